@@ -1,0 +1,105 @@
+"""Actions as the policy sees them: a flat row of numbers, split into heads.
+
+``Discrete`` is one categorical head, ``MultiDiscrete`` several, ``MultiBinary`` a Bernoulli head, ``Box`` a
+Gaussian one, and nested spaces are simply more heads: so no code after this file asks which space it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from corral.core.errors import UsageError
+from corral.core.spaces import Layout, Leaf
+from corral.core.types import Leaves
+
+__all__ = ["ActionCodec", "Head"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """An independent factor of the action distribution, and where its numbers lie."""
+
+    kind: Literal["categorical", "bernoulli", "gaussian"]
+    size: int
+    """Choices of a categorical head; numbers of a Bernoulli or Gaussian one."""
+    params: slice
+    """Its share of the network's outputs: logits or means."""
+    actions: slice
+    """Its share of an action row."""
+    mask: slice
+    """Its share of a mask: one entry a choice; two (0 allowed, 1 allowed) for each Bernoulli number."""
+
+
+class ActionCodec:
+    """The heads of an action space, and the translation of flat action rows into what the env takes."""
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        self.layout = Layout(space, role="action")
+        heads: list[Head] = []
+        gaussian: list[bool] = []
+        params = actions = mask = 0
+        for leaf in self.layout.leaves:
+            for kind, size in _factors(leaf):
+                columns = 1 if kind == "categorical" else size
+                entries = {"categorical": size, "bernoulli": 2 * size, "gaussian": 0}[kind]
+                heads.append(
+                    Head(
+                        kind,
+                        size,
+                        slice(params, params + size),
+                        slice(actions, actions + columns),
+                        slice(mask, mask + entries),
+                    )
+                )
+                gaussian += [kind == "gaussian"] * columns
+                params, actions, mask = params + size, actions + columns, mask + entries
+        self.heads = tuple(heads)
+        self.gaussian = tuple(gaussian)
+        self.n_params, self.n_actions, self.n_mask = params, actions, mask
+        self.dtype: np.dtype[Any] = np.dtype(np.float32 if any(gaussian) else np.int64)
+
+    def decode(self, actions: Array, out: Leaves) -> None:
+        """Write the action rows [N, D] into the env's per-leaf arrays: offsets added, boxes clipped."""
+        first = 0
+        for leaf in self.layout.leaves:
+            target = out[leaf.path]
+            columns = actions[:, first : first + max(1, int(np.prod(leaf.shape)))]
+            first += columns.shape[1]
+            if isinstance(leaf.space, spaces.Box):
+                rows = columns.reshape(target.shape)
+                np.clip(rows, leaf.space.low, leaf.space.high, out=target, casting="same_kind")
+            elif isinstance(leaf.space, spaces.Discrete):
+                np.add(columns[:, 0], leaf.space.start, out=target, casting="unsafe")
+            elif isinstance(leaf.space, spaces.MultiDiscrete):
+                np.add(columns.reshape(target.shape), leaf.space.start, out=target, casting="unsafe")
+            else:
+                target[...] = columns.reshape(target.shape)
+
+    def to_env(self, actions: Array) -> Any:
+        """A batch of action rows [N, D] as Gymnasium's batched action."""
+        out = self.layout.allocate(len(actions))
+        self.decode(actions, out)
+        return self.layout.batch(out, copy=False)
+
+
+def _factors(leaf: Leaf) -> list[tuple[Literal["categorical", "bernoulli", "gaussian"], int]]:
+    where = f" at {leaf.path!r}" if leaf.path else ""
+    if isinstance(leaf.space, spaces.Discrete):
+        return [("categorical", int(leaf.space.n))]
+    if isinstance(leaf.space, spaces.MultiDiscrete):
+        return [("categorical", int(n)) for n in leaf.space.nvec.reshape(-1)]
+    if isinstance(leaf.space, spaces.MultiBinary):
+        return [("bernoulli", int(np.prod(leaf.shape)))]
+    if not leaf.is_float:
+        raise UsageError(
+            f"the action space has a Box of dtype {leaf.dtype}{where}; a Gaussian policy needs a float Box. "
+            "Use MultiDiscrete for whole numbers, or wrap the env with gymnasium.wrappers.TransformAction."
+        )
+    return [("gaussian", int(np.prod(leaf.shape)))]

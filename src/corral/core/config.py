@@ -1,0 +1,266 @@
+"""The whole configuration of a run: one typed, frozen object, checked before the first process starts.
+
+The YAML key, the command-line flag (with dashes) and the attribute are the same word. Names are Stable-Baselines3's
+where it has one. ``parse_config`` is the only way in: a wrong value or key becomes one line that says what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from corral.core.errors import UsageError
+
+__all__ = ["SECTIONS", "TrainConfig", "did_you_mean", "dump_yaml", "load_yaml", "parse_config"]
+
+SECTIONS = ("parallel", "training")
+"""Optional headings under which a YAML file may group its keys."""
+DEFAULT_TIMESTEPS = 100_000
+
+
+def _net_arch(given: Any) -> Any:
+    """``[64, 64]``, ``{pi: [64], vf: [64]}`` or the words ``pi=64,64 vf=32`` as a mapping with pi and vf."""
+    if isinstance(given, Mapping):
+        return {"pi": given.get("pi", ()), "vf": given.get("vf", ()), **given}
+    words = [str(word) for word in given] if isinstance(given, list | tuple) else str(given).split()
+    if any("=" in word for word in words):
+        parts = dict(word.split("=", 1) for word in words if "=" in word)
+        if len(parts) < len(words):
+            raise ValueError("give either sizes for both (64 64) or pi=64,64 vf=64,64")
+        return {"pi": (), "vf": (), **{name: sizes.split(",") if sizes else () for name, sizes in parts.items()}}
+    return {"pi": tuple(words), "vf": tuple(words)}
+
+
+def _words_to_mapping(given: Any) -> Any:
+    """``["key=value", ...]`` as a mapping; values are read as YAML, so numbers and booleans are what they look like."""
+    if not isinstance(given, list | tuple):
+        return given
+    pairs = {}
+    for word in given:
+        key, equals, value = str(word).partition("=")
+        if not equals or not key:
+            raise ValueError(f"{word!r} is not of the form key=value")
+        pairs[key] = _yaml_scalar(value)
+    return pairs
+
+
+def _yaml_scalar(text: str) -> Any:
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    if isinstance(value, str):  # YAML 1.1 reads 1e-4 as a string
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    return value
+
+
+NetArch = Annotated[dict[Literal["pi", "vf"], tuple[Annotated[int, Field(ge=1)], ...]], BeforeValidator(_net_arch)]
+KeyValues = Annotated[dict[str, Any], BeforeValidator(_words_to_mapping)]
+
+
+def _field(default: Any, group: str, description: str, **limits: Any) -> Any:
+    return Field(default, description=description, json_schema_extra={"group": group}, validate_default=False, **limits)
+
+
+class TrainConfig(BaseModel):
+    """Everything that decides a training run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+
+    env: str = Field(description="A built-in game, a Gymnasium id, package.module:callable or file.py:callable.")
+    env_kwargs: KeyValues = _field({}, "environment", "Arguments for the env's constructor, as key=value ...")
+
+    timesteps: int | None = _field(
+        None, "budget", "Stop after this many steps, all envs together (100,000 if no budget is given).", ge=1
+    )
+    num_episodes: int | None = _field(None, "budget", "Stop after this many finished episodes.", ge=1)
+    duration: float | None = _field(None, "budget", "Stop after this many hours.", gt=0)
+
+    backend: Literal["auto", "serial", "process"] = _field(
+        "auto", "parallel", "Who steps the envs. The result is the same for all; auto picks the faster and says why."
+    )
+    n_envs: int = _field(8, "parallel", "How many envs are stepped side by side.", ge=1, le=65_536)
+    num_workers: int | None = _field(
+        None, "parallel", "Worker processes that share the envs (default: one per core).", ge=1, le=4096
+    )
+    num_envs_per_worker: int | None = _field(
+        None, "parallel", "Envs in each worker; n_envs = num_workers x num_envs_per_worker.", ge=1, le=65_536
+    )
+    parallel_start_method: Literal["auto", "spawn", "forkserver", "fork"] = _field(
+        "auto", "parallel", "How workers are started; auto is forkserver where it exists, else spawn."
+    )
+
+    n_steps: int = _field(2048, "ppo", "Steps of each env in a rollout.", ge=1)
+    batch_size: int = _field(64, "ppo", "Steps that one gradient step sees.", ge=1)
+    n_epochs: int = _field(10, "ppo", "Passes over each rollout.", ge=1)
+    learning_rate: float = _field(3e-4, "ppo", "Step size of Adam.", gt=0)
+    learning_rate_end: float | None = _field(
+        None, "ppo", "Where the learning rate ends, falling in a line over the budget (default: constant).", ge=0
+    )
+    gamma: float = _field(0.99, "ppo", "Discount of future reward.", ge=0, le=1)
+    gae_lambda: float = _field(0.95, "ppo", "Bias against variance in the advantages.", ge=0, le=1)
+    clip_range: float = _field(0.2, "ppo", "How far one update may move an action's probability ratio.", gt=0)
+    clip_range_vf: float | None = _field(None, "ppo", "The same for values (default: not clipped).", gt=0)
+    normalize_advantage: bool = _field(True, "ppo", "Give the advantages of each minibatch mean 0 and deviation 1.")
+    ent_coef: float = _field(0.0, "ppo", "Weight of the entropy bonus.", ge=0)
+    vf_coef: float = _field(0.5, "ppo", "Weight of the value loss.", ge=0)
+    max_grad_norm: float = _field(0.5, "ppo", "Gradients are scaled down to this norm.", gt=0)
+    target_kl: float | None = _field(None, "ppo", "End an update early once the policy moved 1.5 times this far.", gt=0)
+
+    policy: str | None = _field(
+        None, "policy", "A torch network of your own, module:callable or file.py:callable (see docs/custom-policy.md)."
+    )
+    net_arch: NetArch = _field(
+        {"pi": (64, 64), "vf": (64, 64)}, "policy", "Hidden layers: 64 64, or pi=64,64 vf=128 for separate ones."
+    )
+    activation_fn: Literal["tanh", "relu", "elu", "gelu", "silu", "leaky_relu"] = _field(
+        "tanh", "policy", "Activation between the layers."
+    )
+    ortho_init: bool = _field(True, "policy", "Start from orthogonal weights.")
+    log_std_init: float = _field(0.0, "policy", "Initial log standard deviation of continuous actions.")
+    normalize_obs: bool = _field(False, "policy", "Scale float observations by their running mean and deviation.")
+    normalize_reward: bool = _field(False, "policy", "Scale rewards by the running deviation of the return.")
+
+    seed: int | None = _field(None, "run", "Root of every random number (default: drawn, and recorded).", ge=0, lt=2**63)
+    device: str = _field("auto", "run", "cpu, cuda, cuda:1, mps, or auto.")
+    learner_threads: int = _field(1, "run", "Threads of the gradient step; part of the result, so kept on resume.", ge=1)
+    output_dir: str | None = _field(None, "run", "The run directory (default: runs/<env>-<date>-<time>).")
+    eval_freq: int = _field(50_000, "run", "Evaluate every so many steps, and at the end; 0 for never.", ge=0)
+    eval_episodes: int = _field(10, "run", "Episodes of each evaluation, on one env, most likely actions.", ge=1)
+    checkpoint_freq: int = _field(50_000, "run", "Save every so many steps, and at the end; 0 for at the end only.", ge=0)
+    keep_checkpoints: int = _field(3, "run", "How many of the newest checkpoints are kept.", ge=1)
+    tensorboard: bool = _field(True, "run", "Write TensorBoard event files.")
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, device: str) -> str:
+        if device.split(":")[0] not in ("auto", "cpu", "cuda", "mps"):
+            raise ValueError("should be cpu, cuda, cuda:<index>, mps or auto")
+        return device
+
+    @model_validator(mode="after")
+    def _agree(self) -> TrainConfig:
+        """Settle what follows from what was given, and refuse what contradicts itself."""
+        decide = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731 - frozen, and this is its birth
+        given = self.model_fields_set
+        if self.timesteps is None and self.num_episodes is None and self.duration is None:
+            decide("timesteps", DEFAULT_TIMESTEPS)
+        if self.num_envs_per_worker is not None:
+            if self.num_workers is None:
+                decide("num_workers", math.ceil(self.n_envs / self.num_envs_per_worker))
+            elif "n_envs" not in given:
+                decide("n_envs", self.num_workers * self.num_envs_per_worker)
+            elif self.n_envs != (product := self.num_workers * self.num_envs_per_worker):
+                raise ValueError(
+                    f"n_envs {self.n_envs} disagrees with num_workers {self.num_workers} x num_envs_per_worker "
+                    f"{self.num_envs_per_worker} = {product}; leave one of the three out"
+                )
+            decide("num_envs_per_worker", None)  # said in full by the other two
+        if self.num_workers is not None:
+            if self.backend == "serial" and self.num_workers > 1:
+                raise ValueError(f"num_workers {self.num_workers} needs backend process, but backend is serial")
+            if self.num_workers > self.n_envs:
+                raise ValueError(f"num_workers {self.num_workers} is more than n_envs {self.n_envs}: some would idle")
+        if self.batch_size < self.rollout_size and self.rollout_size % self.batch_size:
+            raise ValueError(
+                f"batch_size {self.batch_size} does not divide the rollout of n_steps {self.n_steps} x n_envs "
+                f"{self.n_envs} = {self.rollout_size}; the nearest that do: {_nearest(self.batch_size, self.rollout_size)}"
+            )
+        if self.learning_rate_end is not None and self.timesteps is None:
+            raise ValueError("learning_rate_end needs timesteps, to know where the line ends")
+        return self
+
+    @property
+    def rollout_size(self) -> int:
+        """Steps in one rollout, all envs together."""
+        return self.n_steps * self.n_envs
+
+    @property
+    def minibatch_size(self) -> int:
+        """``batch_size``, or the whole rollout where that is smaller."""
+        return min(self.batch_size, self.rollout_size)
+
+
+def _nearest(wanted: int, total: int) -> str:
+    divisors = sorted({d for i in range(1, math.isqrt(total) + 1) if total % i == 0 for d in (i, total // i)})
+    below = max((d for d in divisors if d < wanted), default=None)
+    above = min((d for d in divisors if d > wanted), default=None)
+    return " and ".join(str(d) for d in (below, above) if d is not None)
+
+
+def parse_config(values: Mapping[str, Any]) -> TrainConfig:
+    """Check ``values`` (from YAML, flags or keyword arguments) and freeze them."""
+    for key in values:
+        if key not in TrainConfig.model_fields:
+            raise UsageError(f"unknown setting {key!r}{did_you_mean(key, TrainConfig.model_fields)}")
+    try:
+        return TrainConfig.model_validate(dict(values))
+    except ValidationError as error:
+        raise UsageError("; ".join(_one_line(detail, values) for detail in error.errors())) from None
+
+
+def did_you_mean(word: str, known: Any) -> str:
+    """`` (did you mean …?)`` with the closest of the known words, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _one_line(detail: Any, values: Mapping[str, Any]) -> str:
+    message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    if detail["type"] == "missing":
+        return f"{detail['loc'][0]} is missing"
+    if not detail["loc"]:
+        return str(message)
+    name = str(detail["loc"][0])
+    return f"{name} {values.get(name)!r}: {message[0].lower()}{message[1:]}"
+
+
+def load_yaml(path: str | Path) -> dict[str, Any]:
+    """The settings in a YAML file, flat, with the headings ``parallel`` and ``training`` dissolved. Never runs code."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read config {str(path)!r}: {error.strerror or error}") from None
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" at line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "not YAML"
+        raise UsageError(f"cannot read config {str(path)!r}{line}: {problem}") from None
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise UsageError(f"config {str(path)!r} should be a list of `key: value` lines, not {type(data).__name__}")
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        items = value.items() if key in SECTIONS and isinstance(value, dict) else [(key, value)]
+        for name, setting in items:
+            if name in flat:
+                raise UsageError(f"config {str(path)!r} sets {name!r} twice")
+            if name not in TrainConfig.model_fields:
+                raise UsageError(
+                    f"unknown key {name!r} in {str(path)!r}{did_you_mean(str(name), TrainConfig.model_fields)}"
+                )
+            flat[str(name)] = setting
+    return flat
+
+
+def dump_yaml(config: TrainConfig, notes: Mapping[str, str] | None = None) -> str:
+    """The config as YAML that ``load_yaml`` reads back; ``notes`` become comments above their key."""
+    notes = notes or {}
+    lines = []
+    for key, value in config.model_dump(mode="json").items():
+        if key in notes:
+            lines.append(f"# {notes[key]}")
+        lines.append(yaml.safe_dump({key: value}, default_flow_style=None, sort_keys=False, width=1000).rstrip())
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,176 @@
+"""From what a user calls an env to a factory that any process can run.
+
+A name is a built-in game, a Gymnasium id (``CartPole-v1``, ``module:Id-v0``), ``package.module:callable`` or
+``file.py:callable``; a callable is taken as it is and travels by cloudpickle, so lambdas and local classes work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import gymnasium as gym
+
+from corral.core.config import did_you_mean
+from corral.core.errors import UsageError
+
+__all__ = ["BUILT_IN", "EnvFactory", "import_callable", "make_env", "names_code", "resolve_env"]
+
+Env = gym.Env[Any, Any]
+
+BUILT_IN: dict[str, str] = {
+    "toy-maze": "corral.games.toys:MaskedMaze",
+    "toy-everything": "corral.games.toys:Everything",
+    "toy-work": "corral.games.toys:BusyWork",
+}
+"""Built-in envs: name to ``module:callable``."""
+
+_GYM_ID = re.compile(r"^(?:[\w.\-]+:)?(?:[\w.\-]+/)?[\w.\-]+-v\d+$")
+
+
+@dataclass(frozen=True, slots=True)
+class EnvFactory:
+    """Makes envs. Picklable by construction: code is held as a name or as cloudpickle bytes, never as an object."""
+
+    name: str
+    """What the user called it; for a callable, its qualified name."""
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    pickled: bytes | None = None
+    """A cloudpickled callable or Gymnasium ``EnvSpec``; None if ``name`` says it all."""
+
+    def __call__(self, render_mode: str | None = None) -> Env:
+        """Make one env."""
+        kwargs = dict(self.kwargs)
+        maker = _maker(self.name) if self.pickled is None else cloudpickle.loads(self.pickled)
+        if isinstance(maker, gym.envs.registration.EnvSpec):
+            if render_mode is not None:
+                kwargs["render_mode"] = render_mode
+            # The stepper checks every value that matters, on every step; Gymnasium's checker would do so once, slowly.
+            return gym.make(maker, disable_env_checker=True, **kwargs)
+        if render_mode is not None and _accepts(maker, "render_mode"):
+            kwargs["render_mode"] = render_mode
+        env = maker(**kwargs)
+        if not isinstance(env, gym.Env):
+            raise UsageError(
+                f"{self.name} returned {type(env).__module__}.{type(env).__qualname__}, expected a gymnasium.Env; "
+                "an old `gym` env can be wrapped with shimmy.GymV26CompatibilityV0"
+            )
+        return env
+
+
+def resolve_env(env: str | Callable[..., Env] | EnvFactory, kwargs: Mapping[str, Any] | None = None) -> EnvFactory:
+    """The factory behind a name or a callable; a UsageError if there is none."""
+    kwargs = dict(kwargs or {})
+    if isinstance(env, EnvFactory):
+        return env
+    if callable(env):
+        return EnvFactory(getattr(env, "__qualname__", type(env).__qualname__), kwargs, _pickle(env))
+    if env in BUILT_IN:
+        return EnvFactory(env, kwargs)
+    if _GYM_ID.match(env):
+        return EnvFactory(env, kwargs, _pickle(_gym_spec(env)))
+    if ":" in env:
+        import_callable(env, "env")
+        return EnvFactory(env, kwargs)
+    known = [*BUILT_IN, *gym.registry]
+    raise UsageError(f"unknown env {env!r}{did_you_mean(env, known)}; `corral list` shows what there is")
+
+
+def make_env(name: str | Callable[..., Env], render_mode: str | None = None, **kwargs: Any) -> Env:
+    """One env, as the command line's ``ENV`` resolves it."""
+    return resolve_env(name, kwargs)(render_mode)
+
+
+def names_code(spec: str) -> bool:
+    """Whether ``spec`` makes Python import something: such a name is not followed when it comes from a file."""
+    return spec not in BUILT_IN and (":" in spec or spec.endswith(".py"))
+
+
+def import_callable(spec: str, what: str) -> Callable[..., Any]:
+    """The object behind ``package.module:callable`` or ``file.py:callable``."""
+    source, _, attribute = spec.rpartition(":")
+    if not source or not attribute:
+        raise UsageError(f"{what} {spec!r} should look like package.module:callable or file.py:callable")
+    module = _import_file(source, what) if source.endswith(".py") else _import_module(source, what)
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            names = [name for name in vars(module) if not name.startswith("_")]
+            raise UsageError(f"{what} {spec!r}: no {attribute!r} in {source}{did_you_mean(attribute, names)}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise UsageError(f"{what} {spec!r} is a {type(found).__name__}, expected something callable")
+    return found  # type: ignore[no-any-return]
+
+
+def _maker(name: str) -> Callable[..., Any]:
+    return import_callable(BUILT_IN.get(name, name), "env")
+
+
+def _gym_spec(name: str) -> Any:
+    try:
+        return gym.spec(name)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"env {name!r}: {error}") from None
+    except gym.error.Error as error:
+        known = [*BUILT_IN, *gym.registry]
+        raise UsageError(f"unknown env {name!r}{did_you_mean(name, known)}: {str(error).splitlines()[0]}") from None
+
+
+def _import_module(name: str, what: str) -> Any:
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # what `python -m` does; an installed `corral` command would not
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and name.split(".")[0] == error.name.split(".")[0]:
+            raise UsageError(f"{what}: no module named {name!r} (looked in the current directory too)") from None
+        raise
+
+
+def _import_file(source: str, what: str) -> Any:
+    path = Path(source).resolve()
+    if not path.is_file():
+        raise UsageError(f"{what}: no file {source!r}")
+    name = f"corral_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))  # so that the file finds its neighbours, as when run as a script
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _pickle(thing: Any) -> bytes:
+    try:
+        return bytes(cloudpickle.dumps(thing))
+    except Exception as error:  # cloudpickle raises whatever the object's own reduction raises
+        raise UsageError(
+            f"the env factory {thing!r:.80} cannot be sent to a worker: {type(error).__name__}: {error}. "
+            "Create files, sockets, locks and the like inside the factory instead of closing over them."
+        ) from error
+
+
+def _accepts(maker: Callable[..., Any], name: str) -> bool:
+    try:
+        parameters = inspect.signature(maker).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(p.name == name or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)

@@ -1,0 +1,83 @@
+"""Named errors: each says what was given, what was expected and what to do, and knows its exit code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "BadEnvData",
+    "CheckpointError",
+    "CorralError",
+    "EnvFault",
+    "EnvPlace",
+    "RunInUse",
+    "UsageError",
+    "WorkerDied",
+]
+
+
+class CorralError(Exception):
+    """Root of everything Corral raises on purpose. ``exit_code`` is what the command line returns."""
+
+    exit_code: int = 1
+
+
+class UsageError(CorralError):
+    """A wrong flag, config key, env name or setting: nothing was started and nothing was written."""
+
+    exit_code = 2
+
+
+class RunInUse(CorralError):
+    """Another process is writing to the run directory."""
+
+    exit_code = 3
+
+
+class CheckpointError(CorralError):
+    """A checkpoint is missing, damaged, or could not be written."""
+
+
+class WorkerDied(CorralError):
+    """A worker process ended without being asked to."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvPlace:
+    """Where in training an env was: enough to go back there and see the same thing again."""
+
+    env: int
+    """Index of the env in the run, 0 to n_envs - 1."""
+    episode: int
+    """How many episodes this env had begun before this one."""
+    seed: int | None
+    """The seed that this episode was reset with."""
+    step: int
+    """Steps completed in this episode when it happened."""
+    action: str | None = None
+    """The action that was being played, or None during a reset."""
+
+    def __str__(self) -> str:
+        doing = "while resetting" if self.action is None else f"on action {self.action}"
+        return f"env {self.env}, seed {self.seed}, episode {self.episode}, step {self.step}, {doing}"
+
+
+class EnvFault(CorralError):
+    """An env raised. Carries the env's own traceback as text, so that any exception can cross a process boundary."""
+
+    def __init__(self, summary: str, place: EnvPlace, env_traceback: str = "", at_start: bool = False) -> None:
+        super().__init__(summary, place, env_traceback, at_start)  # all of it, so that it survives pickling
+        self.summary = summary
+        self.place = place
+        self.env_traceback = env_traceback
+        self.at_start = at_start
+        # A fault before the first completed step is a wrong set-up, not an accident of training.
+        self.exit_code = 2 if at_start else 1
+
+    def __str__(self) -> str:
+        text = f"{self.summary} ({self.place})"
+        return f"{text}\n\nThe env's own traceback:\n{self.env_traceback.rstrip()}" if self.env_traceback else text
+
+
+class BadEnvData(EnvFault):
+    """An env returned something its spaces or the learner cannot take."""

@@ -1,0 +1,42 @@
+"""Every metric that a run writes, with its meaning: the one table behind the writers, the console and the docs."""
+
+from __future__ import annotations
+
+__all__ = ["METRICS", "describe"]
+
+METRICS: dict[str, str] = {
+    "time/total_timesteps": "steps taken so far, all envs together",
+    "time/iterations": "rollouts collected and learned from so far",
+    "time/fps": "steps per second since the first step, learning included, evaluation left out",
+    "time/time_elapsed": "seconds of training since the first step, evaluation left out",
+    "time/collect_s": "seconds of this iteration spent collecting",
+    "time/update_s": "seconds of this iteration spent learning",
+    "rollout/ep_rew_mean": "mean reward of the last 100 episodes, as the env gave it",
+    "rollout/ep_len_mean": "mean length of the last 100 episodes",
+    "rollout/episodes": "episodes finished so far",
+    "rollout/episodes_in_rollout": "episodes finished in this rollout",
+    "rollout/truncated_fraction": "share of this rollout's finished episodes that were cut off rather than ended",
+    "train/learning_rate": "step size used in this iteration",
+    "train/loss": "total loss of the last minibatch's kind, averaged over the update",
+    "train/policy_gradient_loss": "clipped surrogate loss",
+    "train/value_loss": "squared error of the values",
+    "train/entropy_loss": "minus the mean entropy of the policy; rises to 0 as it becomes certain",
+    "train/approx_kl": "how far the update moved the policy (Schulman's third estimator)",
+    "train/clip_fraction": "share of steps whose ratio left the clip range",
+    "train/explained_variance": "1: values predict returns; 0: no better than their mean; below: worse",
+    "train/grad_norm": "norm of the gradient before clipping",
+    "train/n_updates": "gradient steps taken so far",
+    "train/std": "mean standard deviation of continuous actions",
+    "eval/mean_reward": "mean reward of the evaluation episodes: one env, most likely actions",
+    "eval/std_reward": "its standard deviation over those episodes",
+    "eval/mean_ep_length": "mean length of the evaluation episodes",
+    "eval/seconds": "seconds the evaluation took",
+}
+INFO_PREFIX = "info/"
+
+
+def describe(name: str) -> str | None:
+    """What ``name`` means, or None for a name that is not Corral's."""
+    if name.startswith(INFO_PREFIX):
+        return f"mean of info[{name.removeprefix(INFO_PREFIX)!r}] over the steps that reported it"
+    return METRICS.get(name)

@@ -1,0 +1,156 @@
+"""Spaces as flat lists of leaves: how nested observations and actions become plain arrays and back.
+
+A ``Layout`` is made once per space. Each leaf of a nested Dict or Tuple gets one array, in the leaf's own dtype,
+so that uint8 images stay uint8 and nothing is pickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from corral.core.errors import UsageError
+from corral.core.types import Leaves
+
+__all__ = ["Layout", "Leaf", "poisoned"]
+
+Array = npt.NDArray[Any]
+SUPPORTED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+def poisoned(shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
+    """A new array filled with a value that no honest write leaves behind, so that a missed write shows."""
+    array = np.empty(tuple(shape), dtype)
+    poison(array)
+    return array
+
+
+def poison(array: Array) -> None:
+    """Fill ``array`` with NaN, or with the lowest number its dtype has."""
+    kind = array.dtype.kind
+    array.fill(np.nan if kind == "f" else True if kind == "b" else np.iinfo(array.dtype).min if kind == "i" else 0xA5)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leaf:
+    """One elementary space inside a (nested) space."""
+
+    path: str
+    keys: tuple[str | int, ...]
+    space: spaces.Box | spaces.Discrete[Any] | spaces.MultiDiscrete[Any] | spaces.MultiBinary
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the leaf holds floating-point numbers, which may be non-finite and may be normalised."""
+        return self.dtype.kind == "f"
+
+    def check(self, value: Any) -> Array:
+        """``value`` as an array of this leaf's shape and dtype, or a ValueError that says what is wrong with it."""
+        given = np.asarray(value)
+        where = f" at {self.path!r}" if self.path else ""
+        if given.shape != self.shape:
+            raise ValueError(f"shape {given.shape}{where}, expected {self.shape}")
+        if given.dtype.kind not in "biuf":
+            raise ValueError(f"{type(value).__name__} {value!r:.60}{where}, expected numbers of dtype {self.dtype}")
+        if given.dtype.kind == "f" and not self.is_float:
+            raise ValueError(f"dtype {given.dtype}{where}, expected {self.dtype}: fractions would be lost")
+        with np.errstate(over="ignore"):
+            cast = given.astype(self.dtype)
+        if not self.is_float and not np.array_equal(cast, given):
+            raise ValueError(f"values {given.min()} to {given.max()}{where}, which {self.dtype} cannot hold")
+        if not isinstance(self.space, spaces.Box) and not self.space.contains(self._native(cast)):
+            raise ValueError(f"value {value!r:.60}{where}, which is not in {self.space}")
+        return cast
+
+    def _native(self, array: Array) -> Any:
+        return array[()] if isinstance(self.space, spaces.Discrete) else array
+
+
+class Layout:
+    """The leaves of a space, and how values of the space move into and out of per-leaf arrays."""
+
+    def __init__(self, space: spaces.Space[Any], role: str = "observation") -> None:
+        self.space = space
+        self.leaves: tuple[Leaf, ...] = tuple(_walk(space, (), role))
+        self._plain = len(self.leaves) == 1 and not self.leaves[0].keys
+        # Discrete values must be looked at one by one; a Box of the right dtype and shape can be taken as it is.
+        self._trusted = tuple(isinstance(leaf.space, spaces.Box) for leaf in self.leaves)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The path of every leaf, in order."""
+        return tuple(leaf.path for leaf in self.leaves)
+
+    def allocate(self, *leading: int) -> Leaves:
+        """New poisoned arrays, each of shape ``[*leading, *leaf.shape]``."""
+        return {leaf.path: poisoned((*leading, *leaf.shape), leaf.dtype) for leaf in self.leaves}
+
+    def write(self, arrays: Leaves, row: int, value: Any) -> None:
+        """Copy one value of the space into ``row``; a ValueError says what does not fit."""
+        for leaf, trusted in zip(self.leaves, self._trusted, strict=True):
+            item = value if self._plain else _descend(value, leaf)
+            if not (trusted and type(item) is np.ndarray and item.dtype == leaf.dtype and item.shape == leaf.shape):
+                item = leaf.check(item)
+            arrays[leaf.path][row] = item
+
+    def read(self, arrays: Leaves, row: int) -> Any:
+        """One value of the space, copied out of ``row``."""
+        return self.assemble([_own(arrays[leaf.path][row]) for leaf in self.leaves])
+
+    def batch(self, arrays: Leaves, copy: bool = True) -> Any:
+        """All rows, shaped as Gymnasium's batched space: arrays in Dicts and Tuples."""
+        return self.assemble([arrays[leaf.path].copy() if copy else arrays[leaf.path] for leaf in self.leaves])
+
+    def unbatch(self, value: Any) -> Leaves:
+        """The per-leaf arrays of a batched value (what Gymnasium calls ``actions`` in ``VectorEnv.step``)."""
+        return {leaf.path: np.asarray(value if self._plain else _descend(value, leaf)) for leaf in self.leaves}
+
+    def assemble(self, items: Sequence[Any]) -> Any:
+        """The nested structure of the space, with ``items`` (one for each leaf, in order) at its leaves."""
+        if self._plain:
+            return items[0]
+        return _nest(self.space, iter(items))
+
+
+def _walk(space: spaces.Space[Any], keys: tuple[str | int, ...], role: str) -> list[Leaf]:
+    path = "/".join(map(str, keys))
+    if isinstance(space, spaces.Dict):
+        return [leaf for key, sub in space.spaces.items() for leaf in _walk(sub, (*keys, key), role)]
+    if isinstance(space, spaces.Tuple):
+        return [leaf for i, sub in enumerate(space.spaces) for leaf in _walk(sub, (*keys, i), role)]
+    if not isinstance(space, SUPPORTED) or np.dtype(space.dtype).kind not in "biuf":
+        where = f" at {path!r}" if path else ""
+        raise UsageError(
+            f"the {role} space has {space}{where}; Corral takes Box, Discrete, MultiDiscrete and MultiBinary, "
+            "and Dict and Tuple of them. Wrap the env to translate it (gymnasium.wrappers.TransformObservation)."
+        )
+    return [Leaf(path, keys, space, tuple(space.shape or ()), np.dtype(space.dtype))]
+
+
+def _descend(value: Any, leaf: Leaf) -> Any:
+    try:
+        for key in leaf.keys:
+            value = value[key]
+    except (KeyError, IndexError, TypeError) as error:
+        raise ValueError(f"no entry {leaf.path!r} in {value!r:.80} ({type(error).__name__})") from None
+    return value
+
+
+def _nest(space: spaces.Space[Any], items: Any) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: _nest(sub, items) for key, sub in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_nest(sub, items) for sub in space.spaces)
+    return next(items)
+
+
+def _own(item: Any) -> Any:
+    # A row of a shared array changes under its reader; numpy scalars are copies already.
+    return item.copy() if isinstance(item, np.ndarray) else item

@@ -1,0 +1,114 @@
+"""The nouns of the data flow: what an actor answers, what a rollout holds, who collects it.
+
+Start reading here; then ``rollout/collector``, ``ppo/gae``, ``ppo/learner``, ``training/loop``.
+Shapes: ``T`` steps, ``N`` envs, ``D`` action numbers, ``A`` mask entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Actor", "Acts", "EpisodeRecord", "InfoSums", "Leaves", "Rollout", "RolloutSource", "Weights"]
+
+Array = npt.NDArray[Any]
+Leaves = dict[str, Array]
+"""Observations (or env actions) as one array per leaf of the space, keyed by the leaf's path."""
+Weights = Mapping[str, Any]
+"""Named parameters and buffers of a policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acts:
+    """What an actor decides for one step of N envs."""
+
+    actions: Array  # [N, D], unclipped, as the learner will see them
+    log_probs: npt.NDArray[np.float32]  # [N]
+    values: npt.NDArray[np.float32]  # [N]
+
+
+class Actor(Protocol):
+    """Turns observations into actions. Given the same noise it gives the same actions, in any process."""
+
+    def act(self, observations: Leaves, masks: Array | None, noise: npt.NDArray[np.float32]) -> Acts:
+        """Sample actions for N envs; ``noise`` [N, D] is all the randomness there is."""
+        ...
+
+    def best(self, observations: Leaves, masks: Array | None) -> Array:
+        """The most likely action of each env, [N, D]."""
+        ...
+
+    def values(self, observations: Leaves) -> npt.NDArray[np.float32]:
+        """The value of each observation, [N]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeRecord:
+    """One finished episode."""
+
+    env: int
+    reward: float
+    length: int
+    truncated: bool
+
+
+@dataclass(slots=True)
+class InfoSums:
+    """Numbers that envs reported in ``info``, summed over a rollout."""
+
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, total: float, count: int = 1) -> None:
+        """Take in ``count`` values that sum to ``total``."""
+        self.total += total
+        self.count += count
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """T steps of N envs, collected with one version of the policy. Masks are an optional column."""
+
+    observations: Leaves  # each [T, N, ...]
+    actions: Array  # [T, N, D]
+    log_probs: npt.NDArray[np.float32]  # [T, N]
+    values: npt.NDArray[np.float32]  # [T, N]
+    rewards: npt.NDArray[np.float32]  # [T, N]
+    terminated: npt.NDArray[np.bool_]  # [T, N]
+    truncated: npt.NDArray[np.bool_]  # [T, N]
+    final_values: npt.NDArray[np.float32]  # [T, N] value of the final observation where truncated, else 0
+    last_values: npt.NDArray[np.float32]  # [N] value of the observation after the last step
+    masks: npt.NDArray[np.bool_] | None = None  # [T, N, A]
+    episodes: tuple[EpisodeRecord, ...] = ()  # finished in this rollout, by (step, env)
+    infos: Mapping[str, InfoSums] = field(default_factory=dict)
+
+    @property
+    def n_steps(self) -> int:
+        """T."""
+        return int(self.rewards.shape[0])
+
+    @property
+    def n_envs(self) -> int:
+        """N."""
+        return int(self.rewards.shape[1])
+
+
+class RolloutSource(Protocol):
+    """Decides who acts. The training loop knows nothing else about parallelism."""
+
+    def publish(self, weights: Weights, version: int) -> None:
+        """Make ``weights`` the policy of the next rollout."""
+        ...
+
+    def collect(self, iteration: int) -> Rollout:
+        """Collect the rollout of ``iteration``. Its arrays are reused by the next call."""
+        ...
+
+    def close(self) -> None:
+        """Release envs and processes. May be called twice."""
+        ...

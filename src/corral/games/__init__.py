@@ -1,0 +1,1 @@
+"""Built-in envs. They know nothing of training: gymnasium and numpy only."""

@@ -1,0 +1,256 @@
+"""What serial and process vector envs have in common: the arrays of a step, and Gymnasium's face on top of them.
+
+Training reads ``arrays`` directly and never builds an info dictionary; everyone else uses ``reset`` and ``step`` as
+of any ``gymnasium.vector.VectorEnv``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+
+from corral.core.actions import ActionCodec
+from corral.core.errors import CorralError
+from corral.core.spaces import Layout, poisoned
+from corral.core.types import InfoSums, Leaves
+
+__all__ = ["CallState", "CorralVectorEnv", "EnvFacts", "InfoMode", "InfoRow", "StepArrays"]
+
+Array = npt.NDArray[Any]
+Env = gym.Env[Any, Any]
+InfoMode = Literal["full", "summed"]
+"""``full``: infos as the envs give them. ``summed``: numbers are added up where the env lives, the rest is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvFacts:
+    """What must be known of an env before memory can be laid out; every env of a run must agree on it."""
+
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+    metadata: Mapping[str, Any]
+    render_mode: str | None
+    env_id: str | None
+
+    @classmethod
+    def of(cls, env: Env) -> EnvFacts:
+        """Read them off an env."""
+        spec_id = env.spec.id if env.spec is not None else None
+        return cls(env.observation_space, env.action_space, dict(env.metadata), env.render_mode, spec_id)
+
+
+@dataclass(frozen=True, slots=True)
+class StepArrays:
+    """The arrays of one step of N envs. Rows are written where the env lives and read by the parent, with no copy."""
+
+    observations: Leaves  # each [N, ...]; after an episode's end, already the next one's first
+    final_observations: Leaves  # each [N, ...]; valid where an episode ended in this step
+    actions: Leaves  # each [N, ...]
+    rewards: npt.NDArray[np.float64]  # [N]
+    terminated: npt.NDArray[np.bool_]  # [N]
+    truncated: npt.NDArray[np.bool_]  # [N]
+    masks: npt.NDArray[np.bool_]  # [N, A]; A = 0 where no action can be masked
+
+    @classmethod
+    def named(cls, observation: Layout, codec: ActionCodec, n: int) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Shape and dtype of every array, under the names that ``of`` expects."""
+        boolean, double = np.dtype(np.bool_), np.dtype(np.float64)
+        shapes = {f"observations:{leaf.path}": ((n, *leaf.shape), leaf.dtype) for leaf in observation.leaves}
+        shapes |= {f"final_observations:{leaf.path}": ((n, *leaf.shape), leaf.dtype) for leaf in observation.leaves}
+        shapes |= {f"actions:{leaf.path}": ((n, *leaf.shape), leaf.dtype) for leaf in codec.layout.leaves}
+        shapes |= {"rewards": ((n,), double), "terminated": ((n,), boolean), "truncated": ((n,), boolean)}
+        return shapes | {"masks": ((n, codec.n_mask), boolean)}
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Array]) -> StepArrays:
+        """Assemble from named arrays."""
+        columns: dict[str, Any] = {}
+        for name, array in arrays.items():
+            column, colon, path = name.partition(":")
+            if colon:
+                columns.setdefault(column, {})[path] = array
+            else:
+                columns[column] = array
+        return cls(**columns)
+
+    def rows(self, first: int, stop: int) -> StepArrays:
+        """A view of some of the envs."""
+        part = slice(first, stop)
+        columns = {}
+        for column in fields(self):
+            value = getattr(self, column.name)
+            columns[column.name] = {k: v[part] for k, v in value.items()} if isinstance(value, dict) else value[part]
+        return StepArrays(**columns)
+
+
+@dataclass(frozen=True, slots=True)
+class InfoRow:
+    """What one env had to say: ``final`` is the info of the step that ended an episode."""
+
+    env: int
+    info: dict[str, Any]
+    final: dict[str, Any] | None = None
+
+
+class CallState(Enum):
+    """What a vector env is in the middle of."""
+
+    IDLE = "idle"
+    STEPPING = "stepping"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
+    """N copies of an env. Episodes restart in the step that ends them, with the final observation kept.
+
+    Subclasses say where the envs live, by giving ``send``, ``recv``, ``_reset``, ``apply`` and ``drain_infos``.
+    With a root ``seed``, episode ``k`` of env ``i`` is reset with a seed that depends on (seed, i, k) alone;
+    without one, seeds are Gymnasium's: given to ``reset``, and None from then on.
+    """
+
+    def __init__(self, facts: EnvFacts, n_envs: int) -> None:
+        self.num_envs = n_envs
+        self.facts = facts
+        self.single_observation_space = facts.observation_space
+        self.single_action_space = facts.action_space
+        self.observation_space = batch_space(facts.observation_space, n_envs)
+        self.action_space = batch_space(facts.action_space, n_envs)
+        self.metadata = {**facts.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+        self.render_mode = facts.render_mode
+        self.layout = Layout(facts.observation_space)
+        self.codec = ActionCodec(facts.action_space)
+        self.has_masks: bool | None = None
+        """Whether the envs mask their actions; known after the first reset."""
+        self.state = CallState.IDLE
+        self.arrays: StepArrays
+
+    # ---- what a subclass gives -------------------------------------------------------------------------------
+
+    def _reset(self, seeds: list[int | None] | None, options: dict[str, Any] | None) -> list[InfoRow]:
+        raise NotImplementedError
+
+    def send(self) -> None:
+        """Begin a step with the actions that are in ``arrays.actions``."""
+        raise NotImplementedError
+
+    def recv(self) -> list[InfoRow]:
+        """Finish the step: ``arrays`` hold its outcome. Infos only in mode ``full``, and only where there are any."""
+        raise NotImplementedError
+
+    def apply(self, function: Callable[[Env], Any], envs: Sequence[int] | None = None) -> list[Any]:
+        """Call ``function(env)`` where each env lives; the results in the order of ``envs``."""
+        raise NotImplementedError
+
+    def drain_infos(self) -> dict[str, InfoSums]:
+        """In mode ``summed``: the numbers in infos since the last call, summed in env order."""
+        raise NotImplementedError
+
+    # ---- for training ----------------------------------------------------------------------------------------
+
+    @property
+    def masks(self) -> npt.NDArray[np.bool_] | None:
+        """The current masks [N, A], or None if the envs have none."""
+        return self.arrays.masks if self.has_masks else None
+
+    def reset_arrays(self, seeds: list[int | None] | None = None, options: dict[str, Any] | None = None) -> list[InfoRow]:
+        """Reset every env; ``arrays.observations`` and ``masks`` hold the outcome."""
+        self._expect(CallState.IDLE, "reset")
+        return self._reset(seeds, options)
+
+    # ---- Gymnasium -------------------------------------------------------------------------------------------
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset every env. An int seeds env ``i`` with ``seed + i``; a list gives each its own."""
+        seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int | np.integer) else seed
+        if seeds is not None and len(seeds) != self.num_envs:
+            raise ValueError(f"reset got {len(seeds)} seeds, expected one for each of the {self.num_envs} envs")
+        rows = self.reset_arrays(seeds, options)
+        return self.layout.batch(self.arrays.observations), self._infos(rows)
+
+    def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+        """Step every env. Where an episode ended, ``infos`` has ``final_obs`` and ``final_info``."""
+        self.step_async(actions)
+        return self.step_wait()
+
+    def step_async(self, actions: Any) -> None:
+        """Begin a step."""
+        for path, values in self.codec.layout.unbatch(actions).items():
+            self.arrays.actions[path][...] = values
+        self.send()
+
+    def step_wait(self) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+        """Finish the step that ``step_async`` began."""
+        rows = self.recv()
+        a = self.arrays
+        return (
+            self.layout.batch(a.observations),
+            a.rewards.copy(),
+            a.terminated.copy(),
+            a.truncated.copy(),
+            self._infos(rows),
+        )
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call the method ``name`` of every env, or read the attribute if it is not callable."""
+
+        def use(env: Env) -> Any:
+            found = env.get_wrapper_attr(name)
+            return found(*args, **kwargs) if callable(found) else found
+
+        return tuple(self.apply(use))
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Read an attribute of every env."""
+        return tuple(self.apply(lambda env: env.get_wrapper_attr(name)))
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute of every env: one value for all, or a list with one for each."""
+        if not isinstance(values, list | tuple):
+            values = [values] * self.num_envs
+        if len(values) != self.num_envs:
+            raise ValueError(f"set_attr got {len(values)} values, expected one for each of the {self.num_envs} envs")
+        for index, value in enumerate(values):
+            self.apply(lambda env, value=value: env.set_wrapper_attr(name, value), [index])  # type: ignore[misc]
+
+    def render(self) -> tuple[Any, ...]:
+        """A frame of every env."""
+        return self.call("render")
+
+    # ---- inside ----------------------------------------------------------------------------------------------
+
+    def _allocate(self) -> StepArrays:
+        named = StepArrays.named(self.layout, self.codec, self.num_envs)
+        return StepArrays.of({name: poisoned(shape, dtype) for name, (shape, dtype) in named.items()})
+
+    def _infos(self, rows: list[InfoRow]) -> dict[str, Any]:
+        infos: dict[str, Any] = {}
+        for row in rows:
+            infos = self._add_info(infos, row.info, row.env)
+            if row.final is not None:
+                final = {"final_obs": self.layout.read(self.arrays.final_observations, row.env), "final_info": row.final}
+                infos = self._add_info(infos, final, row.env)
+        if self.has_masks:
+            infos["action_mask"] = self.arrays.masks.copy()
+            infos["_action_mask"] = np.ones(self.num_envs, np.bool_)
+        return infos
+
+    def _expect(self, state: CallState, doing: str) -> None:
+        if self.state is not state:
+            advice = {
+                CallState.STEPPING: "a step is under way; call recv (or step_wait) first",
+                CallState.IDLE: "no step is under way; call send (or step_async) first",
+                CallState.FAILED: "an earlier call failed; close it and make a new one",
+                CallState.CLOSED: "it is closed",
+            }[self.state]
+            raise CorralError(f"cannot {doing} this {type(self).__name__}: {advice}")

@@ -1,0 +1,57 @@
+"""One way to make a vector env, for training and for people who want nothing else from Corral."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import gymnasium as gym
+
+from corral.core.envs import EnvFactory, resolve_env
+from corral.core.errors import UsageError
+from corral.vec.api import CorralVectorEnv, InfoMode
+from corral.vec.process import ProcessVectorEnv, StartMethod
+from corral.vec.serial import SerialVectorEnv
+
+__all__ = ["make_parallel_env", "make_vector_env"]
+
+
+def make_vector_env(
+    factory: EnvFactory,
+    n_envs: int,
+    *,
+    backend: Literal["serial", "process"],
+    num_workers: int | None = None,
+    start_method: StartMethod = "auto",
+    seed: int | None = None,
+    infos: InfoMode = "full",
+) -> CorralVectorEnv:
+    """A vector env of either kind; apart from speed they behave the same."""
+    if backend == "serial":
+        return SerialVectorEnv(factory, n_envs, seed=seed, infos=infos)
+    return ProcessVectorEnv(factory, n_envs, num_workers=num_workers, start_method=start_method, seed=seed, infos=infos)
+
+
+def make_parallel_env(
+    env: str | Callable[..., gym.Env[Any, Any]],
+    n_envs: int = 8,
+    *,
+    num_workers: int | None = None,
+    start_method: StartMethod = "auto",
+    backend: Literal["serial", "process"] = "process",
+    seed: int | None = None,
+    **env_kwargs: Any,
+) -> CorralVectorEnv:
+    """A parallel ``gymnasium.vector.VectorEnv`` of ``n_envs`` copies of ``env``.
+
+    ``env`` is a name (as on the command line) or any callable that returns an env: lambdas and local classes work.
+    ``seed`` fixes the seed of every episode of every env; without it, seed through ``reset(seed=...)``.
+    """
+    if n_envs < 1:
+        raise UsageError(f"n_envs {n_envs}: should be at least 1")
+    if num_workers is not None and not 1 <= num_workers <= n_envs:
+        raise UsageError(f"num_workers {num_workers}: should be from 1 to n_envs {n_envs}")
+    factory = resolve_env(env, env_kwargs)
+    return make_vector_env(
+        factory, n_envs, backend=backend, num_workers=num_workers, start_method=start_method, seed=seed
+    )

@@ -1,0 +1,73 @@
+"""All envs in this process, one after the other: the reference that every parallel path is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+
+from corral.core.envs import EnvFactory
+from corral.core.types import InfoSums
+from corral.vec.api import CallState, CorralVectorEnv, EnvFacts, InfoMode, InfoRow
+from corral.vec.stepper import Stepper, build_envs
+
+__all__ = ["SerialVectorEnv", "merge_sums"]
+
+
+class SerialVectorEnv(CorralVectorEnv):
+    """N envs stepped in a loop."""
+
+    def __init__(
+        self, factory: EnvFactory, n_envs: int, *, seed: int | None = None, infos: InfoMode = "full", first_env: int = 0
+    ) -> None:
+        envs = build_envs(factory, first_env, n_envs)
+        super().__init__(EnvFacts.of(envs[0]), n_envs)
+        self.arrays = self._allocate()
+        self._stepper = Stepper(envs, self.arrays, first_env=first_env, seed=seed, infos=infos)
+
+    @property
+    def envs(self) -> list[gym.Env[Any, Any]]:
+        """The envs themselves."""
+        return self._stepper.envs
+
+    def _reset(self, seeds: list[int | None] | None, options: dict[str, Any] | None) -> list[InfoRow]:
+        rows = self._stepper.reset(seeds, options)
+        self.has_masks = self._stepper.has_masks
+        return rows
+
+    def send(self) -> None:
+        """Begin a step: nothing happens until ``recv``."""
+        self._expect(CallState.IDLE, "step")
+        self.state = CallState.STEPPING
+
+    def recv(self) -> list[InfoRow]:
+        """Step every env."""
+        self._expect(CallState.STEPPING, "finish a step of")
+        self.state = CallState.FAILED
+        rows = self._stepper.step()
+        self.state = CallState.IDLE
+        return rows
+
+    def apply(self, function: Callable[[gym.Env[Any, Any]], Any], envs: Sequence[int] | None = None) -> list[Any]:
+        """Call ``function(env)`` on some of the envs, or on all."""
+        self._expect(CallState.IDLE, "use")
+        return [function(self.envs[i]) for i in (range(self.num_envs) if envs is None else envs)]
+
+    def drain_infos(self) -> dict[str, InfoSums]:
+        """The numbers in infos since the last call."""
+        return merge_sums(self._stepper.drain_infos())
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the envs."""
+        self.state = CallState.CLOSED
+        self._stepper.close()
+
+
+def merge_sums(parts: Sequence[dict[str, InfoSums]]) -> dict[str, InfoSums]:
+    """Add up what the envs reported, in env order, so that rounding does not depend on who held which env."""
+    merged: dict[str, InfoSums] = {}
+    for part in parts:
+        for key, sums in part.items():
+            merged.setdefault(key, InfoSums()).add(sums.total, sums.count)
+    return merged

@@ -1,0 +1,126 @@
+"""Memory that several processes see, with no name that could be left behind.
+
+POSIX: a memfd where it exists, else a file that is unlinked as soon as it is open; the descriptor travels through
+the worker's socket. Windows: a tagged mapping that the system frees with its last handle. So nothing stays in
+``/dev/shm`` however a process ends, and no resource tracker is needed.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from corral.core.errors import UsageError
+from corral.core.spaces import poison
+
+__all__ = ["ArraySpec", "SharedArrays", "attach", "create", "send"]
+
+_ALIGN = 64  # a cache line: arrays of different writers never share one
+_WINDOWS = sys.platform == "win32"
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """Name, shape and dtype of one array in a segment."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class SharedArrays:
+    """Named numpy arrays in one shared segment."""
+
+    def __init__(self, specs: Iterable[ArraySpec], memory: mmap.mmap, handle: int | str) -> None:
+        self.specs = tuple(specs)
+        self.handle = handle
+        self._memory = memory
+        self.arrays: dict[str, npt.NDArray[Any]] = {}
+        offset = 0
+        for spec in self.specs:
+            array: npt.NDArray[Any] = np.ndarray(spec.shape, spec.dtype, buffer=memory, offset=offset)
+            self.arrays[spec.name] = array
+            offset += _padded(array.nbytes)
+
+    def close(self) -> None:
+        """Give up the descriptor; the mapping itself lives as long as an array does."""
+        if isinstance(self.handle, int) and self.handle >= 0:
+            os.close(self.handle)
+        self.handle = -1
+        self.arrays = {}
+
+
+def create(specs: Iterable[ArraySpec]) -> SharedArrays:
+    """Make a segment with these arrays, poisoned so that a missed write shows."""
+    specs = tuple(specs)
+    size = max(_size(specs), mmap.PAGESIZE)
+    try:
+        memory, handle = _tagged(size) if _WINDOWS else _unnamed(size)
+    except OSError as error:
+        raise UsageError(
+            f"cannot make {size / 2**20:.1f} MB of shared memory: {error.strerror or error}; "
+            "use fewer envs (--n-envs), smaller observations, or --backend serial"
+        ) from None
+    shared = SharedArrays(specs, memory, handle)
+    for array in shared.arrays.values():
+        poison(array)
+    return shared
+
+
+def send(shared: SharedArrays, connection: Connection, pid: int) -> None:
+    """Hand the segment to the process at the other end of ``connection``."""
+    if isinstance(shared.handle, str):
+        connection.send(shared.handle)
+    else:
+        reduction.send_handle(connection, shared.handle, pid)
+    connection.send(shared.specs)
+
+
+def attach(connection: Connection) -> SharedArrays:
+    """Receive a segment sent by ``send``."""
+    handle: int | str = connection.recv() if _WINDOWS else reduction.recv_handle(connection)
+    specs: tuple[ArraySpec, ...] = connection.recv()
+    size = max(_size(specs), mmap.PAGESIZE)
+    memory = mmap.mmap(handle, size) if isinstance(handle, int) else _tagged_mmap(size, handle)
+    return SharedArrays(specs, memory, handle)
+
+
+def _size(specs: tuple[ArraySpec, ...]) -> int:
+    return sum(_padded(np.dtype(s.dtype).itemsize * int(np.prod(s.shape))) for s in specs)
+
+
+def _padded(size: int) -> int:
+    return -(-size // _ALIGN) * _ALIGN
+
+
+def _unnamed(size: int) -> tuple[mmap.mmap, int]:
+    if hasattr(os, "memfd_create"):
+        handle = os.memfd_create("corral")
+    else:
+        handle, path = tempfile.mkstemp(prefix="corral-")
+        os.unlink(path)
+    try:
+        os.truncate(handle, size)
+        return mmap.mmap(handle, size), handle
+    except OSError:
+        os.close(handle)
+        raise
+
+
+def _tagged(size: int) -> tuple[mmap.mmap, str]:
+    tag = f"corral-{os.getpid()}-{os.urandom(8).hex()}"
+    return _tagged_mmap(size, tag), tag
+
+
+def _tagged_mmap(size: int, tag: str) -> mmap.mmap:
+    return mmap.mmap(-1, size, tagname=tag)  # type: ignore[call-arg, unused-ignore]  # Windows only

@@ -1,0 +1,247 @@
+"""Steps a few envs and writes what they return into arrays, checking all of it on the way.
+
+The one place that calls ``env.reset`` and ``env.step``. It is hosted unchanged in this process (``serial``) and in
+worker processes (``process``), so that both behave alike. No value passes unless the learner can use it.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import gymnasium as gym
+import numpy as np
+
+from corral.core.actions import ActionCodec
+from corral.core.envs import EnvFactory
+from corral.core.errors import BadEnvData, EnvFault, EnvPlace, UsageError
+from corral.core.seeding import episode_seed
+from corral.core.spaces import Layout
+from corral.core.types import InfoSums
+from corral.vec.api import EnvFacts, InfoMode, InfoRow, StepArrays
+
+__all__ = ["Stepper", "build_envs"]
+
+Env = gym.Env[Any, Any]
+_NUMBER = (bool, int, float, np.bool_, np.integer, np.floating)
+_MASK = "action_mask"
+
+
+def build_envs(factory: EnvFactory, first_env: int, n: int) -> list[Env]:
+    """Make ``n`` envs; a constructor that raises is a wrong set-up, reported once with its own traceback."""
+    envs: list[Env] = []
+    for index in range(first_env, first_env + n):
+        try:
+            env = factory()
+            EnvFacts.of(env)
+        except UsageError:
+            raise
+        except (Exception, SystemExit) as error:
+            for made in envs:
+                made.close()
+            place = EnvPlace(index, episode=0, seed=None, step=0)
+            raise _fault(EnvFault, f"making the env failed: {_named(error)}", place, error, True) from error
+        envs.append(env)
+    return envs
+
+
+class Stepper:
+    """A few envs, where each of them is, and the rows of the arrays they write to."""
+
+    def __init__(
+        self, envs: Sequence[Env], arrays: StepArrays, *, first_env: int = 0, seed: int | None = None, infos: InfoMode = "full"
+    ) -> None:
+        self.envs = list(envs)
+        self.arrays = arrays
+        self.first_env = first_env
+        self.seed = seed
+        self.infos = infos
+        self.sums: list[dict[str, InfoSums]] = [{} for _ in envs]
+        self.has_masks: bool | None = None
+        self._layout = Layout(envs[0].observation_space)
+        self._codec = ActionCodec(envs[0].action_space)
+        self._floats = [arrays.observations[leaf.path] for leaf in self._layout.leaves if leaf.is_float]
+        self._mask_methods: list[Callable[[], Any] | None] = [_mask_method(env) for env in envs]
+        self._episode = [-1] * len(self.envs)
+        self._steps = [0] * len(self.envs)
+        self._seeds: list[int | None] = [None] * len(self.envs)
+        self._worked = False  # a first step was completed: from here on a fault is an accident
+
+    def reset(self, seeds: Sequence[int | None] | None, options: dict[str, Any] | None) -> list[InfoRow]:
+        """Begin a new episode in every env."""
+        rows = []
+        for i in range(len(self.envs)):
+            info = self._begin_episode(i, None if seeds is None else seeds[i], options)
+            self._note(i, info, None, rows)
+        return rows
+
+    def step(self) -> list[InfoRow]:
+        """Step every env with its row of ``arrays.actions``; where an episode ends, begin the next."""
+        rows: list[InfoRow] = []
+        for i, env in enumerate(self.envs):
+            action = self._codec.layout.read(self.arrays.actions, i)
+            try:
+                outcome = env.step(action)
+            except (Exception, SystemExit) as error:
+                self._raise(EnvFault, f"the env raised {_named(error)}", i, action, error)
+            if not isinstance(outcome, tuple) or len(outcome) != 5:
+                self._bad(i, action, f"step returned {_shape_of(outcome)}, expected (obs, reward, terminated, truncated, info)")
+            self._take(i, action, outcome, rows)
+        self._check_finite()
+        self._worked = True
+        return rows
+
+    def drain_infos(self) -> list[dict[str, InfoSums]]:
+        """The sums of numbers in infos since the last call, by env."""
+        sums, self.sums = self.sums, [{} for _ in self.envs]
+        return sums
+
+    def close(self) -> None:
+        """Close every env."""
+        for env in self.envs:
+            env.close()
+
+    # ---- one env ---------------------------------------------------------------------------------------------
+
+    def _take(self, i: int, action: Any, outcome: tuple[Any, ...], rows: list[InfoRow]) -> None:
+        observation, reward, terminated, truncated, info = outcome
+        a = self.arrays
+        if not isinstance(reward, _NUMBER):
+            self._bad(i, action, f"the reward is {_shape_of(reward)} {reward!r:.60}, expected a number")
+        if not isinstance(info, dict):
+            self._bad(i, action, f"info is {_shape_of(info)}, expected a dict")
+        self._write_observation(i, observation, action)
+        a.rewards[i] = reward
+        a.terminated[i], a.truncated[i] = bool(terminated), bool(truncated)
+        self._steps[i] += 1
+        if not (terminated or truncated):
+            if self.has_masks:
+                self._write_mask(i, info, action)
+            self._note(i, info, None, rows)
+            return
+        self._check_finite(i, action)
+        for path, final in a.final_observations.items():
+            final[i] = a.observations[path][i]
+        self._note(i, self._begin_episode(i, None, None), info, rows)
+
+    def _begin_episode(self, i: int, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any]:
+        self._episode[i] += 1
+        self._steps[i] = 0
+        if seed is None and self.seed is not None:
+            seed = episode_seed(self.seed, self.first_env + i, self._episode[i])
+        self._seeds[i] = seed
+        try:
+            outcome = self.envs[i].reset(seed=seed, options=options)
+        except (Exception, SystemExit) as error:
+            self._raise(EnvFault, f"the env raised {_named(error)}", i, None, error)
+        if not isinstance(outcome, tuple) or len(outcome) != 2:
+            self._bad(i, None, f"reset returned {_shape_of(outcome)}, expected (obs, info)")
+        observation, info = outcome
+        if not isinstance(info, dict):
+            self._bad(i, None, f"info is {_shape_of(info)}, expected a dict")
+        self._write_observation(i, observation, None)
+        self._check_finite(i)
+        if self.has_masks is None:
+            self.has_masks = self._mask_methods[i] is not None or _MASK in info
+        if self.has_masks:
+            self._write_mask(i, info, None)
+        return info
+
+    def _write_observation(self, i: int, observation: Any, action: Any) -> None:
+        try:
+            self._layout.write(self.arrays.observations, i, observation)
+        except ValueError as error:
+            self._bad(i, action, f"the observation has {error}")
+
+    def _write_mask(self, i: int, info: dict[str, Any], action: Any) -> None:
+        method = self._mask_methods[i]
+        given = method() if method is not None else info.get(_MASK)
+        if given is None:
+            self._bad(i, action, f"info has no {_MASK!r}, though the first reset had one")
+        if isinstance(given, tuple):  # one array for each dimension of a MultiDiscrete
+            given = np.concatenate([np.asarray(part).reshape(-1) for part in given])
+        mask, expected = np.asarray(given), self._codec.n_mask
+        if expected == 0:
+            self._bad(i, action, f"there is an action mask, but {self.envs[i].action_space} has no choices to mask")
+        if mask.shape != (expected,):
+            self._bad(i, action, f"the action mask has shape {mask.shape}, expected ({expected},)")
+        if mask.dtype.kind != "b" and (mask.dtype.kind not in "iu" or not np.isin(mask, (0, 1)).all()):
+            self._bad(i, action, f"the action mask has dtype {mask.dtype} and values {mask!r:.80}, expected booleans or 0 and 1")
+        row = self.arrays.masks[i]
+        row[:] = mask
+        for head in self._codec.heads:
+            if head.kind == "gaussian":
+                continue
+            allowed = row[head.mask].reshape(-1, 2) if head.kind == "bernoulli" else row[head.mask]
+            if not allowed.any(-1).all():
+                self._bad(i, action, "the action mask forbids every action; a state with no legal action should end the episode")
+
+    def _note(self, i: int, info: dict[str, Any], final: dict[str, Any] | None, rows: list[InfoRow]) -> None:
+        """Pass an info on, or add up the numbers in it."""
+        if self.infos == "full":
+            if info or final is not None:
+                index = self.first_env + i
+                rows.append(InfoRow(index, _without_mask(info), None if final is None else _without_mask(final)))
+            return
+        told = info if final is None else final  # a reset's info belongs to no step
+        if told:
+            sums = self.sums[i]
+            for key, value in told.items():
+                if isinstance(value, _NUMBER):
+                    sums.setdefault(key, InfoSums()).add(float(value))
+
+    # ---- checks ----------------------------------------------------------------------------------------------
+
+    def _check_finite(self, row: int | None = None, action: Any = None) -> None:
+        """Look at one row, or at all of them with one sum for each array: a sum is finite if its terms are."""
+        part = slice(None) if row is None else slice(row, row + 1)
+        has_reward = row is None or self._steps[row] > 0
+        rewards = self.arrays.rewards[part] if has_reward else self.arrays.rewards[:0]
+        with np.errstate(all="ignore"):
+            suspects = [array for array in (rewards, *(leaf[part] for leaf in self._floats)) if not np.isfinite(array.sum())]
+        for array in suspects:
+            bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
+            if bad.size:  # else the terms were finite and only their sum overflowed
+                i = int(bad[0]) + (row or 0)
+                what = "reward" if array is rewards else "observation"
+                if action is None and self._steps[i]:
+                    action = self._codec.layout.read(self.arrays.actions, i)
+                self._bad(i, action, f"the {what} is not finite: {array[bad[0]]!r:.120}")
+
+    def _bad(self, i: int, action: Any, message: str) -> NoReturn:
+        self._raise(BadEnvData, message, i, action, None)
+
+    def _raise(self, kind: type[EnvFault], message: str, i: int, action: Any, cause: BaseException | None) -> NoReturn:
+        shown = None if action is None else f"{action!r:.120}"
+        place = EnvPlace(self.first_env + i, self._episode[i], self._seeds[i], self._steps[i], shown)
+        raise _fault(kind, message, place, cause, not self._worked) from cause
+
+
+def _fault(kind: type[EnvFault], message: str, place: EnvPlace, cause: BaseException | None, at_start: bool) -> EnvFault:
+    text = ""
+    if cause is not None:
+        frames = cause.__traceback__.tb_next if cause.__traceback__ is not None else None  # ours is of no interest
+        text = "".join(traceback.format_exception(type(cause), cause, frames))
+    return kind(message, place, text, at_start)
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": ")
+
+
+def _shape_of(value: Any) -> str:
+    if isinstance(value, tuple):
+        old = " (the old gym API: wrap it with shimmy.GymV21CompatibilityV0)" if len(value) == 4 else ""
+        return f"a tuple of {len(value)}{old}"
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape}"
+    return type(value).__name__
+
+
+def _mask_method(env: Env) -> Callable[[], Any] | None:
+    return env.get_wrapper_attr("action_masks") if env.has_wrapper_attr("action_masks") else None
+
+
+def _without_mask(info: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in info.items() if key != _MASK} if _MASK in info else info

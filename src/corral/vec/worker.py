@@ -1,0 +1,124 @@
+"""The worker process: a stepper at the end of a pipe. Only commands travel through it; data lies in shared memory.
+
+A step is one byte each way. Anything longer (infos that have something in them, results of ``apply``) is pickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+
+from corral.core.actions import ActionCodec
+from corral.core.envs import EnvFactory
+from corral.core.errors import CorralError
+from corral.core.spaces import Layout
+from corral.vec import shared_memory
+from corral.vec.api import EnvFacts, InfoMode, InfoRow, StepArrays
+from corral.vec.lifeline import tie_to_parent
+from corral.vec.stepper import Stepper, build_envs
+
+__all__ = ["OK", "ERROR", "VALUE", "WorkerSetup", "error_from", "run"]
+
+STEP, RESET, APPLY, DRAIN, CLOSE = b"s", b"r", b"a", b"d", b"x"
+OK, VALUE, ERROR = b"k", b"v", b"e"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSetup:
+    """What a worker is told at birth."""
+
+    factory: EnvFactory
+    first_env: int
+    n: int
+    seed: int | None
+    infos: InfoMode
+    parent_pid: int
+    use_death_signal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ResetReply:
+    """The answer to a reset."""
+
+    has_masks: bool
+    rows: list[InfoRow]
+
+
+def run(pipe: Connection, others: list[Connection], setup_bytes: bytes) -> None:
+    """Main function of a worker. ``others`` are pipe ends inherited by ``fork`` that belong to somebody else."""
+    for other in others:
+        other.close()
+    setup: WorkerSetup = cloudpickle.loads(setup_bytes)
+    tie_to_parent(setup.parent_pid, setup.use_death_signal)
+    try:
+        with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent left: so do we
+            _serve(pipe, setup)
+    finally:
+        pipe.close()
+
+
+def _serve(pipe: Connection, setup: WorkerSetup) -> None:
+    try:
+        envs = build_envs(setup.factory, setup.first_env, setup.n)
+        facts = EnvFacts.of(envs[0])
+        Layout(facts.observation_space), ActionCodec(facts.action_space)  # refuse odd spaces here, with their name
+    except BaseException as error:
+        pipe.send_bytes(ERROR + _pickle_error(error))
+        return
+    pipe.send_bytes(VALUE + cloudpickle.dumps(facts))
+    shared = shared_memory.attach(pipe)
+    arrays = StepArrays.of(shared.arrays).rows(setup.first_env, setup.first_env + setup.n)
+    stepper = Stepper(envs, arrays, first_env=setup.first_env, seed=setup.seed, infos=setup.infos)
+    pipe.send_bytes(OK)
+    try:
+        while (message := pipe.recv_bytes()) != CLOSE:
+            try:
+                reply = _answer(stepper, message)
+            except (Exception, SystemExit) as error:
+                reply = ERROR + _pickle_error(error)
+            pipe.send_bytes(reply)
+    finally:
+        stepper.close()
+
+
+def _answer(stepper: Stepper, message: bytes) -> bytes:
+    if message == STEP:
+        rows = stepper.step()
+        return VALUE + pickle.dumps(rows) if rows else OK
+    command, payload = message[:1], message[1:]
+    if command == RESET:
+        seeds, options = pickle.loads(payload)
+        rows = stepper.reset(seeds, options)
+        return VALUE + pickle.dumps(ResetReply(bool(stepper.has_masks), rows))
+    if command == APPLY:
+        function, envs = cloudpickle.loads(payload)
+        return VALUE + cloudpickle.dumps([function(stepper.envs[i]) for i in envs])
+    assert command == DRAIN, command
+    return VALUE + pickle.dumps(stepper.drain_infos())
+
+
+def _pickle_error(error: BaseException) -> bytes:
+    """The exception itself where it survives the journey, else its name and words; with its traceback as a note."""
+    text = "".join(traceback.format_exception(error))
+    if not isinstance(error, CorralError):
+        error.add_note(f"In the worker:\n{text}")
+    error.__cause__ = error.__context__ = error.__traceback__ = None
+    try:
+        data = cloudpickle.dumps(error)
+        cloudpickle.loads(data)
+        return bytes(data)
+    except Exception:
+        return pickle.dumps(CorralError(f"{type(error).__name__}: {error}\n{text}"))
+
+
+def error_from(payload: bytes) -> BaseException:
+    """The exception in an ERROR reply."""
+    error: Any = pickle.loads(payload)
+    assert isinstance(error, BaseException)
+    return error
