@@ -1,0 +1,62 @@
+"""Corral: parallel PPO training that uses every core.
+
+The names below load what they need when they are first used: importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from corral import sb3 as sb3
+    from corral.core.config import TrainConfig as TrainConfig
+    from corral.core.envs import make_env as make_env
+    from corral.core.errors import CorralError as CorralError
+    from corral.training.api import TrainResult as TrainResult
+    from corral.training.api import resume as resume
+    from corral.training.api import train as train
+    from corral.training.loop import TrainingState as TrainingState
+    from corral.training.model import Model as Model
+    from corral.training.model import load as load
+    from corral.vec.make import make_parallel_env as make_parallel_env
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "CorralError": "corral.core.errors",
+    "Model": "corral.training.model",
+    "TrainConfig": "corral.core.config",
+    "TrainResult": "corral.training.api",
+    "TrainingState": "corral.training.loop",
+    "load": "corral.training.model",
+    "make_env": "corral.core.envs",
+    "make_parallel_env": "corral.vec.make",
+    "resume": "corral.training.api",
+    "train": "corral.training.api",
+}
+__all__ = [
+    "CorralError",
+    "Model",
+    "TrainConfig",
+    "TrainResult",
+    "TrainingState",
+    "__version__",
+    "load",
+    "make_env",
+    "make_parallel_env",
+    "resume",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        return getattr(importlib.import_module(_WHERE[name]), name)
+    if name == "sb3":
+        return importlib.import_module("corral.sb3")
+    raise AttributeError(f"module 'corral' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "sb3"]

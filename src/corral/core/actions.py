@@ -82,6 +82,25 @@ class ActionCodec:
             else:
                 target[...] = columns.reshape(target.shape)
 
+    def random(self, masks: Array | None, n: int, generator: np.random.Generator) -> Array:
+        """Legal actions [N, D] drawn evenly: what a policy that knows nothing would do."""
+        actions = np.zeros((n, self.n_actions), self.dtype)
+        for head in self.heads:
+            width = head.actions.stop - head.actions.start
+            if head.kind == "gaussian":
+                actions[:, head.actions] = generator.standard_normal((n, width))
+                continue
+            allowed = np.ones((n, width, head.size if head.kind == "categorical" else 2), np.bool_)
+            if masks is not None:
+                allowed &= masks[:, head.mask].reshape(allowed.shape)
+            actions[:, head.actions] = (generator.random(allowed.shape) * allowed).argmax(-1)
+        first = 0
+        for leaf in self.layout.leaves:
+            columns = slice(first, first := first + max(1, int(np.prod(leaf.shape))))
+            if isinstance(leaf.space, spaces.Box) and leaf.space.is_bounded():
+                actions[:, columns] = generator.uniform(leaf.space.low.ravel(), leaf.space.high.ravel(), (n, first - columns.start))
+        return actions
+
     def to_env(self, actions: Array) -> Any:
         """A batch of action rows [N, D] as Gymnasium's batched action."""
         out = self.layout.allocate(len(actions))

@@ -136,6 +136,7 @@ class TrainConfig(BaseModel):
     output_dir: str | None = _field(None, "run", "The run directory (default: runs/<env>-<date>-<time>).")
     eval_freq: int = _field(50_000, "run", "Evaluate every so many steps, and at the end; 0 for never.", ge=0)
     eval_episodes: int = _field(10, "run", "Episodes of each evaluation, on one env, most likely actions.", ge=1)
+    eval_max_steps: int = _field(10_000, "run", "Evaluation episodes are cut off after so many steps.", ge=1)
     checkpoint_freq: int = _field(50_000, "run", "Save every so many steps, and at the end; 0 for at the end only.", ge=0)
     keep_checkpoints: int = _field(3, "run", "How many of the newest checkpoints are kept.", ge=1)
     tensorboard: bool = _field(True, "run", "Write TensorBoard event files.")

@@ -1,0 +1,41 @@
+"""One row of numbers, told to every file and to the screen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from corral.monitor.console import QuietBoard
+from corral.monitor.tensorboard import TensorBoardWriter
+from corral.monitor.writers import CsvWriter, JsonLinesWriter
+
+__all__ = ["Reporter"]
+
+
+class Reporter:
+    """Writes rows to ``metrics.jsonl``, ``progress.csv`` and TensorBoard, and shows them on the board."""
+
+    def __init__(
+        self, metrics: Path, progress: Path, tensorboard: Path | None, board: QuietBoard, resume_from: int | None
+    ) -> None:
+        self.board = board
+        self._json = JsonLinesWriter(metrics, resume_from)
+        self._csv = CsvWriter(progress, resume_from)
+        self._tensorboard = TensorBoardWriter(tensorboard) if tensorboard is not None else None
+
+    def write(self, row: Mapping[str, float], done: float) -> None:
+        """Pass on a row; ``done`` is the progress in the board's unit."""
+        self._json.write(row)
+        self._csv.write(row)
+        if self._tensorboard is not None:
+            self._tensorboard.write(row, time.time())
+        self.board.update(done, row)
+
+    def close(self) -> None:
+        """Close the files and end the progress bar."""
+        self.board.stop()
+        self._json.close()
+        self._csv.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()

@@ -1,0 +1,35 @@
+"""Which device a run computes on, and why."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from corral.core.errors import UsageError
+
+__all__ = ["DeviceChoice", "choose_device"]
+
+
+class DeviceChoice(NamedTuple):
+    """A device and the reason for it, in words."""
+
+    device: torch.device
+    why: str
+
+
+def choose_device(wanted: str) -> DeviceChoice:
+    """The device called ``wanted``; ``auto`` stays on the CPU, where small networks are fastest."""
+    if wanted == "auto":
+        return DeviceChoice(torch.device("cpu"), "auto: small networks are faster on the CPU than the way to a GPU is")
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        raise UsageError(f"device {wanted!r}: should be cpu, cuda, cuda:<index>, mps or auto") from None
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= count:
+            raise UsageError(f"device {wanted!r}: this machine has {count} CUDA devices; use --device cpu")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise UsageError("device 'mps': there is no Metal device here; use --device cpu")
+    return DeviceChoice(device, "as asked")

@@ -1,0 +1,136 @@
+"""The policy: a network for any spaces, or one of the user's, with the distribution of its actions around it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+
+from corral.core.actions import ActionCodec
+from corral.core.errors import UsageError
+from corral.core.spaces import Layout
+from corral.policy import distributions
+from corral.policy.encoder import ObservationNormalizer, encode, encoded_size
+
+__all__ = ["Evaluation", "MlpNetwork", "NetworkFactory", "Policy", "n_action_params"]
+
+NetworkFactory = Callable[[gym.Space[Any], gym.Space[Any]], nn.Module]
+"""Builds a network from the observation and the action space of one env.
+
+Its ``forward(observations)`` gets what the env returns, batched, as tensors (in a dict or tuple if the space is one)
+and returns ``(params [B, n_action_params(action_space)], values [B])``.
+"""
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "leaky_relu": nn.LeakyReLU,
+}
+Inputs = dict[str, Tensor]
+_FEATURES = "features"
+
+
+class Evaluation(NamedTuple):
+    """What the learner wants to know of the actions that were taken, each [B]."""
+
+    log_probs: Tensor
+    entropy: Tensor
+    values: Tensor
+
+
+def n_action_params(action_space: gym.Space[Any]) -> int:
+    """How many numbers a network puts out for an action: a logit a choice, a mean a continuous number."""
+    return ActionCodec(action_space).n_params
+
+
+class MlpNetwork(nn.Module):
+    """Two separate towers, one for the action and one for the value, as in Stable-Baselines3."""
+
+    def __init__(
+        self, n_features: int, n_params: int, pi: Sequence[int], vf: Sequence[int], activation: str, ortho_init: bool
+    ) -> None:
+        super().__init__()
+        self.pi = _tower(n_features, pi, n_params, ACTIVATIONS[activation])
+        self.vf = _tower(n_features, vf, 1, ACTIVATIONS[activation])
+        if ortho_init:
+            for tower, last_gain in ((self.pi, 0.01), (self.vf, 1.0)):
+                layers = [layer for layer in tower if isinstance(layer, nn.Linear)]
+                for layer in layers:
+                    nn.init.orthogonal_(layer.weight, last_gain if layer is layers[-1] else math.sqrt(2))
+                    nn.init.zeros_(layer.bias)
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Features [B, F] to action parameters [B, P] and values [B]."""
+        return self.pi(features), self.vf(features).squeeze(-1)
+
+
+class Policy(nn.Module):
+    """Observations in, action distribution and value out. Everything that is saved and published is in here."""
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        *,
+        net_arch: Mapping[str, Sequence[int]] | None = None,
+        activation_fn: str = "tanh",
+        ortho_init: bool = True,
+        log_std_init: float = 0.0,
+        normalize_obs: bool = False,
+        network: NetworkFactory | None = None,
+    ) -> None:
+        super().__init__()
+        self.layout = Layout(observation_space)
+        self.codec = ActionCodec(action_space)
+        self.normalizer = ObservationNormalizer(self.layout) if normalize_obs else None
+        self.custom = network is not None
+        if network is not None:
+            self.network = network(observation_space, action_space)
+            if not isinstance(self.network, nn.Module):
+                raise UsageError(f"the policy returned {type(self.network).__name__}, expected a torch.nn.Module")
+        else:
+            arch = net_arch or {"pi": (64, 64), "vf": (64, 64)}
+            sizes = encoded_size(self.layout), self.codec.n_params
+            self.network = MlpNetwork(*sizes, arch["pi"], arch["vf"], activation_fn, ortho_init)
+        self.log_std = nn.Parameter(torch.full((sum(self.codec.gaussian),), log_std_init))
+
+    def prepare(self, observations: Mapping[str, Tensor]) -> Inputs:
+        """The part of the forward pass that no weight takes part in; the learner does it once for each rollout."""
+        leaves = dict(observations)
+        if self.normalizer is not None:
+            leaves = self.normalizer(leaves)
+        return leaves if self.custom else {_FEATURES: encode(self.layout, leaves)}
+
+    def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """Prepared observations to action parameters [B, P] and values [B]."""
+        if not self.custom:
+            params, values = self.network(inputs[_FEATURES])
+            return params, values
+        params, values = self.network(self.layout.assemble([inputs[path] for path in self.layout.paths]))
+        batch = len(next(iter(inputs.values())))
+        if params.shape != (batch, self.codec.n_params) or values.shape != (batch,):
+            raise UsageError(
+                f"the policy network returned shapes {tuple(params.shape)} and {tuple(values.shape)}, expected "
+                f"({batch}, {self.codec.n_params}) for the action and ({batch},) for the value"
+            )
+        return params, values
+
+    def evaluate(self, inputs: Inputs, actions: Tensor, masks: Tensor | None) -> Evaluation:
+        """Log-probability, entropy and value, for a gradient step."""
+        params, values = self(inputs)
+        known = distributions.likelihood(self.codec.heads, params, self.log_std, actions, masks)
+        return Evaluation(known.log_probs, known.entropy, values)
+
+
+def _tower(n_in: int, hidden: Sequence[int], n_out: int, activation: type[nn.Module]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for size in hidden:
+        layers += [nn.Linear(n_in, size), activation()]
+        n_in = size
+    return nn.Sequential(*layers, nn.Linear(n_in, n_out))

@@ -1,0 +1,300 @@
+"""``corral.train`` and ``corral.resume``: a run from start to summary."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from corral.core.config import TrainConfig, dump_yaml, load_yaml, parse_config
+from corral.core.envs import EnvFactory, import_callable, resolve_env
+from corral.core.errors import CheckpointError, CorralError, UsageError
+from corral.core.seeding import fresh_seed
+from corral.monitor.console import Board, QuietBoard
+from corral.monitor.report import Reporter
+from corral.policy.policy import NetworkFactory
+from corral.training.checkpoint import Checkpoint, newest_checkpoint
+from corral.training.interrupts import Interrupted, Interrupts
+from corral.training.loop import Callback, train_loop
+from corral.training.progress import budget_of, ended_by
+from corral.training.run import Run, assemble, restore, weights_hash
+from corral.training.run_directory import RunDirectory, check_free, find_run, trusted_spec
+
+__all__ = ["RESUMABLE", "Summary", "TrainResult", "resume", "train"]
+
+RESUMABLE = (
+    "timesteps",
+    "num_episodes",
+    "duration",
+    "backend",
+    "num_workers",
+    "num_envs_per_worker",
+    "parallel_start_method",
+    "device",
+    "eval_freq",
+    "eval_episodes",
+    "eval_max_steps",
+    "checkpoint_freq",
+    "keep_checkpoints",
+    "tensorboard",
+)
+"""Settings that a resumed run may change: they decide how long and how fast, not what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How a run ended; ``summary.json`` holds the same."""
+
+    steps: int
+    episodes: int
+    seconds: float
+    fps: float
+    mean_reward: float | None
+    eval_reward: float | None
+    best_eval_reward: float | None
+    n_envs: int
+    backend: str
+    num_workers: int
+    restarts: int
+    seed: int
+    weights_sha256: str
+    exit_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """Where a run's files are, and how it ended."""
+
+    run_dir: Path
+    summary: Summary
+
+
+def train(
+    env: str | Callable[..., gym.Env[Any, Any]],
+    *,
+    config: str | os.PathLike[str] | None = None,
+    callback: Callback | None = None,
+    policy: str | NetworkFactory | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> TrainResult:
+    """Train PPO on ``env`` (a name, or a callable that makes one) and return when a budget is used up.
+
+    ``settings`` are the command line's flags with underscores: ``timesteps=100_000, n_envs=8, seed=1``. ``config``
+    names a YAML file to start from. ``callback`` is called after every iteration with a ``TrainingState``.
+    ``policy`` is a function ``(observation_space, action_space) -> torch.nn.Module``, or its ``module:name``.
+    """
+    values = {**(load_yaml(config) if config is not None else {}), **settings}
+    env_kwargs = values.get("env_kwargs", {})
+    factory = resolve_env(env, parse_config({"env": "", "env_kwargs": env_kwargs}).env_kwargs)
+    if policy is not None:
+        values["policy"] = policy if isinstance(policy, str) else f"python:{policy.__module__}.{policy.__qualname__}"
+    checked = parse_config({**values, "env": factory.name})
+    network = _network(checked.policy, policy)
+    if checked.output_dir is not None:
+        check_free(checked.output_dir)
+    seed = fresh_seed() if checked.seed is None else checked.seed
+    checked = checked.model_copy(update={"seed": seed})
+    run = assemble(checked, seed, factory, network)
+    return _carry_out(run, None, callback, quiet)
+
+
+def resume(
+    run: str | os.PathLike[str],
+    *,
+    env: str | Callable[..., gym.Env[Any, Any]] | None = None,
+    policy: str | NetworkFactory | None = None,
+    callback: Callback | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> TrainResult:
+    """Go on with a run from its newest valid checkpoint, with its own config.
+
+    ``settings`` may change the budget, the workers and the backend. ``env`` and ``policy`` must be given again where
+    they name code: what a run directory says is data and is never imported on its own.
+    """
+    directory = find_run(run)
+    directory.lock()
+    try:
+        recorded = directory.read_config()
+        for name in settings:
+            if name not in RESUMABLE:
+                raise UsageError(f"{name} belongs to the run and cannot change on resume; {', '.join(RESUMABLE)} can")
+        command = f"corral resume {directory.path}"
+        factory = _factory(recorded, env, command)
+        network = _network(_recorded_policy(recorded, policy, command), policy)
+        found = newest_checkpoint(directory.checkpoints)
+        if found is None:
+            raise CheckpointError(f"{directory.path} has no checkpoint to go on from; start again with `corral train`")
+        checkpoint, path, complaints = found
+        budget_given = any(name in settings for name in ("timesteps", "num_episodes", "duration"))
+        values = {**recorded.model_dump(exclude=_budgets() if budget_given else set()), **settings}
+        if "num_envs_per_worker" in settings:
+            values.pop("num_workers" if "num_workers" not in settings else "", None)
+        config = parse_config(values)
+        assembled = assemble(config, int(checkpoint.state["seed"]), factory, network)
+        try:
+            restore(assembled, checkpoint)
+        except (KeyError, RuntimeError, ValueError) as error:
+            assembled.close()
+            raise CheckpointError(f"{path} does not fit this run's config: {error}") from None
+    except BaseException:
+        directory.unlock()
+        raise
+    news = [f"WARNING: {complaint}; using an older checkpoint" for complaint in complaints]
+    news.append(f"resuming {directory.path} at {checkpoint.timesteps:,} steps")
+    return _carry_out(assembled, directory, callback, quiet, checkpoint, news)
+
+
+def _carry_out(
+    run: Run,
+    directory: RunDirectory | None,
+    callback: Callback | None,
+    quiet: bool,
+    resumed: Checkpoint | None = None,
+    news: list[str] | None = None,
+) -> TrainResult:
+    """Everything between a run that is ready and its summary; closes all that it was given."""
+    board = QuietBoard() if quiet else Board()
+    config, reason = run.config, "failed"
+    try:
+        directory = directory or RunDirectory.create(config.output_dir, config.env)
+        _write_config(run, directory)
+        reporter = Reporter(
+            directory.metrics_file,
+            directory.progress_file,
+            directory.tensorboard if config.tensorboard else None,
+            board,
+            resume_from=resumed.timesteps if resumed else None,
+        )
+        for line in news or _opening(run, directory):
+            board.note(line)
+        if (over := ended_by(config, run.progress)) is not None:
+            board.note(f"nothing to do: {over} is already reached; give a larger one, such as --{over} ...")
+        board.start(*budget_of(config, run.progress))
+        try:
+            with Interrupts() as interrupts:
+                reason = train_loop(run, directory, reporter, interrupts, callback)
+        except Interrupted as error:
+            reason = error.name
+            raise
+        except CorralError as error:
+            reason = f"failed: {type(error).__name__}"
+            raise
+        finally:
+            reporter.close()
+            summary = _summary(run, reason)
+            text = json.dumps(dataclasses.asdict(summary), indent=1)
+            directory.summary_file.write_text(text + "\n", encoding="utf-8")
+            board.table(*_closing(run, directory, summary))
+        return TrainResult(directory.path, summary)
+    finally:
+        run.close()
+        if directory is not None:
+            directory.unlock()
+
+
+def _network(spec: str | None, given: str | NetworkFactory | None) -> NetworkFactory | None:
+    if spec is None:
+        return None
+    return import_callable(spec, "policy") if given is None or isinstance(given, str) else given
+
+
+def _factory(recorded: TrainConfig, given: str | Callable[..., Any] | None, command: str) -> EnvFactory:
+    if given is None or isinstance(given, str):
+        return resolve_env(trusted_spec(recorded.env, given, "--env", command), recorded.env_kwargs)
+    factory = resolve_env(given, recorded.env_kwargs)
+    trusted_spec(recorded.env, factory.name, "env", command)
+    return factory
+
+
+def _recorded_policy(recorded: TrainConfig, given: str | NetworkFactory | None, command: str) -> str | None:
+    if recorded.policy is None:
+        if given is not None:
+            raise UsageError("the run was made with the built-in policy; leave --policy out")
+        return None
+    name = given if given is None or isinstance(given, str) else recorded.policy
+    return trusted_spec(recorded.policy, name, "--policy", command)
+
+
+def _budgets() -> set[str]:
+    return {"timesteps", "num_episodes", "duration"}
+
+
+def _write_config(run: Run, directory: RunDirectory) -> None:
+    choice = run.backend
+    decided = run.config.model_copy(
+        update={
+            "backend": choice.backend,
+            "num_workers": choice.num_workers if choice.backend == "process" else None,
+            "device": str(run.learner.device),
+            "output_dir": str(directory.path),
+        }
+    )
+    notes = {"backend": choice.why, "device": run.why_device}
+    temporary = directory.config_file.with_suffix(".tmp")
+    temporary.write_text(dump_yaml(decided, notes), encoding="utf-8")
+    temporary.replace(directory.config_file)
+
+
+def _opening(run: Run, directory: RunDirectory) -> list[str]:
+    c, choice = run.config, run.backend
+    where = "in this process" if choice.backend == "serial" else f"in {choice.num_workers} worker processes"
+    lines = [
+        f"training PPO on {c.env}: {c.n_envs} envs {where}, seed {run.seed}, {directory.path}",
+        f"backend {choice.backend} ({choice.why})",
+    ]
+    if c.batch_size > c.rollout_size:
+        lines.append(f"batch_size {c.batch_size} is more than a rollout of {c.rollout_size}: one full batch is used")
+    return lines
+
+
+def _summary(run: Run, reason: str) -> Summary:
+    progress, choice = run.progress, run.backend
+    return Summary(
+        steps=progress.timesteps,
+        episodes=progress.episodes,
+        seconds=round(progress.seconds, 3),
+        fps=round(progress.fps, 1),
+        mean_reward=progress.mean_reward,
+        eval_reward=progress.last_eval_reward,
+        best_eval_reward=progress.best_reward,
+        n_envs=run.config.n_envs,
+        backend=choice.backend,
+        num_workers=choice.num_workers,
+        restarts=0,
+        seed=run.seed,
+        weights_sha256=weights_hash(run.learner.policy.state_dict()),
+        exit_reason=reason,
+    )
+
+
+def _closing(run: Run, directory: RunDirectory, summary: Summary) -> tuple[str, list[tuple[str, str]], list[str]]:
+    def number(value: float | None) -> str:
+        return "none" if value is None else f"{value:,.2f}"
+
+    rows = [
+        ("ended by", summary.exit_reason),
+        ("steps", f"{summary.steps:,}"),
+        ("episodes", f"{summary.episodes:,}"),
+        ("seconds", f"{summary.seconds:,.1f} (learning included)"),
+        ("steps per second", f"{summary.fps:,.0f}"),
+        ("mean reward, last 100 episodes", number(summary.mean_reward)),
+        ("evaluation reward, last / best", f"{number(summary.eval_reward)} / {number(summary.best_eval_reward)}"),
+        ("envs", f"{summary.n_envs}, {summary.backend}, {summary.num_workers} worker(s)"),
+    ]
+    path = directory.path
+    advice = [
+        f"results in {path}",
+        f"  curves:   tensorboard --logdir {path}",
+        f"  evaluate: corral eval {path}",
+        f"  watch:    corral play {path} --save clip.gif",
+        f"  go on:    corral resume {path} --timesteps {2 * max(summary.steps, run.config.rollout_size)}",
+    ]
+    return f"{run.config.env}", rows, advice

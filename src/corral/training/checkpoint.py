@@ -1,0 +1,143 @@
+"""Checkpoints: safetensors and JSON in a directory that is either complete or not there. Opening one runs no code.
+
+A save builds the directory aside, syncs every file, writes a manifest of hashes last, and renames. A load believes
+nothing that the manifest does not confirm.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from corral.core.errors import CheckpointError
+
+__all__ = ["Checkpoint", "list_checkpoints", "load_checkpoint", "newest_checkpoint", "prune", "save_checkpoint"]
+
+FORMAT = 1
+_FILES = ("policy.safetensors", "optimizer.safetensors", "state.json")
+_PREFIX, _TEMPORARY = "ckpt-", ".saving-"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A run at an iteration boundary."""
+
+    policy: Mapping[str, Tensor]
+    optimizer: Mapping[str, Tensor]
+    state: Mapping[str, Any]
+    """Counters, normalisers, spaces: plain JSON data."""
+
+    @property
+    def timesteps(self) -> int:
+        """Steps taken when it was made."""
+        return int(self.state["timesteps"])
+
+
+def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
+    """Save into ``directory/ckpt-<step>``; a CheckpointError leaves what was there before as it was."""
+    for name, tensor in checkpoint.policy.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise CheckpointError(f"not saved: the weights {name!r} are not finite")
+    target = directory / f"{_PREFIX}{checkpoint.timesteps:012d}"
+    building = directory / f"{_TEMPORARY}{os.getpid()}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir()
+        files = {
+            "policy.safetensors": safetensors.torch.save(_plain(checkpoint.policy)),
+            "optimizer.safetensors": safetensors.torch.save(_plain(checkpoint.optimizer)),
+            "state.json": json.dumps(checkpoint.state, allow_nan=False, indent=1).encode(),
+        }
+        hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+        manifest = {"format": FORMAT, "sha256": hashes}
+        for name, data in {**files, "manifest.json": json.dumps(manifest, indent=1).encode()}.items():
+            _write_synced(building / name, data)
+        _sync_directory(building)
+        if target.exists():  # the same step, saved before: for instance at the end of a resumed run
+            shutil.rmtree(target)
+        building.rename(target)
+        _sync_directory(directory)
+    except OSError as error:
+        shutil.rmtree(building, ignore_errors=True)
+        raise CheckpointError(f"not saved to {target}: {error.strerror or error}") from error
+    return target
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Load and verify; a CheckpointError says what is wrong with it."""
+    try:
+        manifest = json.loads((path / "manifest.json").read_bytes())
+        if manifest["format"] != FORMAT:
+            raise CheckpointError(f"{path} has format {manifest['format']!r}; this version of Corral reads {FORMAT}")
+        files = {}
+        for name in _FILES:
+            data = (path / name).read_bytes()
+            if hashlib.sha256(data).hexdigest() != manifest["sha256"][name]:
+                raise CheckpointError(f"{path / name} is damaged: its hash is not the one in the manifest")
+            files[name] = data
+        return Checkpoint(
+            safetensors.torch.load(files["policy.safetensors"]),
+            safetensors.torch.load(files["optimizer.safetensors"]),
+            json.loads(files["state.json"]),
+        )
+    except OSError as error:
+        raise CheckpointError(f"{path} is incomplete: {error.filename or ''} {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{path} is damaged: {type(error).__name__}: {error}") from None
+
+
+def list_checkpoints(directory: Path) -> list[Path]:
+    """Checkpoint directories, oldest first."""
+    return sorted(path for path in directory.glob(f"{_PREFIX}*") if path.is_dir())
+
+
+def newest_checkpoint(directory: Path) -> tuple[Checkpoint, Path, list[str]] | None:
+    """The newest checkpoint that verifies, its path, and what was wrong with newer ones; None if there is none."""
+    complaints = []
+    for path in reversed(list_checkpoints(directory)):
+        try:
+            return load_checkpoint(path), path, complaints
+        except CheckpointError as error:
+            complaints.append(str(error))
+    if complaints:
+        raise CheckpointError("no checkpoint can be used: " + "; ".join(complaints))
+    return None
+
+
+def prune(directory: Path, keep: int) -> None:
+    """Delete all but the newest ``keep``, and left-overs of saves that did not finish."""
+    for path in [*list_checkpoints(directory)[:-keep], *directory.glob(f"{_TEMPORARY}*")]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_directory(path: Path) -> None:
+    if os.name != "posix":
+        return  # directories cannot be opened on Windows; its rename is already durable enough
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,65 @@
+"""Ctrl-C and SIGTERM: they cut short what can be thrown away, and wait for what cannot."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+__all__ = ["Interrupted", "Interrupts"]
+
+
+class Interrupted(BaseException):
+    """A signal asked the run to end. Like KeyboardInterrupt, not an Exception: nothing should swallow it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.name = signal.Signals(number).name
+        self.exit_code = 128 + number
+
+
+class Interrupts:
+    """Handles SIGINT and SIGTERM while a run is under way; inactive outside the main thread."""
+
+    def __init__(self) -> None:
+        self._received: int | None = None
+        self._allowed = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    @contextlib.contextmanager
+    def allowed(self) -> Iterator[None]:
+        """Within this block a signal raises at once: what the block makes can be thrown away."""
+        self._raise_if_received()
+        self._allowed = True
+        try:
+            self._raise_if_received()  # it may have come between the two lines above
+            yield
+        finally:
+            self._allowed = False
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self._received is not None and number == signal.SIGINT:
+            os._exit(128 + number)  # asked twice: at once. Workers follow their parent by themselves.
+        self._received = number
+        if self._allowed:
+            self._allowed = False
+            raise Interrupted(number)
+
+    def _raise_if_received(self) -> None:
+        if self._received is not None:
+            self._allowed = False
+            raise Interrupted(self._received)

@@ -1,0 +1,198 @@
+"""The training loop: collect, estimate advantages, update, report, checkpoint.
+
+Everything that varies (who steps, who acts, what network) was decided before it starts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from corral.core.errors import CheckpointError
+from corral.core.metrics import INFO_PREFIX
+from corral.core.types import Rollout
+from corral.monitor.report import Reporter
+from corral.ppo.gae import Advantages, estimate_advantages
+from corral.ppo.learner import UpdateStats
+from corral.training.checkpoint import Checkpoint, prune, save_checkpoint
+from corral.training.evaluate import evaluate_actor
+from corral.training.interrupts import Interrupts
+from corral.training.progress import budget_of, ended_by, is_due, learning_rate
+from corral.training.run import Run, capture
+from corral.training.run_directory import RunDirectory
+
+__all__ = ["Callback", "TrainingState", "train_loop"]
+
+Metrics = dict[str, float]
+
+
+@dataclass(slots=True)
+class TrainingState:
+    """What a callback sees after each iteration, and what it may do: log numbers, or stop the run."""
+
+    iteration: int
+    timesteps: int
+    episodes: int
+    metrics: Metrics
+    run_dir: Path
+    stop_reason: str | None = field(default=None, init=False)
+
+    def log(self, name: str, value: float) -> None:
+        """Add a metric to this iteration's row."""
+        self.metrics[name] = float(value)
+
+    def stop(self, reason: str = "callback") -> None:
+        """End the run after this iteration, with a checkpoint."""
+        self.stop_reason = reason
+
+
+Callback = Callable[[TrainingState], None]
+
+
+def train_loop(
+    run: Run, directory: RunDirectory, reporter: Reporter, interrupts: Interrupts, callback: Callback | None
+) -> str:
+    """Train until a budget is used up; returns which. However it ends, the last whole iteration is saved."""
+    config, progress, learner, source = run.config, run.progress, run.learner, run.source
+    safe, saved_at, reason = capture(run), -1, ended_by(config, progress)
+    try:
+        while reason is None:
+            with interrupts.allowed():  # what is cut short here is thrown away
+                started = time.perf_counter()
+                rollout = source.collect(progress.iteration)
+                collected = time.perf_counter()
+                estimate = _advantages(run, rollout)
+                rate = learning_rate(config, progress.timesteps + config.rollout_size)
+                stats = learner.update(rollout, estimate, progress.iteration, rate)
+            _merge_observations(run, rollout)
+            updated = time.perf_counter()
+
+            before = progress.timesteps
+            progress.advance(rollout, updated - started)
+            source.publish(learner.policy.state_dict(), progress.iteration)
+            safe, reason = capture(run), ended_by(config, progress)
+
+            row = _metrics(run, rollout, stats, rate, collected - started, updated - collected)
+            try:
+                if run.eval_env and (reason or is_due(config.eval_freq, before, progress.timesteps)):
+                    with interrupts.allowed():
+                        row |= _evaluate(run, directory, reporter)
+                        safe = capture(run)  # with what evaluation added to the counters
+                if callback is not None:
+                    state = TrainingState(progress.iteration, progress.timesteps, progress.episodes, row, directory.path)
+                    callback(state)
+                    reason = reason or state.stop_reason
+            finally:
+                reporter.write(row, budget_of(config, progress).done)
+            if is_due(config.checkpoint_freq, before, progress.timesteps):
+                saved_at = _save(run, directory, reporter, safe)
+    finally:
+        if safe.timesteps != saved_at:
+            _save(run, directory, reporter, safe)
+    return reason
+
+
+def _advantages(run: Run, rollout: Rollout) -> Advantages:
+    config, rewards = run.config, rollout.rewards
+    if run.return_scaler is not None:
+        rewards = run.return_scaler.scale(rewards, rollout.terminated | rollout.truncated)
+    return estimate_advantages(
+        rewards,
+        rollout.values,
+        rollout.terminated,
+        rollout.truncated,
+        rollout.final_values,
+        rollout.last_values,
+        config.gamma,
+        config.gae_lambda,
+    )
+
+
+def _merge_observations(run: Run, rollout: Rollout) -> None:
+    """Let the observation statistics catch up; until here they were the ones the rollout was collected with."""
+    normalizer = run.learner.policy.normalizer
+    for path, moments in run.moments.items():
+        assert normalizer is not None
+        column = rollout.observations[path]
+        moments.merge(column.swapaxes(0, 1).reshape(-1, *column.shape[2:]))  # env by env
+        normalizer.set(path, moments.mean, moments.deviation)
+
+
+def _metrics(
+    run: Run, rollout: Rollout, stats: UpdateStats, rate: float, collect_s: float, update_s: float
+) -> Metrics:
+    progress = run.progress
+    row: Metrics = {
+        "time/total_timesteps": progress.timesteps,
+        "time/iterations": progress.iteration,
+        "time/fps": progress.fps,
+        "time/time_elapsed": progress.seconds,
+        "time/collect_s": collect_s,
+        "time/update_s": update_s,
+        "rollout/episodes": progress.episodes,
+        "rollout/episodes_in_rollout": len(rollout.episodes),
+    }
+    if progress.mean_reward is not None and progress.mean_length is not None:
+        row["rollout/ep_rew_mean"] = progress.mean_reward
+        row["rollout/ep_len_mean"] = progress.mean_length
+    if rollout.episodes:
+        row["rollout/truncated_fraction"] = float(np.mean([episode.truncated for episode in rollout.episodes]))
+    row |= {
+        "train/learning_rate": rate,
+        "train/loss": stats.loss,
+        "train/policy_gradient_loss": stats.policy_gradient_loss,
+        "train/value_loss": stats.value_loss,
+        "train/entropy_loss": stats.entropy_loss,
+        "train/approx_kl": stats.approx_kl,
+        "train/clip_fraction": stats.clip_fraction,
+        "train/explained_variance": stats.explained_variance,
+        "train/grad_norm": stats.grad_norm,
+        "train/n_updates": run.learner.n_updates,
+    }
+    if run.learner.policy.log_std.numel():
+        row["train/std"] = float(run.learner.policy.log_std.detach().exp().mean())
+    return row | {f"{INFO_PREFIX}{key}": sums.total / sums.count for key, sums in rollout.infos.items()}
+
+
+def _evaluate(run: Run, directory: RunDirectory, reporter: Reporter) -> Metrics:
+    """Evaluate, and keep the policy in ``best/`` if none was better."""
+    config, progress = run.config, run.progress
+    assert run.eval_env is not None
+    started = time.perf_counter()
+    result = evaluate_actor(run.eval_env, run.actor, config.eval_episodes, run.seed, config.eval_max_steps)
+    seconds = time.perf_counter() - started
+    progress.eval_seconds += seconds
+    progress.last_eval_reward = result.mean_reward
+    cut = f", {result.cut_off} cut off after {config.eval_max_steps} steps" if result.cut_off else ""
+    reporter.board.note(
+        f"evaluation at {progress.timesteps:,} steps: reward {result.mean_reward:.2f} ± {result.std_reward:.2f} "
+        f"over {config.eval_episodes} episodes{cut}"
+    )
+    if progress.best_reward is None or result.mean_reward > progress.best_reward:
+        progress.best_reward = result.mean_reward
+        try:
+            save_checkpoint(directory.best, capture(run))
+            prune(directory.best, keep=1)
+        except CheckpointError as error:
+            reporter.board.note(f"best policy {error}")
+    return {
+        "eval/mean_reward": result.mean_reward,
+        "eval/std_reward": result.std_reward,
+        "eval/mean_ep_length": result.mean_length,
+        "eval/seconds": seconds,
+    }
+
+
+def _save(run: Run, directory: RunDirectory, reporter: Reporter, checkpoint: Checkpoint) -> int:
+    """Save and tidy up; returns the step that is now safe on disk, or -1. A failed save does not end a run."""
+    try:
+        save_checkpoint(directory.checkpoints, checkpoint)
+    except CheckpointError as error:
+        reporter.board.note(f"checkpoint {error}; training goes on, the previous checkpoint is untouched")
+        return -1
+    prune(directory.checkpoints, run.config.keep_checkpoints)
+    return checkpoint.timesteps

@@ -1,0 +1,108 @@
+"""How far a run is, when it is over, and what it learned with: counters and schedules, as plain data."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from corral.core.config import TrainConfig
+from corral.core.types import Rollout
+
+__all__ = ["Budget", "Progress", "budget_of", "ended_by", "is_due", "learning_rate"]
+
+RECENT = 100
+
+
+@dataclass(slots=True)
+class Progress:
+    """Counters of a run; everything here is in its checkpoints."""
+
+    iteration: int = 0
+    timesteps: int = 0
+    episodes: int = 0
+    seconds: float = 0.0
+    """Time spent collecting and learning."""
+    eval_seconds: float = 0.0
+    recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=RECENT))
+    """Reward and length of the last episodes."""
+    best_reward: float | None = None
+    last_eval_reward: float | None = None
+
+    def advance(self, rollout: Rollout, seconds: float) -> None:
+        """Count a rollout that was learned from."""
+        self.iteration += 1
+        self.timesteps += rollout.n_steps * rollout.n_envs
+        self.episodes += len(rollout.episodes)
+        self.seconds += seconds
+        self.recent.extend((episode.reward, episode.length) for episode in rollout.episodes)
+
+    @property
+    def fps(self) -> float:
+        """Steps per second, learning included."""
+        return self.timesteps / self.seconds if self.seconds else 0.0
+
+    @property
+    def mean_reward(self) -> float | None:
+        """Mean reward of the last episodes."""
+        return float(np.mean([reward for reward, _ in self.recent])) if self.recent else None
+
+    @property
+    def mean_length(self) -> float | None:
+        """Mean length of the last episodes."""
+        return float(np.mean([length for _, length in self.recent])) if self.recent else None
+
+    def state(self) -> dict[str, Any]:
+        """Plain data for a checkpoint."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return {**fields, "recent": [list(item) for item in self.recent]}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Progress:
+        """Go on from ``state``."""
+        recent = deque(((float(r), int(n)) for r, n in state["recent"]), maxlen=RECENT)
+        return cls(**{**{name: state[name] for name in cls.__slots__}, "recent": recent})
+
+
+class Budget(NamedTuple):
+    """The quantity that a progress bar counts."""
+
+    unit: str
+    total: float
+    done: float
+
+
+def budget_of(config: TrainConfig, progress: Progress) -> Budget:
+    """The budget that is nearest to its end."""
+    hours = (progress.seconds + progress.eval_seconds) / 3600
+    budgets = [
+        Budget("steps", float(config.timesteps), progress.timesteps) if config.timesteps else None,
+        Budget("episodes", float(config.num_episodes), progress.episodes) if config.num_episodes else None,
+        Budget("hours", config.duration, hours) if config.duration else None,
+    ]
+    return max((b for b in budgets if b is not None), key=lambda b: b.done / b.total)
+
+
+def ended_by(config: TrainConfig, progress: Progress) -> str | None:
+    """Which budget is used up, or None."""
+    budget = budget_of(config, progress)
+    return {"steps": "timesteps", "episodes": "num_episodes", "hours": "duration"}[budget.unit] if (
+        budget.done >= budget.total
+    ) else None
+
+
+def is_due(every: int, before: int, now: int) -> bool:
+    """Whether a multiple of ``every`` lies in (before, now]; never, for 0."""
+    return every > 0 and now // every > before // every
+
+
+def learning_rate(config: TrainConfig, timesteps: int) -> float:
+    """Constant, or on the line from ``learning_rate`` to ``learning_rate_end`` over the budget of steps."""
+    if config.learning_rate_end is None:
+        return config.learning_rate
+    assert config.timesteps is not None
+    remaining = max(0.0, 1.0 - timesteps / config.timesteps)
+    return config.learning_rate_end + (config.learning_rate - config.learning_rate_end) * remaining

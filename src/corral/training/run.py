@@ -1,0 +1,165 @@
+"""All the parts of a training run, put together from a config, and what of them a checkpoint holds."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import Tensor
+
+from corral.core.config import TrainConfig
+from corral.core.envs import EnvFactory
+from corral.core.seeding import network_seed
+from corral.core.space_data import space_to_data
+from corral.core.types import Actor, RolloutSource
+from corral.policy.device import choose_device
+from corral.policy.policy import NetworkFactory, Policy
+from corral.ppo.learner import Learner
+from corral.ppo.normalization import ReturnScaler, RunningMoments
+from corral.rollout.actors import TorchActor
+from corral.rollout.local import LocalSource
+from corral.training.checkpoint import Checkpoint
+from corral.training.choose import BackendChoice, choose_backend
+from corral.training.progress import Progress
+from corral.vec import CorralVectorEnv, make_vector_env
+
+__all__ = ["Run", "assemble", "build_policy", "capture", "restore", "weights_hash"]
+
+
+@dataclass(slots=True)
+class Run:
+    """Everything that trains, with nothing on disk yet."""
+
+    config: TrainConfig
+    seed: int
+    backend: BackendChoice
+    why_device: str
+    source: RolloutSource
+    actor: Actor
+    learner: Learner
+    eval_env: CorralVectorEnv | None
+    return_scaler: ReturnScaler | None
+    moments: dict[str, RunningMoments]
+    spaces: dict[str, Any]
+    progress: Progress
+
+    def close(self) -> None:
+        """Release envs and processes."""
+        self.source.close()
+        if self.eval_env is not None:
+            self.eval_env.close()
+
+
+def assemble(config: TrainConfig, seed: int, factory: EnvFactory, network: NetworkFactory | None) -> Run:
+    """Build every part; whatever is wrong with env, policy or machine shows here, before anything is written."""
+    device, why_device = choose_device(config.device)
+    torch.set_num_threads(config.learner_threads)
+    backend = choose_backend(config, factory)
+
+    def vector_env(n: int, workers: int, root: int | None) -> CorralVectorEnv:
+        return make_vector_env(
+            factory,
+            n,
+            backend=backend.backend,
+            num_workers=workers,
+            start_method=config.parallel_start_method,
+            seed=root,
+            infos="summed",
+        )
+
+    env = vector_env(config.n_envs, backend.num_workers, seed)
+    eval_env = None
+    try:
+        policy = build_policy(config, env.single_observation_space, env.single_action_space, network, seed)
+        learner = Learner(policy, config, seed, device)
+        actor = TorchActor(learner.policy, device)
+        source = LocalSource(env, actor, config.n_steps, seed)
+        eval_env = vector_env(1, 1, None) if config.eval_freq else None
+    except BaseException:
+        env.close()
+        if eval_env is not None:
+            eval_env.close()
+        raise
+    normalizer = learner.policy.normalizer
+    shapes = {leaf.path: leaf.shape for leaf in policy.layout.leaves}
+    return Run(
+        config=config,
+        seed=seed,
+        backend=backend,
+        why_device=why_device,
+        source=source,
+        actor=actor,
+        learner=learner,
+        eval_env=eval_env,
+        return_scaler=ReturnScaler(config.n_envs, config.gamma) if config.normalize_reward else None,
+        moments={path: RunningMoments(shapes[path]) for path in (normalizer.paths if normalizer else ())},
+        spaces={
+            "observation": space_to_data(env.single_observation_space),
+            "action": space_to_data(env.single_action_space),
+        },
+        progress=Progress(),
+    )
+
+
+def build_policy(
+    config: TrainConfig,
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
+    network: NetworkFactory | None,
+    seed: int = 0,
+) -> Policy:
+    """The policy that a config describes, with initial weights that depend on the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(network_seed(seed))
+        return Policy(
+            observation_space,
+            action_space,
+            net_arch={name: sizes for name, sizes in config.net_arch.items()},
+            activation_fn=config.activation_fn,
+            ortho_init=config.ortho_init,
+            log_std_init=config.log_std_init,
+            normalize_obs=config.normalize_obs,
+            network=network,
+        )
+
+
+def capture(run: Run) -> Checkpoint:
+    """A copy of everything that decides how the run goes on. Cheap enough to take in every iteration."""
+    return Checkpoint(
+        policy={name: tensor.clone() for name, tensor in run.learner.policy.state_dict().items()},
+        optimizer={name: tensor.clone() for name, tensor in run.learner.optimizer_state().items()},
+        state={
+            **run.progress.state(),
+            "seed": run.seed,
+            "n_updates": run.learner.n_updates,
+            "return_scaler": run.return_scaler.state() if run.return_scaler else None,
+            "moments": {path: moments.state() for path, moments in run.moments.items()},
+            "spaces": run.spaces,
+        },
+    )
+
+
+def restore(run: Run, checkpoint: Checkpoint) -> None:
+    """Continue from a checkpoint of the same config."""
+    state = checkpoint.state
+    run.learner.policy.load_state_dict(dict(checkpoint.policy))
+    run.learner.restore_optimizer(checkpoint.optimizer)
+    run.learner.n_updates = int(state["n_updates"])
+    run.progress = Progress.from_state(state)
+    if run.return_scaler is not None:
+        run.return_scaler.restore(state["return_scaler"])
+    for path, moments in run.moments.items():
+        moments.restore(state["moments"][path])
+
+
+def weights_hash(weights: Mapping[str, Tensor]) -> str:
+    """A fingerprint of the weights: equal hashes mean bit-identical policies."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        digest.update(name.encode())
+        digest.update(weights[name].detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
