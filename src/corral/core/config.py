@@ -17,11 +17,28 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from corral.core.errors import UsageError
 
-__all__ = ["SECTIONS", "TrainConfig", "did_you_mean", "dump_yaml", "load_yaml", "parse_config"]
+__all__ = ["RESUMABLE", "SECTIONS", "TrainConfig", "did_you_mean", "dump_yaml", "load_yaml", "parse_config"]
 
 SECTIONS = ("parallel", "training")
 """Optional headings under which a YAML file may group its keys."""
 DEFAULT_TIMESTEPS = 100_000
+RESUMABLE = (
+    "timesteps",
+    "num_episodes",
+    "duration",
+    "backend",
+    "num_workers",
+    "num_envs_per_worker",
+    "parallel_start_method",
+    "device",
+    "eval_freq",
+    "eval_episodes",
+    "eval_max_steps",
+    "checkpoint_freq",
+    "keep_checkpoints",
+    "tensorboard",
+)
+"""Settings that a resumed run may change: they decide how long and how fast, not what."""
 
 
 def _net_arch(given: Any) -> Any:
@@ -263,5 +280,6 @@ def dump_yaml(config: TrainConfig, notes: Mapping[str, str] | None = None) -> st
     for key, value in config.model_dump(mode="json").items():
         if key in notes:
             lines.append(f"# {notes[key]}")
-        lines.append(yaml.safe_dump({key: value}, default_flow_style=None, sort_keys=False, width=1000).rstrip())
+        shown = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000, allow_unicode=True)
+        lines.append(f"{key}: {shown.removesuffix('...' + chr(10)).strip()}")
     return "\n".join(lines) + "\n"

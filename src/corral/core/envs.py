@@ -42,7 +42,7 @@ class EnvFactory:
     """Makes envs. Picklable by construction: code is held as a name or as cloudpickle bytes, never as an object."""
 
     name: str
-    """What the user called it; for a callable, its qualified name."""
+    """What the user called it; for a callable, ``python:`` and its qualified name."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     pickled: bytes | None = None
     """A cloudpickled callable or Gymnasium ``EnvSpec``; None if ``name`` says it all."""
@@ -73,7 +73,8 @@ def resolve_env(env: str | Callable[..., Env] | EnvFactory, kwargs: Mapping[str,
     if isinstance(env, EnvFactory):
         return env
     if callable(env):
-        return EnvFactory(getattr(env, "__qualname__", type(env).__qualname__), kwargs, _pickle(env))
+        named = env if hasattr(env, "__qualname__") else type(env)
+        return EnvFactory(f"python:{named.__module__}.{named.__qualname__}", kwargs, _pickle(env))
     if env in BUILT_IN:
         return EnvFactory(env, kwargs)
     if _GYM_ID.match(env):

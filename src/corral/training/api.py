@@ -12,7 +12,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from corral.core.config import TrainConfig, dump_yaml, load_yaml, parse_config
+from corral.core.config import RESUMABLE, TrainConfig, dump_yaml, load_yaml, parse_config
 from corral.core.envs import EnvFactory, import_callable, resolve_env
 from corral.core.errors import CheckpointError, CorralError, UsageError
 from corral.core.seeding import fresh_seed
@@ -26,26 +26,7 @@ from corral.training.progress import budget_of, ended_by
 from corral.training.run import Run, assemble, restore, weights_hash
 from corral.training.run_directory import RunDirectory, check_free, find_run, trusted_spec
 
-__all__ = ["RESUMABLE", "Summary", "TrainResult", "resume", "train"]
-
-RESUMABLE = (
-    "timesteps",
-    "num_episodes",
-    "duration",
-    "backend",
-    "num_workers",
-    "num_envs_per_worker",
-    "parallel_start_method",
-    "device",
-    "eval_freq",
-    "eval_episodes",
-    "eval_max_steps",
-    "checkpoint_freq",
-    "keep_checkpoints",
-    "tensorboard",
-)
-"""Settings that a resumed run may change: they decide how long and how fast, not what."""
-
+__all__ = ["Summary", "TrainResult", "resume", "train"]
 
 @dataclass(frozen=True, slots=True)
 class Summary:

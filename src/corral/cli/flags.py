@@ -1,0 +1,94 @@
+"""Flags made from the typed config: the flag, the YAML key and the attribute are one word.
+
+Flags carry no types of their own. What was typed goes, as text, through the same validation as a YAML file, so there
+is one set of rules and one kind of message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Container, Sequence
+from typing import Any, Literal, NoReturn, get_args, get_origin
+
+from corral.core.config import TrainConfig, did_you_mean
+
+__all__ = ["Parser", "add_config_flags"]
+
+_ALIASES = {"timesteps": ("--total-timesteps",)}
+_TITLES = {
+    "budget": "budget (whichever is reached first, after the iteration that reaches it)",
+    "environment": "environment",
+    "parallel": "parallelism (never changes the result, except for --n-envs)",
+    "ppo": "PPO (names and defaults of Stable-Baselines3)",
+    "policy": "policy",
+    "run": "run",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line, with the nearest flag that exists."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and exit with code 2."""
+        unknown = re.match(r"unrecognized arguments: (\S+)", message)
+        if unknown:
+            flag = unknown[1].split("=")[0]
+            known = [option for action in self._actions for option in action.option_strings]
+            message = f"unknown flag {flag}{did_you_mean(flag, known)}" if flag.startswith("-") else message
+        self.exit(2, f"{self.prog}: {message}. `{self.prog} --help` explains.\n")
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Like argparse's, except that an unknown flag is matched against this verb's own flags."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {unknown[0]}")
+        return found
+
+
+def add_config_flags(parser: argparse.ArgumentParser, shown: Container[str] | None = None) -> None:
+    """Add a flag for every field of the config; ``shown`` limits which of them help mentions.
+
+    Only what was typed ends up in the namespace.
+    """
+    groups: dict[str, Any] = {}
+    for name, field in TrainConfig.model_fields.items():
+        if name == "env" or any(action.dest == name for action in parser._actions):
+            continue
+        extra = field.json_schema_extra
+        group = extra["group"] if isinstance(extra, dict) else "run"
+        title = _TITLES[str(group)]
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        flags = [f"--{name.replace('_', '-')}", *_ALIASES.get(name, ())]
+        text = (field.description or "").replace("%", "%%")
+        hidden = shown is not None and name not in shown
+        text = argparse.SUPPRESS if hidden else text + _default(field.default)
+        options: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": text}
+        if field.annotation is bool:
+            options["action"] = argparse.BooleanOptionalAction
+        elif name in ("net_arch", "env_kwargs"):
+            options |= {"nargs": "+", "metavar": "SIZE" if name == "net_arch" else "KEY=VALUE"}
+        else:
+            options["metavar"] = _metavar(field.annotation)
+        groups[title].add_argument(*flags, **options)
+
+
+def _metavar(annotation: Any) -> str:
+    if get_origin(annotation) is Literal:
+        return "|".join(get_args(annotation))
+    words = {int: "N", float: "X", str: "NAME"}
+    return next((words[kind] for kind in (annotation, *get_args(annotation)) if kind in words), "VALUE")
+
+
+def _default(default: Any) -> str:
+    if default is None or default == {}:
+        return ""
+    if isinstance(default, dict):
+        default = " ".join(map(str, default["pi"]))
+    if isinstance(default, bool):
+        default = "yes" if default else "no"
+    return f" [{default}]"

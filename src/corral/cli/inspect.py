@@ -1,0 +1,73 @@
+"""``corral doctor`` and ``corral list``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import gymnasium as gym
+from rich.console import Console
+from rich.table import Table
+
+from corral.core.config import parse_config
+from corral.core.envs import BUILT_IN
+from corral.core.errors import UsageError
+from corral.doctor.checks import examine
+from corral.training.run_directory import ROOT
+
+__all__ = ["run_doctor", "run_list"]
+
+_COLOURS = {"pass": "green", "warn": "yellow", "fail": "red"}
+
+
+def run_doctor(options: argparse.Namespace) -> int:
+    """Examine an env; exit code 2 if anything fails."""
+    if options.steps < 1 or options.n_envs < 1:
+        raise UsageError("--steps and --n-envs should be at least 1")
+    console = Console(highlight=False, soft_wrap=True)
+    kwargs = parse_config({"env": "", "env_kwargs": options.env_kwargs}).env_kwargs
+    counts = dict.fromkeys(_COLOURS, 0)
+    for finding in examine(options.env, kwargs, options.n_envs, options.steps):
+        counts[finding.level] += 1
+        console.print(f"[{_COLOURS[finding.level]}]{finding.level}[/] ", end="")
+        console.print(f"{finding.what}: {finding.seen}", markup=False)
+        if finding.remedy:
+            console.print(f"     -> {finding.remedy}", markup=False)
+    console.print(", ".join(f"{n} {level}" for level, n in counts.items() if n), markup=False)
+    return 2 if counts["fail"] else 0
+
+
+def run_list(options: argparse.Namespace) -> int:
+    """List envs or runs."""
+    console = Console(highlight=False)
+    if options.what == "runs":
+        _list_runs(console)
+        return 0
+    console.print("built in: " + ", ".join(sorted(BUILT_IN)), markup=False)
+    families: dict[str, list[str]] = {}
+    for spec in gym.registry.values():
+        entry = spec.entry_point if isinstance(spec.entry_point, str) else "this process"
+        parts = entry.split(":")[0].split(".")
+        family = parts[2] if parts[:2] == ["gymnasium", "envs"] else parts[0]
+        families.setdefault(family, []).append(spec.id)
+    for family, ids in sorted(families.items()):
+        console.print(f"{family}: " + ", ".join(sorted(ids)), markup=False)
+    console.print("or your own: package.module:callable, file.py:callable", markup=False)
+    return 0
+
+
+def _list_runs(console: Console) -> None:
+    table = Table("run", "steps", "fps", "reward", "ended by")
+    for config in sorted(ROOT.glob("*/config.yaml"), key=lambda path: path.stat().st_mtime):
+        table.add_row(str(config.parent), *_ending(config.parent / "summary.json"))
+    console.print(table if table.row_count else f"no runs under {ROOT}/ yet; start one with `corral train CartPole-v1`")
+
+
+def _ending(summary: Path) -> tuple[str, str, str, str]:
+    try:
+        s = json.loads(summary.read_text(encoding="utf-8"))
+        reward = "" if s["mean_reward"] is None else f"{s['mean_reward']:.2f}"
+        return f"{s['steps']:,}", f"{s['fps']:,.0f}", reward, str(s["exit_reason"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "", "", "", "not finished"

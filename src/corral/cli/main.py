@@ -1,0 +1,155 @@
+"""``corral VERB …``: reads the words, calls the function, turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from corral import __version__
+from corral.cli.flags import Parser, add_config_flags
+from corral.core.config import RESUMABLE, did_you_mean
+from corral.core.errors import CorralError
+
+__all__ = ["main"]
+
+_ENV_HELP = "a built-in env, a Gymnasium id, package.module:callable or file.py:callable"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the ``corral`` command; returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser, verbs = _parser()
+    if words and not words[0].startswith("-") and words[0] not in verbs:
+        parser.error(f"unknown verb {words[0]!r}{did_you_mean(words[0], verbs)}; there are {', '.join(verbs)}")
+    if not words or words[0].startswith("-"):
+        parser.parse_args(words)
+        parser.print_help()
+        return 0
+    verb, function = verbs[words[0]]
+    options = verb.parse_args(words[1:])
+    module, _, name = function.partition(":")
+    return _guarded(words[0], lambda: int(getattr(importlib.import_module(module), name)(options)))
+
+
+def _guarded(verb: str, call: Callable[[], int]) -> int:
+    try:
+        return call()
+    except CorralError as error:
+        print(f"corral {verb}: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of our output left, as `head` does
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except BaseException as error:
+        code = getattr(error, "exit_code", None)  # a signal that ended a run
+        if code is None:
+            raise
+        return int(code)
+
+
+def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
+    verbs: dict[str, tuple[Parser, str]] = {}
+    about: list[str] = []
+
+    def verb(name: str, words: str, function: str, summary: str, examples: str) -> Parser:
+        usage = f"corral {name} {words} [--flag value ...]"
+        parser = Parser(prog=f"corral {name}", usage=usage, description=summary, epilog=f"examples:\n{examples}")
+        verbs[name] = parser, function
+        about.append(f"  {name:<8} {summary}")
+        return parser
+
+    train = verb(
+        "train",
+        "ENV",
+        "corral.cli.train:run_train",
+        "Train PPO on an env and write a run directory.",
+        "  corral train CartPole-v1\n"
+        "  corral train Pendulum-v1 --n-envs 16 --timesteps 300000 --gamma 0.9 --normalize-obs\n"
+        "  corral train my_game.py:make_env --backend process --num-workers 4 --env-kwargs level=3\n"
+        "  corral train CartPole-v1 --config my.yaml --seed 1",
+    )
+    train.add_argument("env", metavar="ENV", nargs="?", help=_ENV_HELP)
+    train.add_argument("--config", metavar="FILE", help="YAML file with settings; flags override it")
+    add_config_flags(train)
+
+    resume = verb(
+        "resume",
+        "RUN",
+        "corral.cli.train:run_resume",
+        "Go on with a run from its newest valid checkpoint.",
+        "  corral resume runs/CartPole-v1-20260101-120000 --timesteps 500000\n  corral resume latest --num-workers 4",
+    )
+    resume.add_argument("run", metavar="RUN", help="a run directory, or latest")
+    resume.add_argument("--env", help="the env again, where it is code of yours")
+    resume.add_argument("--policy", help="the policy again, where it is code of yours")
+    add_config_flags(resume, shown=RESUMABLE)
+
+    evaluate = verb(
+        "eval",
+        "RUN",
+        "corral.cli.show:run_eval",
+        "Play evaluation episodes with a trained policy and print their statistics.",
+        "  corral eval latest\n  corral eval runs/my-run --episodes 100 --checkpoint latest",
+    )
+    _policy_flags(evaluate)
+    evaluate.add_argument("--episodes", type=int, default=20, metavar="N", help="how many episodes [20]")
+    evaluate.add_argument("--max-steps", type=int, default=10_000, metavar="N", help="cut episodes off here [10000]")
+
+    play = verb(
+        "play",
+        "RUN",
+        "corral.cli.show:run_play",
+        "Show a policy (or, for an env, random legal moves) at play, or save it as a picture that moves.",
+        "  corral play latest --save clip.gif\n  corral play CartPole-v1 --save random.mp4 --episodes 2",
+    )
+    _policy_flags(play, "a run directory, latest, or an env name for random play")
+    play.add_argument("--save", metavar="FILE", help="clip.gif or clip.mp4, for envs that render rgb_array")
+    play.add_argument("--episodes", type=int, default=1, metavar="N", help="how many episodes [1]")
+    play.add_argument("--max-steps", type=int, default=2000, metavar="N", help="cut episodes off here [2000]")
+    play.add_argument("--fps", type=int, metavar="N", help="frames per second [the env's own]")
+    play.add_argument("--env-kwargs", nargs="+", metavar="KEY=VALUE", default=[], help="for random play")
+
+    doctor = verb(
+        "doctor",
+        "ENV",
+        "corral.cli.inspect:run_doctor",
+        "Check an env before training: pickling, spaces, seeds, masks, speed, memory, limits.",
+        "  corral doctor CartPole-v1\n  corral doctor my_game.py:make_env --env-kwargs level=3",
+    )
+    doctor.add_argument("env", metavar="ENV", help=_ENV_HELP)
+    doctor.add_argument("--env-kwargs", nargs="+", metavar="KEY=VALUE", default=[], help="arguments for the env")
+    doctor.add_argument("--n-envs", type=int, default=8, metavar="N", help="envs you mean to use [8]")
+    doctor.add_argument("--steps", type=int, default=1000, metavar="N", help="steps to try [1000]")
+
+    listing = verb(
+        "list",
+        "[envs|runs]",
+        "corral.cli.inspect:run_list",
+        "List envs that can be trained on here, and runs.",
+        "  corral list\n  corral list runs",
+    )
+    listing.add_argument("what", nargs="?", choices=("envs", "runs"), default="envs", help="envs or runs [envs]")
+
+    top = Parser(
+        prog="corral",
+        description="Parallel PPO training that uses every core.\n\nverbs:\n" + "\n".join(about),
+        epilog="`corral VERB --help` explains a verb. Start with:  corral train CartPole-v1",
+    )
+    top.add_argument("--version", action="version", version=f"corral {__version__}")
+    return top, verbs
+
+
+def _policy_flags(parser: argparse.ArgumentParser, run_help: str = "a run directory, or latest") -> None:
+    parser.add_argument("run", metavar="RUN", help=run_help)
+    parser.add_argument("--checkpoint", default="best", metavar="WHICH", help="best, latest or a directory [best]")
+    parser.add_argument("--env", help="the env again, where it is code of yours")
+    parser.add_argument("--policy", help="the policy again, where it is code of yours")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the episodes [0]")
+

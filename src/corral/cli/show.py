@@ -1,0 +1,125 @@
+"""``corral eval`` and ``corral play``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from corral.core.config import parse_config
+from corral.core.envs import EnvFactory, import_callable, resolve_env
+from corral.core.errors import UsageError
+from corral.monitor.console import print_table
+from corral.monitor.video import check_video, save_video
+from corral.training.evaluate import evaluate_actor
+from corral.training.model import Model, load
+from corral.training.play import play_episodes
+from corral.training.run_directory import find_run, trusted_spec
+from corral.vec import make_vector_env
+
+__all__ = ["run_eval", "run_play"]
+
+
+def run_eval(options: argparse.Namespace) -> int:
+    """Evaluate a run's policy on one env."""
+    _positive(options, "episodes", "max_steps")
+    model, factory = _load(options, "eval")
+    env = make_vector_env(factory, 1, backend="serial", infos="summed")
+    try:
+        result = evaluate_actor(env, model.actor, options.episodes, options.seed, options.max_steps)
+    finally:
+        env.close()
+    rewards = result.rewards
+    rows = [
+        ("policy", f"{options.run} ({options.checkpoint}, {model.timesteps:,} steps)"),
+        ("episodes", f"{len(rewards)}, most likely actions, seed {options.seed}"),
+        ("mean reward", f"{result.mean_reward:.2f} ± {_interval(rewards):.2f} (95% interval)"),
+        ("deviation, lowest, highest", f"{result.std_reward:.2f}, {min(rewards):.2f}, {max(rewards):.2f}"),
+        ("mean length", f"{result.mean_length:.1f}"),
+    ]
+    if result.cut_off:
+        rows.append(("cut off", f"{result.cut_off} episodes after {options.max_steps} steps"))
+    print_table(Console(highlight=False), model.config.env, rows)
+    return 0
+
+
+def run_play(options: argparse.Namespace) -> int:
+    """Show episodes in the terminal, in a window, or in a file."""
+    _positive(options, "episodes", "max_steps")
+    save = Path(options.save) if options.save else None
+    if save is not None:
+        check_video(save)
+    if options.run == "latest" or (Path(options.run) / "config.yaml").exists():
+        model, factory = _load(options, "play")
+        actor = model.actor
+    else:
+        kwargs = parse_config({"env": "", "env_kwargs": options.env_kwargs}).env_kwargs
+        actor, factory = None, resolve_env(options.run, kwargs)
+        print(f"{options.run} is an env, not a run: playing random legal moves")
+    mode = "rgb_array" if save else _watch_mode(factory)
+    moments = play_episodes(
+        factory, actor, render_mode=mode, episodes=options.episodes, seed=options.seed, max_steps=options.max_steps
+    )
+    frames = []
+    for moment in moments:
+        if moment.frame is not None and save:
+            frames.append(np.asarray(moment.frame, np.uint8))
+        elif isinstance(moment.frame, str):
+            print(f"{moment.frame}\nstep {moment.step}, reward {moment.reward:.2f}\n")
+        if moment.done:
+            print(f"episode {moment.episode + 1}: reward {moment.reward:.2f} in {moment.step} steps")
+    if save:
+        fps = options.fps or resolve_fps(factory)
+        save_video(save, frames, fps)
+        print(f"saved {len(frames)} frames to {save}")
+    return 0
+
+
+def resolve_fps(factory: EnvFactory) -> int:
+    """The env's own frame rate, or 30."""
+    env = factory()
+    try:
+        return int(env.metadata.get("render_fps") or 30)
+    finally:
+        env.close()
+
+
+def _watch_mode(factory: EnvFactory) -> str:
+    env = factory()
+    modes = env.metadata.get("render_modes") or []
+    env.close()
+    if "ansi" in modes:
+        return "ansi"
+    has_window = sys.platform in ("win32", "darwin") or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
+    if "human" in modes and has_window:
+        return "human"
+    if "rgb_array" in modes:
+        raise UsageError("there is no screen for a window here; save what it shows with --save clip.gif")
+    raise UsageError(f"{factory.name} renders neither text nor pictures (its render modes: {modes or 'none'})")
+
+
+def _load(options: argparse.Namespace, verb: str) -> tuple[Model, EnvFactory]:
+    directory = find_run(options.run)
+    config = directory.read_config()
+    command = f"corral {verb} {directory.path}"
+    factory = resolve_env(trusted_spec(config.env, options.env, "--env", command), config.env_kwargs)
+    network = None
+    if config.policy is not None:
+        network = import_callable(trusted_spec(config.policy, options.policy, "--policy", command), "policy")
+    elif options.policy is not None:
+        raise UsageError("the run was made with the built-in policy; leave --policy out")
+    return load(directory.path, checkpoint=options.checkpoint, policy=network), factory
+
+
+def _positive(options: argparse.Namespace, *names: str) -> None:
+    for name in names:
+        if getattr(options, name) < 1:
+            raise UsageError(f"--{name.replace('_', '-')} {getattr(options, name)}: should be at least 1")
+
+
+def _interval(rewards: tuple[float, ...]) -> float:
+    return 1.96 * float(np.std(rewards, ddof=1)) / len(rewards) ** 0.5 if len(rewards) > 1 else float("nan")

@@ -1,0 +1,31 @@
+"""``corral train`` and ``corral resume``."""
+
+from __future__ import annotations
+
+import argparse
+
+from corral.core.config import TrainConfig, load_yaml
+from corral.core.errors import UsageError
+from corral.training.api import resume, train
+
+__all__ = ["run_resume", "run_train"]
+
+
+def run_train(options: argparse.Namespace) -> int:
+    """Train, from a config file, flags, or both."""
+    values = load_yaml(options.config) if options.config else {}
+    values |= {name: value for name, value in vars(options).items() if name in TrainConfig.model_fields and name != "env"}
+    env = options.env or values.get("env")
+    if env is None:
+        raise UsageError("which env? For example: corral train CartPole-v1 (`corral list` shows what there is)")
+    values.pop("env", None)
+    train(env, **values)
+    return 0
+
+
+def run_resume(options: argparse.Namespace) -> int:
+    """Go on with a run."""
+    values = {name: value for name, value in vars(options).items() if name in TrainConfig.model_fields}
+    env, policy = values.pop("env", None), values.pop("policy", None)
+    resume(options.run, env=env, policy=policy, **values)
+    return 0

@@ -1,0 +1,170 @@
+"""Corral's vector envs with Stable-Baselines3's face. The only importer of ``stable_baselines3``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from corral.core.errors import UsageError
+from corral.vec.api import CorralVectorEnv, InfoRow
+from corral.vec.make import make_parallel_env as make_gymnasium_env
+from corral.vec.process import StartMethod
+
+try:
+    from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvObs, VecEnvStepReturn
+except ImportError:
+    raise UsageError("corral.sb3 needs Stable-Baselines3: pip install 'corral[sb3]'") from None
+
+__all__ = ["CorralVecEnv", "make_parallel_env"]
+
+_MASKS = "action_masks"
+
+
+class CorralVecEnv(VecEnv):
+    """Any Corral vector env as a ``VecEnv``.
+
+    Action masks lie in shared memory, so asking for them costs no message. Finished episodes are reported in
+    ``info["episode"]``, as SB3's ``Monitor`` does, unless the env has one of its own.
+    """
+
+    def __init__(self, env: CorralVectorEnv) -> None:
+        self.env = env
+        self._started = time.time()
+        self._reward = np.zeros(env.num_envs)
+        self._length = np.zeros(env.num_envs, np.int64)
+        self._was_reset = False
+        super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
+
+    # ---- stepping --------------------------------------------------------------------------------------------
+
+    def reset(self) -> VecEnvObs:
+        """Reset every env, with the seeds and options that were set for it."""
+        options = self._options[0] or None
+        if any(other != self._options[0] for other in self._options):
+            raise UsageError("corral.sb3 takes one set of reset options for all envs; use set_options(dict)")
+        seeded = any(seed is not None for seed in self._seeds)
+        rows = self.env.reset_arrays(list(self._seeds) if seeded else None, options)
+        self._was_reset = True
+        self.reset_infos = [{} for _ in range(self.num_envs)]
+        for row in rows:
+            self.reset_infos[row.env] = row.info
+        self._reward[:], self._length[:] = 0.0, 0
+        self._reset_seeds()
+        self._reset_options()
+        return self._observations()
+
+    def step_async(self, actions: npt.NDArray[Any]) -> None:
+        """Begin a step."""
+        for path, values in self.env.codec.layout.unbatch(actions).items():
+            target = self.env.arrays.actions[path]
+            target[...] = np.asarray(values).reshape(target.shape)
+        self.env.send()
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Finish it."""
+        rows = self.env.recv()
+        a = self.env.arrays
+        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        for row in rows:
+            self._take(row, infos)
+        self._reward += a.rewards
+        self._length += 1
+        done = a.terminated | a.truncated
+        for i in np.flatnonzero(done):
+            self._finish(int(i), infos[i])
+        return self._observations(), a.rewards.astype(np.float32), done, infos
+
+    def _take(self, row: InfoRow, infos: list[dict[str, Any]]) -> None:
+        if row.final is None:
+            infos[row.env] = row.info
+        else:
+            infos[row.env] = row.final
+            self.reset_infos[row.env] = row.info
+
+    def _finish(self, i: int, info: dict[str, Any]) -> None:
+        a = self.env.arrays
+        info["terminal_observation"] = self.env.layout.read(a.final_observations, i)
+        info["TimeLimit.truncated"] = bool(a.truncated[i]) and not bool(a.terminated[i])
+        elapsed = round(time.time() - self._started, 6)
+        info.setdefault("episode", {"r": round(float(self._reward[i]), 6), "l": int(self._length[i]), "t": elapsed})
+        self._reward[i], self._length[i] = 0.0, 0
+
+    def _observations(self) -> Any:
+        return self.env.layout.batch(self.env.arrays.observations)
+
+    # ---- reaching into the envs ------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stop the workers."""
+        self.env.close()
+
+    def has_attr(self, attr_name: str) -> bool:
+        """Whether every env has the attribute; it is looked up where the env lives and need not be picklable."""
+        return all(self.env.apply(lambda env: env.has_wrapper_attr(attr_name)))
+
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+        """Read an attribute of some envs."""
+        return self.env.apply(lambda env: env.get_wrapper_attr(attr_name), self._indices(indices))
+
+    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+        """Set an attribute of some envs: of the wrapper that has it, or of the innermost env."""
+        self.env.apply(lambda env: env.set_wrapper_attr(attr_name, value), self._indices(indices))
+
+    def env_method(self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any) -> list[Any]:
+        """Call a method of some envs. ``action_masks`` is answered from shared memory."""
+        chosen = self._indices(indices)
+        if method_name == _MASKS and not method_args and not method_kwargs and self._was_reset and self.env.has_masks:
+            return [self.env.arrays.masks[i].copy() for i in chosen]
+        return self.env.apply(lambda env: env.get_wrapper_attr(method_name)(*method_args, **method_kwargs), chosen)
+
+    def env_is_wrapped(self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None) -> list[bool]:
+        """Whether some envs have a wrapper of this class."""
+
+        def wrapped(env: Any) -> bool:
+            while isinstance(env, gym.Wrapper):
+                if isinstance(env, wrapper_class):
+                    return True
+                env = env.env
+            return False
+
+        return self.env.apply(wrapped, self._indices(indices))
+
+    def get_images(self) -> Sequence[npt.NDArray[np.uint8] | None]:
+        """A frame of every env."""
+        if self.render_mode != "rgb_array":
+            return [None] * self.num_envs
+        return list(self.env.render())
+
+    def _indices(self, indices: VecEnvIndices) -> list[int]:
+        if indices is None:
+            return list(range(self.num_envs))
+        return [int(i) for i in indices] if isinstance(indices, Iterable) else [int(indices)]
+
+
+def make_parallel_env(
+    env: str | Callable[..., gym.Env[Any, Any]],
+    n_envs: int = 8,
+    *,
+    num_workers: int | None = None,
+    start_method: StartMethod = "auto",
+    backend: Literal["serial", "process"] = "process",
+    seed: int | None = None,
+    **env_kwargs: Any,
+) -> CorralVecEnv:
+    """A ``VecEnv`` of ``n_envs`` copies of ``env``, several in each worker process.
+
+    ``env`` is a name (as on the command line) or a callable; lambdas and local classes work, and so do scripts
+    without a ``__main__`` guard. ``seed`` seeds the first reset, as ``VecEnv.seed`` does.
+    """
+    made = make_gymnasium_env(
+        env, n_envs, num_workers=num_workers, start_method=start_method, backend=backend, **env_kwargs
+    )
+    vec_env = CorralVecEnv(made)
+    if seed is not None:
+        vec_env.seed(seed)
+    return vec_env

@@ -1,0 +1,104 @@
+"""A trained policy, ready to act: ``corral.load(run).predict(observation)``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from corral.core.config import TrainConfig
+from corral.core.errors import CheckpointError, UsageError
+from corral.core.seeding import action_noise, fresh_seed
+from corral.core.space_data import space_from_data
+from corral.policy.policy import NetworkFactory
+from corral.rollout.actors import TorchActor
+from corral.training.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint
+from corral.training.run import build_policy
+from corral.training.run_directory import find_run
+
+__all__ = ["Model", "Prediction", "load"]
+
+
+class Prediction(NamedTuple):
+    """What ``predict`` answers; unpacks as in Stable-Baselines3. ``state`` is for policies with a memory."""
+
+    action: Any
+    state: None = None
+
+
+class Model:
+    """A policy with its spaces. It needs no env, and making one runs no code but Corral's."""
+
+    def __init__(self, config: TrainConfig, checkpoint: Checkpoint, network: NetworkFactory | None = None) -> None:
+        self.config = config
+        self.timesteps = checkpoint.timesteps
+        self.observation_space = space_from_data(checkpoint.state["spaces"]["observation"])
+        self.action_space = space_from_data(checkpoint.state["spaces"]["action"])
+        self.policy = build_policy(config, self.observation_space, self.action_space, network)
+        self.policy.load_state_dict(dict(checkpoint.policy))
+        self.policy.eval()
+        self.actor = TorchActor(self.policy, torch.device("cpu"))
+        self._seed, self._drawn = fresh_seed(), 0
+
+    def predict(
+        self,
+        observation: Any,
+        state: None = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+        action_masks: npt.ArrayLike | None = None,
+    ) -> Prediction:
+        """The action for one observation, or for a batch of them: the most likely, or a sample.
+
+        ``action_masks`` is what the env's ``action_masks()`` gives: one row, or one for each observation.
+        ``state`` and ``episode_start`` are there for Stable-Baselines3's callers.
+        """
+        layout, codec = self.policy.layout, self.policy.codec
+        leaves = layout.unbatch(observation)
+        first = layout.leaves[0]
+        single = leaves[first.path].ndim == len(first.shape)
+        if single:
+            leaves = {path: leaf[None] for path, leaf in leaves.items()}
+        n = len(leaves[first.path])
+        for leaf in layout.leaves:
+            if leaves[leaf.path].shape != (n, *leaf.shape):
+                where = f" at {leaf.path!r}" if leaf.path else ""
+                raise ValueError(
+                    f"observation of shape {leaves[leaf.path].shape[single:]}{where}, expected {leaf.shape} or a batch of it"
+                )
+        leaves = {leaf.path: leaves[leaf.path].astype(leaf.dtype, copy=False) for leaf in layout.leaves}
+        masks = None if action_masks is None else np.asarray(action_masks, np.bool_).reshape(-1, codec.n_mask)
+        if masks is not None and len(masks) != n:
+            raise ValueError(f"{len(masks)} action masks for {n} observations")
+        if deterministic:
+            rows = self.actor.best(leaves, masks)
+        else:
+            noise = action_noise(self._seed, 0, self._drawn, n, codec.gaussian)
+            self._drawn += 1
+            rows = self.actor.act(leaves, masks, noise).actions
+        actions = codec.layout.allocate(n)
+        codec.decode(rows, actions)
+        return Prediction(codec.layout.read(actions, 0) if single else codec.layout.batch(actions, copy=False))
+
+
+def load(
+    run: str | os.PathLike[str], *, checkpoint: str = "best", policy: NetworkFactory | None = None
+) -> Model:
+    """The policy of a run: its ``best`` evaluation (or the latest, if it was never evaluated), the ``latest``, or one
+    by its directory. ``policy`` gives the network again if the run had one of its own.
+    """
+    directory = find_run(run)
+    config = directory.read_config()
+    if config.policy is not None and policy is None:
+        raise UsageError(f"the run has a network of its own, {config.policy}; give it as load(run, policy=...)")
+    if checkpoint not in ("best", "latest"):
+        return Model(config, load_checkpoint(Path(checkpoint)), policy)
+    found = newest_checkpoint(directory.best) if checkpoint == "best" else None
+    found = found or newest_checkpoint(directory.checkpoints)
+    if found is None:
+        raise CheckpointError(f"{directory.path} has no checkpoint yet")
+    return Model(config, found[0], policy)

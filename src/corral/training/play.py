@@ -1,0 +1,71 @@
+"""Playing episodes to look at: frames of one env under a policy, or under random legal moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from corral.core.envs import EnvFactory
+from corral.core.errors import UsageError
+from corral.core.seeding import EVALUATION, episode_seed
+from corral.core.types import Actor
+from corral.vec.serial import SerialVectorEnv
+
+__all__ = ["Moment", "play_episodes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One step as it looked."""
+
+    episode: int
+    step: int
+    reward: float
+    """Reward of the episode so far."""
+    done: bool
+    frame: Any
+    """What ``render`` gave: an RGB array, or text."""
+
+
+def play_episodes(
+    factory: EnvFactory, actor: Actor | None, *, render_mode: str, episodes: int, seed: int, max_steps: int
+) -> Iterator[Moment]:
+    """Play and yield every moment. Without an actor, moves are random and legal."""
+    env = SerialVectorEnv(_Rendered(factory, render_mode), 1)  # type: ignore[arg-type]
+    generator = np.random.default_rng(seed)
+    now = env.arrays
+    try:
+        if env.render_mode != render_mode:
+            modes = env.metadata.get("render_modes") or "none"
+            raise UsageError(f"{factory.name} does not render as {render_mode}; its render modes: {modes}")
+        for episode in range(episodes):
+            env.reset_arrays([episode_seed(seed, EVALUATION, episode)])
+            yield Moment(episode, 0, 0.0, False, env.render()[0])
+            reward, done, step = 0.0, False, 0
+            while not done and step < max_steps:
+                rows = env.codec.random(env.masks, 1, generator) if actor is None else actor.best(now.observations, env.masks)
+                env.codec.decode(rows, now.actions)
+                env.send()
+                env.recv()
+                reward, step = reward + float(now.rewards[0]), step + 1
+                done = bool(now.terminated[0] or now.truncated[0])
+                # After the end the env already shows its next episode: the last frame stays the one before.
+                if not done:
+                    yield Moment(episode, step, reward, False, env.render()[0])
+            yield Moment(episode, step, reward, True, None)
+    finally:
+        env.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Rendered:
+    """A factory whose envs are made for looking at."""
+
+    factory: Callable[..., Any]
+    render_mode: str
+
+    def __call__(self) -> Any:
+        return self.factory(self.render_mode)
