@@ -1,7 +1,7 @@
 """For Stable-Baselines3 and sb3-contrib: a fast, safe replacement of ``SubprocVecEnv``.
 
-    from corral.sb3 import make_parallel_env
-    model = MaskablePPO("MlpPolicy", make_parallel_env(make_env, n_envs=12))
+from corral.sb3 import make_parallel_env
+model = MaskablePPO("MlpPolicy", make_parallel_env(make_env, n_envs=12))
 """
 
 from corral.interop.sb3 import CorralVecEnv, make_parallel_env

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 from pathlib import Path
 
@@ -18,6 +19,13 @@ from corral.training.run_directory import ROOT
 
 __all__ = ["run_doctor", "run_list"]
 
+_NEEDS = {
+    "box2d": ("box2d", "Box2D"),
+    "mujoco": ("mujoco", "mujoco"),
+    "phys2d": ("jax", "jax"),
+    "tabular": ("jax", "jax"),
+}
+"""Gymnasium's families that need more than Gymnasium: their extra, and the module it installs."""
 _COLOURS = {"pass": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -47,12 +55,14 @@ def run_list(options: argparse.Namespace) -> int:
     console.print("built in: " + ", ".join(sorted(BUILT_IN)), markup=False)
     families: dict[str, list[str]] = {}
     for spec in gym.registry.values():
-        entry = spec.entry_point if isinstance(spec.entry_point, str) else "this process"
-        parts = entry.split(":")[0].split(".")
-        family = parts[2] if parts[:2] == ["gymnasium", "envs"] else parts[0]
-        families.setdefault(family, []).append(spec.id)
+        if isinstance(spec.entry_point, str):  # the others are Gymnasium's tombstones of ids that are gone
+            parts = spec.entry_point.split(":")[0].split(".")
+            family = parts[2] if parts[:2] == ["gymnasium", "envs"] else parts[0]
+            families.setdefault(family, []).append(spec.id)
     for family, ids in sorted(families.items()):
-        console.print(f"{family}: " + ", ".join(sorted(ids)), markup=False)
+        extra, module = _NEEDS.get(family, ("", "gymnasium"))
+        missing = "" if importlib.util.find_spec(module) else f" (needs: pip install 'gymnasium[{extra}]')"
+        console.print(f"{family}{missing}: " + ", ".join(sorted(ids)), markup=False)
     console.print("or your own: package.module:callable, file.py:callable", markup=False)
     return 0
 

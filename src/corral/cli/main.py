@@ -152,4 +152,3 @@ def _policy_flags(parser: argparse.ArgumentParser, run_help: str = "a run direct
     parser.add_argument("--env", help="the env again, where it is code of yours")
     parser.add_argument("--policy", help="the policy again, where it is code of yours")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the episodes [0]")
-

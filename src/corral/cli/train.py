@@ -14,7 +14,9 @@ __all__ = ["run_resume", "run_train"]
 def run_train(options: argparse.Namespace) -> int:
     """Train, from a config file, flags, or both."""
     values = load_yaml(options.config) if options.config else {}
-    values |= {name: value for name, value in vars(options).items() if name in TrainConfig.model_fields and name != "env"}
+    values |= {
+        name: value for name, value in vars(options).items() if name in TrainConfig.model_fields and name != "env"
+    }
     env = options.env or values.get("env")
     if env is None:
         raise UsageError("which env? For example: corral train CartPole-v1 (`corral list` shows what there is)")

@@ -98,7 +98,9 @@ class ActionCodec:
         for leaf in self.layout.leaves:
             columns = slice(first, first := first + max(1, int(np.prod(leaf.shape))))
             if isinstance(leaf.space, spaces.Box) and leaf.space.is_bounded():
-                actions[:, columns] = generator.uniform(leaf.space.low.ravel(), leaf.space.high.ravel(), (n, first - columns.start))
+                actions[:, columns] = generator.uniform(
+                    leaf.space.low.ravel(), leaf.space.high.ravel(), (n, first - columns.start)
+                )
         return actions
 
     def to_env(self, actions: Array) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -147,14 +148,20 @@ class TrainConfig(BaseModel):
     normalize_obs: bool = _field(False, "policy", "Scale float observations by their running mean and deviation.")
     normalize_reward: bool = _field(False, "policy", "Scale rewards by the running deviation of the return.")
 
-    seed: int | None = _field(None, "run", "Root of every random number (default: drawn, and recorded).", ge=0, lt=2**63)
+    seed: int | None = _field(
+        None, "run", "Root of every random number (default: drawn, and recorded).", ge=0, lt=2**63
+    )
     device: str = _field("auto", "run", "cpu, cuda, cuda:1, mps, or auto.")
-    learner_threads: int = _field(1, "run", "Threads of the gradient step; part of the result, so kept on resume.", ge=1)
+    learner_threads: int = _field(
+        1, "run", "Threads of the gradient step; part of the result, so kept on resume.", ge=1
+    )
     output_dir: str | None = _field(None, "run", "The run directory (default: runs/<env>-<date>-<time>).")
     eval_freq: int = _field(50_000, "run", "Evaluate every so many steps, and at the end; 0 for never.", ge=0)
     eval_episodes: int = _field(10, "run", "Episodes of each evaluation, on one env, most likely actions.", ge=1)
     eval_max_steps: int = _field(10_000, "run", "Evaluation episodes are cut off after so many steps.", ge=1)
-    checkpoint_freq: int = _field(50_000, "run", "Save every so many steps, and at the end; 0 for at the end only.", ge=0)
+    checkpoint_freq: int = _field(
+        50_000, "run", "Save every so many steps, and at the end; 0 for at the end only.", ge=0
+    )
     keep_checkpoints: int = _field(3, "run", "How many of the newest checkpoints are kept.", ge=1)
     tensorboard: bool = _field(True, "run", "Write TensorBoard event files.")
 
@@ -168,7 +175,10 @@ class TrainConfig(BaseModel):
     @model_validator(mode="after")
     def _agree(self) -> TrainConfig:
         """Settle what follows from what was given, and refuse what contradicts itself."""
-        decide = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731 - frozen, and this is its birth
+
+        def decide(name: str, value: object) -> None:
+            object.__setattr__(self, name, value)  # frozen, but this is still its birth
+
         given = self.model_fields_set
         if self.timesteps is None and self.num_episodes is None and self.duration is None:
             decide("timesteps", DEFAULT_TIMESTEPS)
@@ -191,7 +201,8 @@ class TrainConfig(BaseModel):
         if self.batch_size < self.rollout_size and self.rollout_size % self.batch_size:
             raise ValueError(
                 f"batch_size {self.batch_size} does not divide the rollout of n_steps {self.n_steps} x n_envs "
-                f"{self.n_envs} = {self.rollout_size}; the nearest that do: {_nearest(self.batch_size, self.rollout_size)}"
+                f"{self.n_envs} = {self.rollout_size}; the nearest that do: "
+                f"{_nearest(self.batch_size, self.rollout_size)}"
             )
         if self.learning_rate_end is not None and self.timesteps is None:
             raise ValueError("learning_rate_end needs timesteps, to know where the line ends")
@@ -242,7 +253,7 @@ def _one_line(detail: Any, values: Mapping[str, Any]) -> str:
     return f"{name} {values.get(name)!r}: {message[0].lower()}{message[1:]}"
 
 
-def load_yaml(path: str | Path) -> dict[str, Any]:
+def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The settings in a YAML file, flat, with the headings ``parallel`` and ``training`` dissolved. Never runs code."""
     try:
         text = Path(path).read_text(encoding="utf-8")

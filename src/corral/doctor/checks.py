@@ -72,7 +72,9 @@ def examine(
 def _pickles(factory: EnvFactory) -> Finding:
     size = len(cloudpickle.dumps(factory))
     if size > 10 * 2**20:
-        return Finding("warn", "factory pickles", f"{size / 2**20:.0f} MB", "load large data inside the factory instead")
+        return Finding(
+            "warn", "factory pickles", f"{size / 2**20:.0f} MB", "load large data inside the factory instead"
+        )
     return Finding("pass", "factory pickles", f"{size:,} bytes")
 
 
@@ -85,8 +87,12 @@ def _spawns(factory: EnvFactory) -> Finding:
         finally:
             env.close()
     except CorralError as error:
-        return Finding("fail", "a fresh process can make and reset it", str(error), "make this work first, then run doctor again")
-    return Finding("pass", "a fresh process can make and reset it", f"{time.perf_counter() - started:.1f} s, start-up included")
+        return Finding(
+            "fail", "a fresh process can make and reset it", str(error), "make this work first, then run doctor again"
+        )
+    return Finding(
+        "pass", "a fresh process can make and reset it", f"{time.perf_counter() - started:.1f} s, start-up included"
+    )
 
 
 # ---- data ------------------------------------------------------------------------------------------------------
@@ -103,9 +109,16 @@ def _data(factory: EnvFactory, steps: int) -> Iterator[Finding]:
     finally:
         env.close()
     if walk.outside:
-        yield Finding("warn", "returned data fits the spaces", walk.outside, "widen the bounds of the observation space")
+        yield Finding(
+            "warn", "returned data fits the spaces", walk.outside, "widen the bounds of the observation space"
+        )
     elif walk.converted:
-        yield Finding("warn", "returned data fits the spaces", walk.converted, "harmless; declare that dtype to save the conversion")
+        yield Finding(
+            "warn",
+            "returned data fits the spaces",
+            walk.converted,
+            "harmless; declare that dtype to save the conversion",
+        )
     else:
         yield Finding("pass", "returned data fits the spaces", f"{facts:.160}")
     yield _masks(walk)
@@ -169,9 +182,10 @@ class _Watcher(gym.Wrapper[Any, Any, Any, Any]):
             where = f" at {leaf.path!r}" if leaf.path else ""
             if given.dtype != leaf.dtype and isinstance(leaf.space, gym.spaces.Box):
                 self.converted = f"{given.dtype} where the space says {leaf.dtype}{where}"
-            if isinstance(leaf.space, gym.spaces.Box) and given.shape == leaf.shape:
-                if not ((given >= leaf.space.low) & (given <= leaf.space.high)).all():
-                    self.outside = f"a value outside the bounds{where}: {given!r:.80}"
+            if not isinstance(leaf.space, gym.spaces.Box) or given.shape != leaf.shape:
+                continue
+            if not ((given >= leaf.space.low) & (given <= leaf.space.high)).all():
+                self.outside = f"a value outside the bounds{where}: {given!r:.80}"
 
 
 def _masks(walk: _Walk) -> Finding:
@@ -179,13 +193,17 @@ def _masks(walk: _Walk) -> Finding:
         return Finding("pass", "action masks", "none offered")
     shares = walk.legal_share
     if min(shares) == 1.0:
-        return Finding("warn", "action masks", "offered, but every action was always allowed", "check that masks are filled in")
+        return Finding(
+            "warn", "action masks", "offered, but every action was always allowed", "check that masks are filled in"
+        )
     return Finding("pass", "action masks", f"always legal; {np.mean(shares):.0%} of the actions allowed on average")
 
 
 def _episodes(walk: _Walk, steps: int) -> Finding:
     if walk.episodes == 0:
-        remedy = "if episodes can go on for ever, add a limit (gymnasium.wrappers.TimeLimit) so that rewards can be compared"
+        remedy = (
+            "if episodes can go on for ever, add a limit (gymnasium.wrappers.TimeLimit) so that rewards can be compared"
+        )
         return Finding("warn", "episodes end", f"none ended in {steps} random steps", remedy)
     return Finding("pass", "episodes end", f"{walk.episodes} in {steps} random steps")
 
@@ -201,16 +219,22 @@ def _scale(walk: _Walk) -> Finding:
     if remedies:
         return Finding("warn", "scale of the numbers", seen, f"consider {' and '.join(remedies)}")
     if not any(walk.rewards):
-        return Finding("warn", "scale of the numbers", seen, "random play never earned a reward: it may be hard to find")
+        return Finding(
+            "warn", "scale of the numbers", seen, "random play never earned a reward: it may be hard to find"
+        )
     return Finding("pass", "scale of the numbers", seen)
 
 
 def _speed(walk: _Walk) -> Finding:
     micro = sorted(second * 1e6 for second in walk.step_seconds)
     median, slow = statistics.median(micro), micro[int(0.95 * (len(micro) - 1))]
-    seen = f"{median:,.0f} µs a step (95% under {slow:,.0f} µs), {1e6 / statistics.mean(micro):,.0f} steps/s on one core"
+    seen = (
+        f"{median:,.0f} µs a step (95% under {slow:,.0f} µs), {1e6 / statistics.mean(micro):,.0f} steps/s on one core"
+    )
     if slow > 10 * median:
-        return Finding("warn", "speed of a step", seen, "steps vary a lot: give each worker several envs to even it out")
+        return Finding(
+            "warn", "speed of a step", seen, "steps vary a lot: give each worker several envs to even it out"
+        )
     return Finding("pass", "speed of a step", seen)
 
 
@@ -222,13 +246,19 @@ def _seeds(factory: EnvFactory) -> Iterator[Finding]:
         _trace(factory, seed, episodes_before) for seed, episodes_before in ((1, 0), (1, 0), (1, 1), (2, 0))
     )
     if not _same(first, again):
-        remedy = "draw all randomness from self.np_random (seeded by super().reset(seed=seed)); without it no run can be repeated"
+        remedy = (
+            "draw all randomness from self.np_random, which super().reset(seed=seed) seeds; else no run can be repeated"
+        )
         yield Finding("fail", "same seed, same episode", "two envs with one seed went different ways", remedy)
     elif not _same(first, fresh):
         remedy = "reset everything in reset(): workers that are replaced replay only the current episode"
-        yield Finding("warn", "same seed, same episode", "a second episode remembers the first (in the env or a wrapper)", remedy)
+        yield Finding(
+            "warn", "same seed, same episode", "a second episode remembers the first (in the env or a wrapper)", remedy
+        )
     else:
-        yield Finding("pass", "same seed, same episode", f"identical over {_TRACE_STEPS} steps, in a new env and in a used one")
+        yield Finding(
+            "pass", "same seed, same episode", f"identical over {_TRACE_STEPS} steps, in a new env and in a used one"
+        )
     if _same(first, other):
         remedy = "fine for a fixed puzzle; otherwise use the seed that reset() is given"
         yield Finding("warn", "other seed, other episode", "two seeds gave the same episode", remedy)
@@ -304,6 +334,8 @@ def _limits(n_envs: int) -> Iterator[Finding]:
     needed = 64 + 8 * n_envs
     seen = f"{soft:,} (at most {hard:,}); {n_envs} workers would need about {needed}"
     if 0 <= hard < needed:
-        yield Finding("fail", "open files", seen, "raise it (ulimit -n) or put several envs in each worker (--num-workers)")
+        yield Finding(
+            "fail", "open files", seen, "raise it (ulimit -n) or put several envs in each worker (--num-workers)"
+        )
     else:
         yield Finding("pass", "open files", seen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -16,13 +16,13 @@ _WALLS = ("......#.", ".####.#.", ".#....#.", ".#.####.", ".#......", ".####.#."
 _MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
 
 
-class MaskedMaze(gym.Env[npt.NDArray[np.float32], int]):
+class MaskedMaze(gym.Env[npt.NDArray[np.float32], Any]):
     """Find the way from a random cell to the corner. Moves into walls are masked, and an error if played.
 
     Reward: 1 at the goal, less 0.01 for every step. Episodes are cut off after ``limit`` steps.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 8}
+    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 8}
 
     def __init__(self, limit: int = 60, render_mode: str | None = None) -> None:
         self.render_mode = render_mode
@@ -78,7 +78,7 @@ class MaskedMaze(gym.Env[npt.NDArray[np.float32], int]):
 class Everything(gym.Env[dict[str, Any], dict[str, Any]]):
     """Observations and actions that nest every kind of space. Reward for repeating the cue that is shown."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    metadata = {"render_modes": []}
 
     def __init__(self, length: int = 20) -> None:
         self.length = length
@@ -124,10 +124,10 @@ class Everything(gym.Env[dict[str, Any], dict[str, Any]]):
         }
 
 
-class BusyWork(gym.Env[npt.NDArray[np.float32], int]):
+class BusyWork(gym.Env[npt.NDArray[np.float32], Any]):
     """A stand-in for a slow simulator: each step burns ``step_ms`` of processor time, give or take ``spread``."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    metadata = {"render_modes": []}
 
     def __init__(self, step_ms: float = 0.8, spread: float = 0.0, length: int = 200) -> None:
         self.step_ms, self.spread, self.length = step_ms, spread, length

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import gymnasium as gym
 import numpy as np
@@ -56,7 +56,7 @@ class CorralVecEnv(VecEnv):
         self._reward[:], self._length[:] = 0.0, 0
         self._reset_seeds()
         self._reset_options()
-        return self._observations()
+        return cast("VecEnvObs", self._observations())
 
     def step_async(self, actions: npt.NDArray[Any]) -> None:
         """Begin a step."""
@@ -115,14 +115,18 @@ class CorralVecEnv(VecEnv):
         """Set an attribute of some envs: of the wrapper that has it, or of the innermost env."""
         self.env.apply(lambda env: env.set_wrapper_attr(attr_name, value), self._indices(indices))
 
-    def env_method(self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any) -> list[Any]:
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list[Any]:
         """Call a method of some envs. ``action_masks`` is answered from shared memory."""
         chosen = self._indices(indices)
         if method_name == _MASKS and not method_args and not method_kwargs and self._was_reset and self.env.has_masks:
             return [self.env.arrays.masks[i].copy() for i in chosen]
         return self.env.apply(lambda env: env.get_wrapper_attr(method_name)(*method_args, **method_kwargs), chosen)
 
-    def env_is_wrapped(self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None) -> list[bool]:
+    def env_is_wrapped(
+        self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
+    ) -> list[bool]:
         """Whether some envs have a wrapper of this class."""
 
         def wrapped(env: Any) -> bool:

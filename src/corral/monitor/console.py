@@ -55,7 +55,7 @@ class Board(QuietBoard):
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),
         ]
         self._progress = Progress(*columns, console=self._console, speed_estimate_period=120)
-        self._task = self._progress.add_task(unit, total=total, completed=done, news="starting")
+        self._task = self._progress.add_task(unit, total=total, completed=int(done), news="starting")
         self._progress.start()
 
     def note(self, text: str) -> None:

@@ -38,7 +38,7 @@ def masked_bernoulli(logits: Tensor, mask: Tensor | None) -> Tensor:
     """Bernoulli logits [B, n] with (0 allowed, 1 allowed) pairs [B, 2n] applied."""
     if mask is None:
         return logits
-    zero, one = mask.unflatten(-1, (-1, 2)).unbind(-1)
+    zero, one = mask.reshape(len(mask), -1, 2).unbind(-1)
     return torch.where(one, torch.where(zero, logits, -FORBIDDEN), FORBIDDEN)
 
 

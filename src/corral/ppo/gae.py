@@ -35,14 +35,14 @@ def estimate_advantages(
     What follows a step is worth: nothing if the episode terminated; the value of its final observation if it was
     truncated (it would have gone on); the next step's value otherwise. Nothing flows back across either end.
     """
-    following = np.concatenate([values[1:], last_values[None]])  # [T, N]
-    following = np.where(truncated, final_values, following)
-    following = np.where(terminated, np.float32(0), following)
-    deltas = rewards + np.float32(gamma) * following - values
+    following: Floats = np.concatenate([values[1:], last_values[None]])  # [T, N]
+    following[truncated] = final_values[truncated]
+    following[terminated] = 0
+    deltas: Floats = rewards + np.float32(gamma) * following - values
     carried = np.where(terminated | truncated, np.float32(0), np.float32(gamma * gae_lambda))
 
     advantages = np.empty_like(deltas)
-    running = np.zeros_like(last_values)
+    running: Floats = np.zeros_like(last_values)
     for t in range(len(deltas) - 1, -1, -1):
         running = deltas[t] + carried[t] * running
         advantages[t] = running

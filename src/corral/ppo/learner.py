@@ -98,10 +98,23 @@ class Learner:
         means = (totals / max(done, 1)).tolist()  # the one moment of an update that waits for the device
         if not np.isfinite(means).all():
             raise LearnerDiverged(
-                f"the loss is not finite in iteration {iteration} (learning_rate {learning_rate:g}); the last checkpoint "
-                "is intact. Try a smaller --learning-rate, --normalize-obs or --normalize-reward."
+                f"the loss is not finite in iteration {iteration} (learning_rate {learning_rate:g}); the last "
+                "checkpoint is intact. Try a smaller --learning-rate, --normalize-obs or --normalize-reward."
             )
-        return UpdateStats(*means, _explained_variance(rollout.values, estimate.returns), done)
+        names = (
+            "loss",
+            "policy_gradient_loss",
+            "value_loss",
+            "entropy_loss",
+            "approx_kl",
+            "clip_fraction",
+            "grad_norm",
+        )
+        return UpdateStats(
+            **dict(zip(names, means, strict=True)),
+            explained_variance=_explained_variance(rollout.values, estimate.returns),
+            minibatches=done,
+        )
 
     def _gradient_step(self, batch: _Batch) -> tuple[Tensor, bool]:
         """One minibatch: its measurements, and whether the update should go on."""
@@ -130,7 +143,7 @@ class Learner:
         generator = minibatch_generator(self.seed, iteration)
         for _ in range(self.config.n_epochs):
             order = torch.from_numpy(generator.permutation(size)).to(self.device)
-            yield from order.split(self.config.minibatch_size)
+            yield from torch.split(order, self.config.minibatch_size)
 
     def _to_batch(self, rollout: Rollout, estimate: Advantages) -> _Batch:
         def joined(column: npt.NDArray[np.generic]) -> Tensor:

@@ -1,1 +1,1 @@
-"""Training runs: the loop, checkpoints, evaluation and run directories. (``corral.train`` is the function.)"""
+"""Training runs: the loop, checkpoints, evaluation, run directories. Not ``corral.train``, which is the function."""

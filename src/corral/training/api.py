@@ -28,6 +28,7 @@ from corral.training.run_directory import RunDirectory, check_free, find_run, tr
 
 __all__ = ["Summary", "TrainResult", "resume", "train"]
 
+
 @dataclass(frozen=True, slots=True)
 class Summary:
     """How a run ended; ``summary.json`` holds the same."""

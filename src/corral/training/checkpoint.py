@@ -105,7 +105,7 @@ def list_checkpoints(directory: Path) -> list[Path]:
 
 def newest_checkpoint(directory: Path) -> tuple[Checkpoint, Path, list[str]] | None:
     """The newest checkpoint that verifies, its path, and what was wrong with newer ones; None if there is none."""
-    complaints = []
+    complaints: list[str] = []
     for path in reversed(list_checkpoints(directory)):
         try:
             return load_checkpoint(path), path, complaints

@@ -83,7 +83,9 @@ def train_loop(
                         row |= _evaluate(run, directory, reporter)
                         safe = capture(run)  # with what evaluation added to the counters
                 if callback is not None:
-                    state = TrainingState(progress.iteration, progress.timesteps, progress.episodes, row, directory.path)
+                    state = TrainingState(
+                        progress.iteration, progress.timesteps, progress.episodes, row, directory.path
+                    )
                     callback(state)
                     reason = reason or state.stop_reason
             finally:
@@ -122,9 +124,7 @@ def _merge_observations(run: Run, rollout: Rollout) -> None:
         normalizer.set(path, moments.mean, moments.deviation)
 
 
-def _metrics(
-    run: Run, rollout: Rollout, stats: UpdateStats, rate: float, collect_s: float, update_s: float
-) -> Metrics:
+def _metrics(run: Run, rollout: Rollout, stats: UpdateStats, rate: float, collect_s: float, update_s: float) -> Metrics:
     progress = run.progress
     row: Metrics = {
         "time/total_timesteps": progress.timesteps,

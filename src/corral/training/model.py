@@ -67,9 +67,8 @@ class Model:
         for leaf in layout.leaves:
             if leaves[leaf.path].shape != (n, *leaf.shape):
                 where = f" at {leaf.path!r}" if leaf.path else ""
-                raise ValueError(
-                    f"observation of shape {leaves[leaf.path].shape[single:]}{where}, expected {leaf.shape} or a batch of it"
-                )
+                given = leaves[leaf.path].shape[single:]
+                raise ValueError(f"observation of shape {given}{where}, expected {leaf.shape} or a batch of it")
         leaves = {leaf.path: leaves[leaf.path].astype(leaf.dtype, copy=False) for leaf in layout.leaves}
         masks = None if action_masks is None else np.asarray(action_masks, np.bool_).reshape(-1, codec.n_mask)
         if masks is not None and len(masks) != n:
@@ -85,11 +84,11 @@ class Model:
         return Prediction(codec.layout.read(actions, 0) if single else codec.layout.batch(actions, copy=False))
 
 
-def load(
-    run: str | os.PathLike[str], *, checkpoint: str = "best", policy: NetworkFactory | None = None
-) -> Model:
-    """The policy of a run: its ``best`` evaluation (or the latest, if it was never evaluated), the ``latest``, or one
-    by its directory. ``policy`` gives the network again if the run had one of its own.
+def load(run: str | os.PathLike[str], *, checkpoint: str = "best", policy: NetworkFactory | None = None) -> Model:
+    """The trained policy of a run.
+
+    ``checkpoint`` is ``best`` (the best evaluation; the latest, if there was none), ``latest``, or a directory.
+    ``policy`` gives the network again if the run had one of its own.
     """
     directory = find_run(run)
     config = directory.read_config()

@@ -46,7 +46,11 @@ def play_episodes(
             yield Moment(episode, 0, 0.0, False, env.render()[0])
             reward, done, step = 0.0, False, 0
             while not done and step < max_steps:
-                rows = env.codec.random(env.masks, 1, generator) if actor is None else actor.best(now.observations, env.masks)
+                rows = (
+                    env.codec.random(env.masks, 1, generator)
+                    if actor is None
+                    else actor.best(now.observations, env.masks)
+                )
                 env.codec.decode(rows, now.actions)
                 env.send()
                 env.recv()

@@ -89,9 +89,11 @@ def budget_of(config: TrainConfig, progress: Progress) -> Budget:
 def ended_by(config: TrainConfig, progress: Progress) -> str | None:
     """Which budget is used up, or None."""
     budget = budget_of(config, progress)
-    return {"steps": "timesteps", "episodes": "num_episodes", "hours": "duration"}[budget.unit] if (
-        budget.done >= budget.total
-    ) else None
+    return (
+        {"steps": "timesteps", "episodes": "num_episodes", "hours": "duration"}[budget.unit]
+        if (budget.done >= budget.total)
+        else None
+    )
 
 
 def is_due(every: int, before: int, now: int) -> bool:

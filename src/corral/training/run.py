@@ -118,7 +118,7 @@ def build_policy(
         return Policy(
             observation_space,
             action_space,
-            net_arch={name: sizes for name, sizes in config.net_arch.items()},
+            net_arch=dict(config.net_arch.items()),
             activation_fn=config.activation_fn,
             ortho_init=config.ortho_init,
             log_std_init=config.log_std_init,

@@ -60,7 +60,9 @@ class RunDirectory:
             file.seek(0)
             pid = file.read().strip() or "unknown"
             file.close()
-            raise RunInUse(f"{self.path} is in use by process {pid}; wait for it, or choose another --output-dir") from None
+            raise RunInUse(
+                f"{self.path} is in use by process {pid}; wait for it, or choose another --output-dir"
+            ) from None
         file.seek(0)
         file.truncate()
         file.write(str(os.getpid()))

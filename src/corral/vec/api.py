@@ -84,7 +84,7 @@ class StepArrays:
     def rows(self, first: int, stop: int) -> StepArrays:
         """A view of some of the envs."""
         part = slice(first, stop)
-        columns = {}
+        columns: dict[str, Any] = {}
         for column in fields(self):
             value = getattr(self, column.name)
             columns[column.name] = {k: v[part] for k, v in value.items()} if isinstance(value, dict) else value[part]
@@ -161,7 +161,9 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         """The current masks [N, A], or None if the envs have none."""
         return self.arrays.masks if self.has_masks else None
 
-    def reset_arrays(self, seeds: list[int | None] | None = None, options: dict[str, Any] | None = None) -> list[InfoRow]:
+    def reset_arrays(
+        self, seeds: list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> list[InfoRow]:
         """Reset every env; ``arrays.observations`` and ``masks`` hold the outcome."""
         self._expect(CallState.IDLE, "reset")
         return self._reset(seeds, options)
@@ -172,7 +174,9 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset every env. An int seeds env ``i`` with ``seed + i``; a list gives each its own."""
-        seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int | np.integer) else seed
+        seeds: list[int | None] | None = (
+            seed if seed is None or isinstance(seed, list) else list(range(seed, seed + self.num_envs))
+        )
         if seeds is not None and len(seeds) != self.num_envs:
             raise ValueError(f"reset got {len(seeds)} seeds, expected one for each of the {self.num_envs} envs")
         rows = self.reset_arrays(seeds, options)
@@ -238,7 +242,10 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         for row in rows:
             infos = self._add_info(infos, row.info, row.env)
             if row.final is not None:
-                final = {"final_obs": self.layout.read(self.arrays.final_observations, row.env), "final_info": row.final}
+                final = {
+                    "final_obs": self.layout.read(self.arrays.final_observations, row.env),
+                    "final_info": row.final,
+                }
                 infos = self._add_info(infos, final, row.env)
         if self.has_masks:
             infos["action_mask"] = self.arrays.masks.copy()

@@ -7,6 +7,7 @@ together, so a dead worker is an error at once and never a hang.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -108,7 +109,7 @@ class ProcessVectorEnv(CorralVectorEnv):
 
     def _reset(self, seeds: list[int | None] | None, options: dict[str, Any] | None) -> list[InfoRow]:
         def message(w: _Worker) -> bytes:
-            return worker.RESET + cloudpickle.dumps((seeds and seeds[w.envs.start : w.envs.stop], options))
+            return worker.RESET + bytes(cloudpickle.dumps((seeds and seeds[w.envs.start : w.envs.stop], options)))
 
         replies: list[worker.ResetReply] = self._ask(message)
         if len({reply.has_masks for reply in replies}) > 1:
@@ -141,9 +142,11 @@ class ProcessVectorEnv(CorralVectorEnv):
         asked = [w for w in self._workers if any(i in w.envs for i in wanted)]
 
         def message(w: _Worker) -> bytes:
-            return worker.APPLY + cloudpickle.dumps((function, [i - w.envs.start for i in wanted if i in w.envs]))
+            return worker.APPLY + bytes(
+                cloudpickle.dumps((function, [i - w.envs.start for i in wanted if i in w.envs]))
+            )
 
-        results = {}
+        results: dict[int, Any] = {}
         for w, values in zip(asked, self._ask(message, asked, fatal=False), strict=True):
             results.update(zip((i for i in wanted if i in w.envs), values, strict=True))
         return [results[i] for i in wanted]
@@ -164,7 +167,9 @@ class ProcessVectorEnv(CorralVectorEnv):
 
     # ---- talking to workers ----------------------------------------------------------------------------------
 
-    def _ask(self, message: Callable[[_Worker], bytes], workers: list[_Worker] | None = None, fatal: bool = True) -> list[Any]:
+    def _ask(
+        self, message: Callable[[_Worker], bytes], workers: list[_Worker] | None = None, fatal: bool = True
+    ) -> list[Any]:
         workers = self._workers if workers is None else workers
         self.state = CallState.FAILED
         for w in workers:
@@ -186,7 +191,7 @@ class ProcessVectorEnv(CorralVectorEnv):
             raise _died(w) from None
 
     def _replies(self, workers: list[_Worker], all_first: bool = False) -> list[bytes]:
-        """One reply of each worker. An error is raised as soon as it is seen, or, with ``all_first``, after the last."""
+        """One reply of each worker. An error is raised as soon as it is seen; with ``all_first``, after the last."""
         replies: dict[int, bytes] = {}
         while len(replies) < len(workers):
             for w in self._waiter.ready(w for w in workers if id(w) not in replies):
@@ -234,7 +239,7 @@ def split_envs(n_envs: int, num_workers: int) -> list[range]:
     bounds = [0]
     for i in range(num_workers):
         bounds.append(bounds[-1] + base + (i < extra))
-    return [range(a, b) for a, b in zip(bounds, bounds[1:], strict=False) if b > a]
+    return [range(a, b) for a, b in itertools.pairwise(bounds) if b > a]
 
 
 def _stop_workers(workers: list[_Worker]) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -108,7 +109,7 @@ def _unnamed(size: int) -> tuple[mmap.mmap, int]:
         handle = os.memfd_create("corral")
     else:
         handle, path = tempfile.mkstemp(prefix="corral-")
-        os.unlink(path)
+        Path(path).unlink()
     try:
         os.truncate(handle, size)
         return mmap.mmap(handle, size), handle

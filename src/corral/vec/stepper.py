@@ -50,7 +50,13 @@ class Stepper:
     """A few envs, where each of them is, and the rows of the arrays they write to."""
 
     def __init__(
-        self, envs: Sequence[Env], arrays: StepArrays, *, first_env: int = 0, seed: int | None = None, infos: InfoMode = "full"
+        self,
+        envs: Sequence[Env],
+        arrays: StepArrays,
+        *,
+        first_env: int = 0,
+        seed: int | None = None,
+        infos: InfoMode = "full",
     ) -> None:
         self.envs = list(envs)
         self.arrays = arrays
@@ -70,7 +76,7 @@ class Stepper:
 
     def reset(self, seeds: Sequence[int | None] | None, options: dict[str, Any] | None) -> list[InfoRow]:
         """Begin a new episode in every env."""
-        rows = []
+        rows: list[InfoRow] = []
         for i in range(len(self.envs)):
             info = self._begin_episode(i, None if seeds is None else seeds[i], options)
             self._note(i, info, None, rows)
@@ -86,7 +92,11 @@ class Stepper:
             except (Exception, SystemExit) as error:
                 self._raise(EnvFault, f"the env raised {_named(error)}", i, action, error)
             if not isinstance(outcome, tuple) or len(outcome) != 5:
-                self._bad(i, action, f"step returned {_shape_of(outcome)}, expected (obs, reward, terminated, truncated, info)")
+                self._bad(
+                    i,
+                    action,
+                    f"step returned {_shape_of(outcome)}, expected (obs, reward, terminated, truncated, info)",
+                )
             self._take(i, action, outcome, rows)
         self._check_finite()
         self._worked = True
@@ -167,7 +177,11 @@ class Stepper:
         if mask.shape != (expected,):
             self._bad(i, action, f"the action mask has shape {mask.shape}, expected ({expected},)")
         if mask.dtype.kind != "b" and (mask.dtype.kind not in "iu" or not np.isin(mask, (0, 1)).all()):
-            self._bad(i, action, f"the action mask has dtype {mask.dtype} and values {mask!r:.80}, expected booleans or 0 and 1")
+            self._bad(
+                i,
+                action,
+                f"the action mask has dtype {mask.dtype} and values {mask!r:.80}, expected booleans or 0 and 1",
+            )
         row = self.arrays.masks[i]
         row[:] = mask
         for head in self._codec.heads:
@@ -175,7 +189,11 @@ class Stepper:
                 continue
             allowed = row[head.mask].reshape(-1, 2) if head.kind == "bernoulli" else row[head.mask]
             if not allowed.any(-1).all():
-                self._bad(i, action, "the action mask forbids every action; a state with no legal action should end the episode")
+                self._bad(
+                    i,
+                    action,
+                    "the action mask forbids every action; a state with no legal action should end the episode",
+                )
 
     def _note(self, i: int, info: dict[str, Any], final: dict[str, Any] | None, rows: list[InfoRow]) -> None:
         """Pass an info on, or add up the numbers in it."""
@@ -199,7 +217,9 @@ class Stepper:
         has_reward = row is None or self._steps[row] > 0
         rewards = self.arrays.rewards[part] if has_reward else self.arrays.rewards[:0]
         with np.errstate(all="ignore"):
-            suspects = [array for array in (rewards, *(leaf[part] for leaf in self._floats)) if not np.isfinite(array.sum())]
+            suspects = [
+                array for array in (rewards, *(leaf[part] for leaf in self._floats)) if not np.isfinite(array.sum())
+            ]
         for array in suspects:
             bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
             if bad.size:  # else the terms were finite and only their sum overflowed
@@ -218,7 +238,9 @@ class Stepper:
         raise _fault(kind, message, place, cause, not self._worked) from cause
 
 
-def _fault(kind: type[EnvFault], message: str, place: EnvPlace, cause: BaseException | None, at_start: bool) -> EnvFault:
+def _fault(
+    kind: type[EnvFault], message: str, place: EnvPlace, cause: BaseException | None, at_start: bool
+) -> EnvFault:
     text = ""
     if cause is not None:
         frames = cause.__traceback__.tb_next if cause.__traceback__ is not None else None  # ours is of no interest

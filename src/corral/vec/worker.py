@@ -23,7 +23,7 @@ from corral.vec.api import EnvFacts, InfoMode, InfoRow, StepArrays
 from corral.vec.lifeline import tie_to_parent
 from corral.vec.stepper import Stepper, build_envs
 
-__all__ = ["OK", "ERROR", "VALUE", "WorkerSetup", "error_from", "run"]
+__all__ = ["ERROR", "OK", "VALUE", "WorkerSetup", "error_from", "run"]
 
 STEP, RESET, APPLY, DRAIN, CLOSE = b"s", b"r", b"a", b"d", b"x"
 OK, VALUE, ERROR = b"k", b"v", b"e"
@@ -98,7 +98,7 @@ def _answer(stepper: Stepper, message: bytes) -> bytes:
         return VALUE + pickle.dumps(ResetReply(bool(stepper.has_masks), rows))
     if command == APPLY:
         function, envs = cloudpickle.loads(payload)
-        return VALUE + cloudpickle.dumps([function(stepper.envs[i]) for i in envs])
+        return VALUE + bytes(cloudpickle.dumps([function(stepper.envs[i]) for i in envs]))
     assert command == DRAIN, command
     return VALUE + pickle.dumps(stepper.drain_infos())
 
