@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from corral.core.errors import UsageError
 from corral.core.spaces import Layout, Leaf
 from corral.core.types import Leaves
 
@@ -66,15 +65,15 @@ class ActionCodec:
         self.dtype: np.dtype[Any] = np.dtype(np.float32 if any(gaussian) else np.int64)
 
     def decode(self, actions: Array, out: Leaves) -> None:
-        """Write the action rows [N, D] into the env's per-leaf arrays: offsets added, boxes clipped."""
+        """Write action rows [N, D] into the env's per-leaf arrays: offsets added, boxes clipped (and rounded, if of whole numbers)."""
         first = 0
         for leaf in self.layout.leaves:
             target = out[leaf.path]
             columns = actions[:, first : first + max(1, int(np.prod(leaf.shape)))]
             first += columns.shape[1]
             if isinstance(leaf.space, spaces.Box):
-                rows = columns.reshape(target.shape)
-                np.clip(rows, leaf.space.low, leaf.space.high, out=target, casting="same_kind")
+                rows = columns if leaf.is_float else np.rint(columns)
+                np.clip(rows.reshape(target.shape), leaf.space.low, leaf.space.high, out=target, casting="unsafe")
             elif isinstance(leaf.space, spaces.Discrete):
                 np.add(columns[:, 0], leaf.space.start, out=target, casting="unsafe")
             elif isinstance(leaf.space, spaces.MultiDiscrete):
@@ -111,16 +110,10 @@ class ActionCodec:
 
 
 def _factors(leaf: Leaf) -> list[tuple[Literal["categorical", "bernoulli", "gaussian"], int]]:
-    where = f" at {leaf.path!r}" if leaf.path else ""
     if isinstance(leaf.space, spaces.Discrete):
         return [("categorical", int(leaf.space.n))]
     if isinstance(leaf.space, spaces.MultiDiscrete):
         return [("categorical", int(n)) for n in leaf.space.nvec.reshape(-1)]
     if isinstance(leaf.space, spaces.MultiBinary):
         return [("bernoulli", int(np.prod(leaf.shape)))]
-    if not leaf.is_float:
-        raise UsageError(
-            f"the action space has a Box of dtype {leaf.dtype}{where}; a Gaussian policy needs a float Box. "
-            "Use MultiDiscrete for whole numbers, or wrap the env with gymnasium.wrappers.TransformAction."
-        )
     return [("gaussian", int(np.prod(leaf.shape)))]

@@ -118,10 +118,11 @@ def _maker(name: str) -> Callable[..., Any]:
 
 
 def _gym_spec(name: str) -> Any:
+    module, _, plain = name.rpartition(":")
+    if module:
+        _import_module(module, f"env {name!r}")  # which registers it
     try:
-        return gym.spec(name)
-    except ModuleNotFoundError as error:
-        raise UsageError(f"env {name!r}: {error}") from None
+        return gym.spec(plain)
     except gym.error.Error as error:
         known = [*BUILT_IN, *gym.registry]
         raise UsageError(f"unknown env {name!r}{did_you_mean(name, known)}: {str(error).splitlines()[0]}") from None

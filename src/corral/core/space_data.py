@@ -26,7 +26,7 @@ def space_to_data(space: spaces.Space[Any]) -> dict[str, Any]:
     if isinstance(space, spaces.MultiDiscrete):
         return {"type": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist(), "dtype": dtype}
     if isinstance(space, spaces.MultiBinary):
-        return {"type": "MultiBinary", "shape": list(space.shape)}
+        return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.shape)}
     raise TypeError(f"no plain form for {space}")
 
 
@@ -46,7 +46,7 @@ def space_from_data(data: Mapping[str, Any]) -> spaces.Space[Any]:
             nvec, start = np.array(data["nvec"]), np.array(data["start"])
             return spaces.MultiDiscrete(nvec, dtype=np.dtype(data["dtype"]).type, start=start)
         case "MultiBinary":
-            return spaces.MultiBinary(data["shape"])
+            return spaces.MultiBinary(data["n"])
     raise ValueError(f"no space of type {data['type']!r}")
 
 

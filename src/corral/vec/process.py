@@ -44,6 +44,7 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NU
 @dataclass(frozen=True, slots=True)
 class _Worker:
     process: Any  # BaseProcess; its sentinel is a descriptor on POSIX, a handle on Windows
+    pid: int
     pipe: connection.Connection
     envs: range
 
@@ -93,7 +94,7 @@ class ProcessVectorEnv(CorralVectorEnv):
                 process = context.Process(target=worker.run, args=args, name=f"corral-{envs.start}")  # type: ignore[attr-defined]
                 process.start()
                 theirs.close()
-                self._workers.append(_Worker(process, ours, envs))
+                self._workers.append(_Worker(process, process.pid, ours, envs))
 
     def _share_memory(self) -> None:
         named = StepArrays.named(self.layout, self.codec, self.num_envs)
@@ -101,7 +102,7 @@ class ProcessVectorEnv(CorralVectorEnv):
         shared = shared_memory.create(specs)
         self.arrays = StepArrays.of(shared.arrays)
         for w in self._workers:
-            shared_memory.send(shared, w.pipe, w.process.pid)
+            shared_memory.send(shared, w.pipe, w.pid)
         self._replies(self._workers)
         shared.close()
 
@@ -158,12 +159,13 @@ class ProcessVectorEnv(CorralVectorEnv):
     def close_extras(self, **kwargs: Any) -> None:
         """Stop the workers: ask, wait a little, then kill."""
         self.state = CallState.CLOSED
+        self._waiter.close()
         self._finalizer()
 
     @property
     def pids(self) -> list[int]:
         """The workers' process ids."""
-        return [w.process.pid for w in self._workers]
+        return [w.pid for w in self._workers]
 
     # ---- talking to workers ----------------------------------------------------------------------------------
 
@@ -224,6 +226,10 @@ class _Waiter:
                 self._selector.register(w.pipe, selectors.EVENT_READ, w)
                 self._selector.register(w.process.sentinel, selectors.EVENT_READ, w)
 
+    def close(self) -> None:
+        if self._selector is not None:
+            self._selector.close()
+
     def ready(self, pending: Iterator[_Worker]) -> list[_Worker]:
         waiting = list(pending)
         if self._selector is not None:
@@ -254,6 +260,8 @@ def _stop_workers(workers: list[_Worker]) -> None:
             w.process.kill()
             w.process.join(_CLOSE_SECONDS)
         w.pipe.close()
+        with contextlib.suppress(ValueError):  # still alive: nothing more can be done
+            w.process.close()
 
 
 def _died(w: _Worker) -> WorkerDied:
@@ -261,7 +269,7 @@ def _died(w: _Worker) -> WorkerDied:
     code = w.process.exitcode
     how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exited with code {code}"
     return WorkerDied(
-        f"the {w} (pid {w.process.pid}) {how} without a word: the env, or a library under it, ended the process. "
+        f"the {w} (pid {w.pid}) {how} without a word: the env, or a library under it, ended the process. "
         "Run `corral doctor` on the env, or use --backend serial to see it happen in this process."
     )
 

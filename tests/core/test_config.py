@@ -1,0 +1,134 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.core.config import TrainConfig, dump_yaml, load_yaml, parse_config
+from corral.core.errors import UsageError
+
+
+def parse(**values):
+    return parse_config({"env": "CartPole-v1", **values})
+
+
+def test_defaults_are_stable_baselines3s():
+    c = parse()
+    assert (c.n_steps, c.batch_size, c.n_epochs, c.learning_rate) == (2048, 64, 10, 3e-4)
+    assert (c.gamma, c.gae_lambda, c.clip_range, c.ent_coef, c.vf_coef, c.max_grad_norm) == (0.99, 0.95, 0.2, 0, 0.5, 0.5)
+    assert c.n_envs == 8 and c.timesteps == 100_000
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"n_envs": 0}, "n_envs 0: should be greater than or equal to 1"),
+        ({"n_envs": -1}, "n_envs -1"),
+        ({"n_envs": 2.5}, "n_envs 2.5"),
+        ({"n_envs": 10**6}, "less than or equal to 65536"),
+        ({"n_envs": "many"}, "n_envs 'many'"),
+        ({"gamma": float("nan")}, "gamma nan"),
+        ({"learning_rat": 1}, "unknown setting 'learning_rat' .did you mean 'learning_rate'"),
+        ({"batch_size": 100, "n_steps": 128}, "= 1024; the nearest that do: 64 and 128"),
+        ({"n_envs": 8, "num_workers": 2, "num_envs_per_worker": 3}, "disagrees with num_workers 2 x .* 3 = 6"),
+        ({"num_workers": 9}, "more than n_envs 8"),
+        ({"num_workers": 2, "backend": "serial"}, "needs backend process"),
+        ({"backend": "thread"}, "backend 'thread'"),
+        ({"device": "tpu"}, "device 'tpu': should be cpu"),
+        ({"learning_rate_end": 0, "num_episodes": 5}, "needs timesteps"),
+        ({"net_arch": ["64", "wide"]}, "net_arch"),
+        ({"net_arch": {"pi": [64], "q": [1]}}, "net_arch"),
+        ({"env_kwargs": ["level"]}, "not of the form key=value"),
+        ({"seed": -1}, "seed -1"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(values, complaint):
+    with pytest.raises(UsageError, match=complaint) as error:
+        parse(**values)
+    assert "\n" not in str(error.value) and error.value.exit_code == 2
+
+
+def test_given_one_budget_the_others_have_no_default():
+    assert parse(num_episodes=10).timesteps is None
+    assert parse(duration=0.5).timesteps is None
+
+
+def test_workers_and_envs_follow_from_each_other():
+    assert (parse(num_workers=4, num_envs_per_worker=8).n_envs, parse(n_envs=12, num_envs_per_worker=4).num_workers) == (32, 3)
+    uneven = parse(n_envs=10, num_envs_per_worker=4)
+    assert (uneven.n_envs, uneven.num_workers) == (10, 3)
+
+
+def test_a_batch_larger_than_the_rollout_is_the_rollout():
+    assert parse(batch_size=5000, n_steps=64).minibatch_size == 512
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([64, 64], {"pi": (64, 64), "vf": (64, 64)}),
+        (["32"], {"pi": (32,), "vf": (32,)}),
+        ("128 64", {"pi": (128, 64), "vf": (128, 64)}),
+        (["pi=64,64", "vf=32"], {"pi": (64, 64), "vf": (32,)}),
+        ({"pi": [8], "vf": [9, 9]}, {"pi": (8,), "vf": (9, 9)}),
+        ([], {"pi": (), "vf": ()}),
+    ],
+)
+def test_net_arch_has_several_spellings(given, expected):
+    assert parse(net_arch=given).net_arch == expected
+
+
+def test_env_kwargs_are_read_as_what_they_look_like():
+    words = ["a=1", "b=1e-4", "c=true", "d=text", "e=[1, 2]", "f=x=y"]
+    assert parse(env_kwargs=words).env_kwargs == {"a": 1, "b": 1e-4, "c": True, "d": "text", "e": [1, 2], "f": "x=y"}
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "n_envs": st.integers(1, 64),
+            "learning_rate": st.floats(1e-8, 1),
+            "target_kl": st.none() | st.floats(1e-4, 1),
+            "net_arch": st.lists(st.integers(1, 512), max_size=3),
+            "normalize_obs": st.booleans(),
+            "activation_fn": st.sampled_from(["tanh", "relu"]),
+            "env_kwargs": st.dictionaries(st.text("ab_", min_size=1), st.integers() | st.booleans() | st.text()),
+            "output_dir": st.none() | st.text("a/é :#", min_size=1),
+            "seed": st.none() | st.integers(0, 2**63 - 1),
+        },
+    )
+)
+def test_a_config_survives_its_file(tmp_path_factory, values):
+    config = parse(**values)
+    file = tmp_path_factory.mktemp("config") / "config.yaml"
+    file.write_text(dump_yaml(config, {"backend": "auto: because"}), encoding="utf-8")
+    assert parse_config(load_yaml(file)) == config
+
+
+def test_sections_are_dissolved_and_numbers_in_any_spelling_accepted(tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text("parallel:\n  num_workers: 2\n  num_envs_per_worker: 4\ntraining:\n  learning_rate: 1e-4\n")
+    config = parse(**load_yaml(file))
+    assert (config.n_envs, config.num_workers, config.learning_rate) == (8, 2, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("n_env: 3", "unknown key 'n_env' .*did you mean 'n_envs'"),
+        ("training:\n  lr: 3", "unknown key 'lr'"),
+        ("a: [1", "line 1|line 2"),
+        ("- 1", "key: value"),
+        ("!!python/object/apply:os.system ['touch owned']", "could not determine a constructor"),
+        ("n_steps: 1\ntraining:\n  n_steps: 2", "sets 'n_steps' twice"),
+    ],
+)
+def test_bad_files_are_refused_and_never_run(tmp_path, text, complaint):
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=complaint):
+        load_yaml(file)
+    assert not (tmp_path / "owned").exists()
+
+
+def test_every_setting_is_explained():
+    assert all(field.description for field in TrainConfig.model_fields.values())

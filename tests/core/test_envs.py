@@ -1,0 +1,78 @@
+import pickle
+
+import gymnasium as gym
+import pytest
+
+import corral
+from corral.core.envs import names_code, resolve_env
+from corral.core.errors import UsageError
+from tests.envs import Counter
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "gymnasium.envs.classic_control:CartPole-v1", "toy-maze"])
+def test_names_make_envs(name):
+    env = corral.make_env(name)
+    env.reset(seed=0)
+    env.close()
+
+
+def test_module_and_file_callables_make_envs(tmp_path, monkeypatch):
+    (tmp_path / "neighbour.py").write_text("LENGTH = 3\n")
+    (tmp_path / "game.py").write_text(
+        "from neighbour import LENGTH\nfrom tests.envs import Counter\ndef make(extra=0):\n    return Counter(LENGTH + extra)\n"
+    )
+    assert corral.make_env("tests.envs:Counter", length=4).length == 4
+    assert corral.make_env("game.py:make", extra=2).length == 5
+    assert resolve_env("game.py:make")().length == 3
+
+
+def test_render_mode_reaches_the_env():
+    assert corral.make_env("CartPole-v1", render_mode="rgb_array").render_mode == "rgb_array"
+    assert corral.make_env("toy-maze", render_mode="ansi").render_mode == "ansi"
+    assert isinstance(corral.make_env(Counter, render_mode="ansi"), Counter)  # takes none: not forced upon it
+
+
+def test_ids_registered_in_this_process_reach_others():
+    gym.register("Local-v0", entry_point=lambda: Counter(2))
+    try:
+        factory = pickle.loads(pickle.dumps(resolve_env("Local-v0")))
+    finally:
+        gym.registry.pop("Local-v0")
+    assert factory().unwrapped.length == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("CartPol-v1", "unknown env 'CartPol-v1' .did you mean 'CartPole-v1'"),
+        ("CartPole-v9", "did you mean"),
+        ("toy-mase", "did you mean 'toy-maze'"),
+        ("nonsense", "corral list"),
+        ("no.such.module:make", "no module named 'no.such.module'"),
+        ("no_such_module:Thing-v0", "no_such_module"),
+        ("tests.envs:Countr", "did you mean 'Counter'"),
+        ("tests.envs:spaces", "expected something callable"),
+        ("missing.py:make", "no file 'missing.py'"),
+    ],
+)
+def test_wrong_names_are_refused_with_advice(name, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        resolve_env(name)
+
+
+def test_a_factory_that_returns_something_else_is_refused():
+    with pytest.raises(UsageError, match="returned builtins.int, expected a gymnasium.Env"):
+        resolve_env(lambda: 3)()
+
+
+def test_a_factory_that_cannot_travel_is_refused_with_advice():
+    import threading
+
+    lock = threading.Lock()
+    with pytest.raises(UsageError, match="cannot be sent to a worker.*inside the factory"):
+        resolve_env(lambda: (lock, Counter())[1])
+
+
+def test_only_names_that_import_something_count_as_code():
+    assert [names_code(n) for n in ("CartPole-v1", "toy-maze", "ALE/Pong-v5")] == [False] * 3
+    assert [names_code(n) for n in ("m:f", "f.py:g", "module:Id-v0", "python:x.<lambda>")] == [True] * 4

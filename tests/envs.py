@@ -1,0 +1,202 @@
+"""Small envs for tests: each does one thing, or one thing wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+
+class Counter(gym.Env):
+    """Counts its steps; the observation says (env seed's draw, step). Ends after ``length`` steps."""
+
+    def __init__(self, length: int = 5, truncate: bool = False) -> None:
+        self.length, self.truncate = length, truncate
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self.value = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.step_count, self.draw = 0, float(self.np_random.random())
+        return self._observe(), {}
+
+    def step(self, action):
+        self.step_count += 1
+        end = self.step_count >= self.length
+        return self._observe(), float(self.step_count), end and not self.truncate, end and self.truncate, {}
+
+    def _observe(self):
+        return np.array([self.draw, self.step_count], np.float32)
+
+    def double(self, number):
+        return 2 * number
+
+
+class Broken(Counter):
+    """Does something wrong at step ``at`` of an episode (0: in reset)."""
+
+    def __init__(self, how: str, at: int = 3, length: int = 10) -> None:
+        super().__init__(length)
+        self.how, self.at = how, at
+        if how == "constructor":
+            raise RuntimeError("no rom found")
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed)
+        if self.at == 0:
+            return self._go_wrong((observation, info))
+        return observation, info
+
+    def step(self, action):
+        outcome = super().step(action)
+        return self._go_wrong(outcome) if self.step_count == self.at else outcome
+
+    def _go_wrong(self, outcome: tuple[Any, ...]):
+        observation, *rest = outcome
+        match self.how:
+            case "raise":
+                raise ValueError("the dragon won")
+            case "unpicklable":
+
+                class Local(Exception):
+                    def __reduce__(self):
+                        raise TypeError("never")
+
+                raise Local("cannot travel")
+            case "sys_exit":
+                raise SystemExit(3)
+            case "os_exit":
+                os._exit(7)
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "hang":
+                time.sleep(3600)
+            case "nan":
+                return (observation * np.nan, *rest)
+            case "inf_reward":
+                return (observation, np.inf, *rest[1:])
+            case "none_reward":
+                return (observation, None, *rest[1:])
+            case "shape":
+                return (observation.reshape(2, 1), *rest)
+            case "long":
+                return (np.zeros(3, np.float32), *rest)
+            case "four":
+                return outcome[:4]
+            case "text":
+                return ("hello", *rest)
+            case "info":
+                return (*outcome[:-1], None)
+            case "float64":
+                return (observation.astype(np.float64), *rest)
+        raise AssertionError(self.how)
+
+
+class Mutating(Counter):
+    """Returns the same array again and again, and changes it after returning it."""
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.buffer = np.zeros(2, np.float32)
+        return self.buffer, {}
+
+    def step(self, action):
+        self.buffer[:] = 1000 + self.buffer  # spoils what was returned last
+        self.buffer[:] = (0, super().step(action)[1])
+        return self.buffer, 0.0, self.step_count >= self.length, False, {}
+
+
+class Masked(gym.Env):
+    """One action is allowed at a time: the one the observation names. Masks come by method or by info."""
+
+    def __init__(self, by: str = "method", wrong: str = "", n: int = 4) -> None:
+        self.observation_space = spaces.Discrete(n)
+        self.action_space = spaces.Discrete(n)
+        self.by, self.wrong, self.n = by, wrong, n
+        if by == "method":
+            self.action_masks = self._masks
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count, self.at = 0, int(self.np_random.integers(self.n))
+        return self.at, self._info()
+
+    def step(self, action):
+        assert action == self.at, f"{action} was masked"
+        self.count += 1
+        self.at = int(self.np_random.integers(self.n))
+        return self.at, 1.0, self.count >= 10, False, self._info()
+
+    def _info(self):
+        if self.by != "info" or (self.wrong == "missing" and self.count == 3):
+            return {}
+        return {"action_mask": self._masks()}
+
+    def _masks(self):
+        mask = np.zeros(self.n, np.int8 if self.by == "info" else np.bool_)
+        mask[self.at] = 1
+        if self.count == 3:
+            match self.wrong:
+                case "empty":
+                    mask[:] = 0
+                case "float":
+                    return mask.astype(np.float32)
+                case "length":
+                    return mask[:-1]
+                case "two":
+                    return mask * 2
+        return mask
+
+
+class Spaces(gym.Env):
+    """Random observations of any space; checks every action."""
+
+    def __init__(self, observation: spaces.Space, action: spaces.Space, length: int = 7) -> None:
+        self.observation_space, self.action_space, self.length = observation, action, length
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        self.count = 0
+        return self.observation_space.sample(), {"start": True}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.count += 1
+        done = self.count >= self.length
+        return self.observation_space.sample(), 1.0, False, done, {"count": self.count, "note": "text"}
+
+
+class Reporter(Counter):
+    """Reports numbers in its infos."""
+
+    def step(self, action):
+        observation, reward, terminated, truncated, _ = super().step(action)
+        return observation, reward, terminated, truncated, {"height": 2.0 * self.step_count, "name": "x", "odd": True}
+
+
+class Forgetful(Counter):
+    """Ignores its seed."""
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed)
+        self.draw = float(np.random.default_rng().random())
+        return self._observe(), info
+
+
+class Hoarder(Counter):
+    """Carries something from one episode to the next."""
+
+    episodes = 0
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed)
+        self.episodes += 1
+        self.draw = float(self.episodes)
+        return self._observe(), info

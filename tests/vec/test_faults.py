@@ -1,0 +1,261 @@
+"""What goes wrong in an env reaches the caller named, with its place and its own traceback; nothing is left behind."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from corral.core.envs import resolve_env
+from corral.core.errors import BadEnvData, CorralError, EnvFault, UsageError, WorkerDied
+from corral.vec import ProcessVectorEnv, make_vector_env, shared_memory
+from corral.vec.process import split_envs
+from tests.envs import Broken, Counter, Masked
+
+BACKENDS = pytest.mark.parametrize("backend", ["serial", "process"])
+
+
+def run_until_it_breaks(factory, backend, steps=10):
+    env = make_vector_env(resolve_env(factory), 3, backend=backend, num_workers=2, seed=5)
+    try:
+        env.reset_arrays()
+        for _ in range(steps):
+            rows = env.codec.random(env.masks, 3, np.random.default_rng(0))
+            env.codec.decode(rows, env.arrays.actions)
+            env.send()
+            env.recv()
+    finally:
+        env.close()
+
+
+@BACKENDS
+@pytest.mark.parametrize("how", ["raise", "unpicklable", "sys_exit"])
+def test_an_exception_brings_its_own_traceback_and_place(backend, how):
+    with pytest.raises(EnvFault) as caught:
+        run_until_it_breaks(lambda: Broken(how), backend)
+    fault = caught.value
+    named = {"raise": "ValueError: the dragon won", "unpicklable": "Local: cannot travel", "sys_exit": "SystemExit: 3"}
+    assert named[how] in str(fault)
+    assert fault.place.env in (0, 2) and (fault.place.step, fault.place.episode) == (2, 0)
+    assert fault.place.seed is not None and fault.place.action is not None
+    assert "in _go_wrong" in fault.env_traceback and "stepper.py" not in fault.env_traceback
+    assert fault.exit_code == 1
+
+
+@BACKENDS
+@pytest.mark.parametrize(
+    ("how", "complaint"),
+    [
+        ("nan", "observation is not finite"),
+        ("inf_reward", "reward is not finite"),
+        ("none_reward", "reward is NoneType None, expected a number"),
+        ("shape", r"shape \(2, 1\), expected \(2,\)"),
+        ("long", r"shape \(3,\)"),
+        ("four", "a tuple of 4 .the old gym API"),
+        ("text", "observation has shape"),
+        ("info", "info is NoneType, expected a dict"),
+    ],
+)
+@pytest.mark.parametrize("at", [3, 10])  # in the middle of an episode, and in its last step
+def test_bad_data_is_named_before_anyone_learns_from_it(backend, how, complaint, at):
+    with pytest.raises(BadEnvData, match=complaint) as caught:
+        run_until_it_breaks(lambda: Broken(how, at), backend)
+    assert caught.value.place.env in (0, 2) and caught.value.place.action is not None
+
+
+@BACKENDS
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ("empty", "forbids every action"),
+        ("float", "dtype float32"),
+        ("length", r"shape \(3,\), expected \(4,\)"),
+        ("two", "expected booleans or 0 and 1"),
+        ("missing", "no 'action_mask', though the first reset had one"),
+    ],
+)
+def test_bad_masks_are_named(backend, wrong, complaint):
+    with pytest.raises(BadEnvData, match=complaint):
+        run_until_it_breaks(lambda: Masked("info", wrong), backend)
+
+
+@BACKENDS
+def test_what_can_be_converted_is_not_a_fault(backend):
+    run_until_it_breaks(lambda: Broken("float64"), backend)
+
+
+@BACKENDS
+@pytest.mark.parametrize(("how", "at"), [("constructor", 1), ("raise", 0), ("raise", 1), ("nan", 0)])
+def test_a_fault_before_the_first_step_is_a_wrong_setup(backend, how, at):
+    with pytest.raises(EnvFault) as caught:
+        run_until_it_breaks(lambda: Broken(how, at), backend)
+    assert caught.value.exit_code == 2
+    assert str(caught.value).count("Traceback") == (how != "nan")
+
+
+@BACKENDS
+def test_envs_that_mask_without_choices_are_named(backend):
+    class Odd(Counter):
+        def __init__(self):
+            super().__init__()
+            from gymnasium import spaces
+
+            self.action_space = spaces.Box(-1, 1, (2,))
+
+        def action_masks(self):
+            return np.ones(2, bool)
+
+    with pytest.raises(BadEnvData, match="no choices to mask"):
+        run_until_it_breaks(Odd, backend)
+
+
+@pytest.mark.parametrize(("how", "word"), [("os_exit", "exited with code 7"), ("kill", "killed by SIGKILL")])
+@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+def test_a_dead_worker_wakes_the_parent_with_its_name(how, word, method):
+    env = ProcessVectorEnv(resolve_env(lambda: Broken(how, 2)), 3, num_workers=2, start_method=method, seed=0)
+    try:
+        env.reset()
+        env.step(np.zeros(3, int))
+        started = time.monotonic()
+        with pytest.raises(WorkerDied, match=f"worker of envs .*{word}"):
+            env.step(np.zeros(3, int))
+        assert time.monotonic() - started < 5
+        with pytest.raises(CorralError, match="an earlier call failed"):
+            env.step(np.zeros(3, int))
+    finally:
+        env.close()
+
+
+def test_closing_ends_stopped_and_stuck_workers():
+    env = ProcessVectorEnv(resolve_env(lambda: Broken("hang", 2)), 3, num_workers=3, seed=0)
+    env.reset()
+    env.step(np.zeros(3, int))
+    env.step_async(np.zeros(3, int))
+    pids = env.pids
+    os.kill(pids[0], signal.SIGSTOP)
+    started = time.monotonic()
+    env.close()
+    assert time.monotonic() - started < 10
+    assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids)
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+def test_workers_do_not_outlive_a_killed_parent(tmp_path, method):
+    """Even those that are stuck in a step, in C code that holds the GIL."""
+    import subprocess
+    import sys
+
+    script = tmp_path / "parent.py"  # no __main__ guard: it needs none
+    script.write_text(
+        "import ctypes, sys, time\nimport numpy as np\nfrom corral.vec.make import make_parallel_env\n"
+        "from tests.envs import Counter\n"
+        "class Stuck(Counter):\n"
+        "    def step(self, action):\n"
+        "        ctypes.PyDLL(None).sleep(600)\n"
+        f"env = make_parallel_env(Stuck, 2, num_workers=2, start_method={method!r})\n"
+        "env.reset()\nenv.step_async(np.zeros(2, int))\nprint(*env.pids, flush=True)\ntime.sleep(600)\n"
+    )
+    root = Path(__file__).parents[2]
+    parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, cwd=root, env={**os.environ, "PYTHONPATH": str(root)})
+    pids = [int(word) for word in parent.stdout.readline().split()]
+    assert len(pids) == 2
+    time.sleep(0.3)
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 5
+    while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+def test_waiting_does_not_burn_a_core():
+    class Slow(Counter):
+        def step(self, action):
+            time.sleep(0.5)
+            return super().step(action)
+
+    env = ProcessVectorEnv(resolve_env(Slow), 2, num_workers=2, seed=0)
+    env.reset()
+    used = time.process_time()
+    env.step(np.zeros(2, int))
+    used = time.process_time() - used
+    env.close()
+    assert used < 0.1
+
+
+def test_nothing_is_left_in_shared_memory_or_in_open_files():
+    shm = Path("/dev/shm")
+    before = set(shm.iterdir()) if shm.exists() else set()
+    ProcessVectorEnv(resolve_env(Counter), 2, num_workers=2, seed=0).close()  # starts what stays: the fork server
+    files = psutil.Process().num_fds()
+    for _ in range(3):
+        env = ProcessVectorEnv(resolve_env(Counter), 2, num_workers=2, seed=0)
+        env.reset()
+        env.close()
+    del env
+    assert psutil.Process().num_fds() == files
+    assert (set(shm.iterdir()) if shm.exists() else set()) == before
+
+
+def test_memory_without_memfd_works_too(monkeypatch):
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    env = ProcessVectorEnv(resolve_env(Counter), 2, num_workers=2, seed=0)
+    env.reset()
+    env.step(np.zeros(2, int))
+    assert env.arrays.rewards.tolist() == [1, 1]
+    env.close()
+
+
+def test_too_much_memory_is_refused_with_the_numbers():
+    with pytest.raises(UsageError, match="MB of shared memory"):
+        shared_memory.create([shared_memory.ArraySpec("x", (2**62,), "|u1")])
+
+
+def test_too_few_descriptors_are_refused_with_the_numbers():
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard > 100_000 or hard == resource.RLIM_INFINITY:
+        pytest.skip("this machine allows more descriptors than workers can use up")
+    with pytest.raises(UsageError, match=f"the limit is {hard}"):
+        ProcessVectorEnv(resolve_env(Counter), 65_000, num_workers=65_000)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (soft, hard)
+
+
+def test_envs_that_differ_are_refused():
+    class Alternating(Counter):
+        def __init__(self):
+            super().__init__()
+            from gymnasium import spaces
+
+            self.action_space = spaces.Discrete(2 + os.getpid())
+
+    with pytest.raises(UsageError, match="action_spaces differ"):
+        ProcessVectorEnv(resolve_env(Alternating), 2, num_workers=2)
+
+
+def test_works_from_another_thread():
+    outcome = []
+
+    def use():
+        env = ProcessVectorEnv(resolve_env(Counter), 2, num_workers=2, seed=0)
+        env.reset()
+        outcome.append(env)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+    time.sleep(0.2)  # the thread that started the workers is gone; they must not be
+    outcome[0].step(np.zeros(2, int))
+    outcome[0].close()
+
+
+@pytest.mark.parametrize(("n", "workers"), [(8, 3), (2, 2), (7, 7), (5, 1), (10, 4)])
+def test_envs_are_shared_out_evenly(n, workers):
+    shares = split_envs(n, workers)
+    assert [i for share in shares for i in share] == list(range(n))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
