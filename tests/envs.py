@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from copy import deepcopy
 from typing import Any
 
 import gymnasium as gym
@@ -158,7 +159,7 @@ class Spaces(gym.Env):
     """Random observations of any space; checks every action."""
 
     def __init__(self, observation: spaces.Space, action: spaces.Space, length: int = 7) -> None:
-        self.observation_space, self.action_space, self.length = observation, action, length
+        self.observation_space, self.action_space, self.length = deepcopy(observation), deepcopy(action), length
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)

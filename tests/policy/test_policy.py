@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from corral.core.errors import UsageError
+from corral.core.spaces import Layout
+from corral.games.toys import Everything
+from corral.policy.device import choose_device
+from corral.policy.encoder import encode, encoded_size
+from corral.policy.policy import Policy, n_action_params
+
+
+def test_observations_become_features():
+    space = spaces.Dict(
+        box=spaces.Box(-1, 1, (2,)), cue=spaces.Discrete(3, start=1), dice=spaces.MultiDiscrete([2, 3]),
+        flags=spaces.MultiBinary(2), image=spaces.Box(0, 255, (1, 2), np.uint8),
+    )
+    layout = Layout(space)
+    value = {"box": np.float32([0.5, -0.5]), "cue": 3, "dice": np.array([1, 0]), "flags": np.int8([1, 0]), "image": np.uint8([[255, 51]])}
+    arrays = layout.allocate(1)
+    layout.write(arrays, 0, value)
+    features = encode(layout, {path: torch.from_numpy(leaf) for path, leaf in arrays.items()})
+    expected = [0.5, -0.5, 0, 0, 1, 0, 1, 1, 0, 0, 1, 0, 1, 0.2]
+    assert features.dtype == torch.float32 and features.shape == (1, encoded_size(layout))
+    np.testing.assert_allclose(features[0], expected, rtol=1e-6)
+
+
+def test_separate_towers_and_orthogonal_start():
+    policy = Policy(spaces.Box(-1, 1, (4,)), spaces.Discrete(2), net_arch={"pi": (8,), "vf": (16, 16)}, activation_fn="relu")
+    shapes = [tuple(p.shape) for p in policy.network.pi.parameters() if p.ndim == 2]
+    assert shapes == [(8, 4), (2, 8)]
+    assert [tuple(p.shape) for p in policy.network.vf.parameters() if p.ndim == 2] == [(16, 4), (16, 16), (1, 16)]
+    params, _ = policy(policy.prepare({"": torch.randn(5, 4)}))
+    assert params.abs().max() < 0.1  # nearly undecided at first
+
+
+def test_log_std_starts_where_asked():
+    policy = Policy(spaces.Box(-1, 1, (4,)), spaces.Box(-1, 1, (3,)), log_std_init=-1.5)
+    assert policy.log_std.tolist() == [-1.5] * 3
+    assert Policy(spaces.Box(-1, 1, (4,)), spaces.Discrete(2)).log_std.numel() == 0
+
+
+def test_normalized_observations_are_scaled_and_clipped():
+    policy = Policy(spaces.Box(-np.inf, np.inf, (2,)), spaces.Discrete(2), normalize_obs=True)
+    policy.normalizer.set("", np.array([1.0, 2.0]), np.array([2.0, 0.001]))
+    features = policy.prepare({"": torch.tensor([[3.0, 3.0]])})["features"]
+    assert features.tolist() == [[1.0, 10.0]]
+    assert any(name.startswith("normalizer.") for name in policy.state_dict())  # so it is saved and published
+
+
+class Custom(torch.nn.Module):
+    def __init__(self, observation_space, action_space):
+        super().__init__()
+        self.pi = torch.nn.LazyLinear(n_action_params(action_space))
+        self.vf = torch.nn.LazyLinear(1)
+
+    def forward(self, observations):
+        features = torch.cat([observations["pair"][0], observations["image"].flatten(1) / 255], -1)
+        return self.pi(features), self.vf(features).squeeze(-1)
+
+
+def test_a_custom_network_gets_what_the_env_returns():
+    env = Everything()
+    policy = Policy(env.observation_space, env.action_space, network=Custom)
+    layout = policy.layout
+    arrays = layout.allocate(2)
+    for row in range(2):
+        layout.write(arrays, row, env.reset(seed=row)[0])
+    params, values = policy(policy.prepare({path: torch.from_numpy(leaf) for path, leaf in arrays.items()}))
+    assert params.shape == (2, n_action_params(env.action_space)) and values.shape == (2,)
+
+
+def test_a_network_of_the_wrong_shape_is_named():
+    class Wrong(torch.nn.Module):
+        def forward(self, observations):
+            return torch.zeros(len(observations), 3), torch.zeros(len(observations), 1)
+
+    policy = Policy(spaces.Box(-1, 1, (4,)), spaces.Discrete(2), network=lambda o, a: Wrong())
+    with pytest.raises(UsageError, match=r"\(5, 3\) and \(5, 1\), expected \(5, 2\) .* \(5,\)"):
+        policy(policy.prepare({"": torch.zeros(5, 4)}))
+    with pytest.raises(UsageError, match="expected a torch.nn.Module"):
+        Policy(spaces.Box(-1, 1, (4,)), spaces.Discrete(2), network=lambda o, a: 3)
+
+
+def test_devices_that_are_not_there_are_refused():
+    assert choose_device("cpu").device.type == choose_device("auto").device.type == "cpu"
+    if not torch.cuda.is_available():
+        with pytest.raises(UsageError, match="0 CUDA devices; use --device cpu"):
+            choose_device("cuda")

@@ -1,0 +1,144 @@
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from corral.core.config import parse_config
+from corral.core.envs import resolve_env
+from corral.policy.policy import Policy
+from corral.ppo import losses
+from corral.ppo.gae import estimate_advantages
+from corral.ppo.learner import Learner, LearnerDiverged
+from corral.rollout.actors import TorchActor
+from corral.rollout.local import LocalSource
+from corral.vec import make_vector_env
+from tests.envs import Masked, Spaces
+
+CPU = torch.device("cpu")
+ENVS = {
+    "discrete": "CartPole-v1",
+    "box": "Pendulum-v1",
+    "masked": lambda: Masked("method"),
+    "maze": "toy-maze",
+    "everything": "toy-everything",
+    "multi": lambda: Spaces(spaces.Box(-1, 1, (3,)), spaces.MultiDiscrete([3, 4])),
+    "binary": lambda: Spaces(spaces.Box(-1, 1, (3,)), spaces.MultiBinary(3)),
+}
+
+
+def rollout_and_learner(env, **settings):
+    config = parse_config({"env": "x", "n_envs": 4, "n_steps": 32, "batch_size": 32, **settings})
+    vector = make_vector_env(resolve_env(env), 4, backend="serial", seed=0, infos="summed")
+    policy = Policy(vector.single_observation_space, vector.single_action_space, normalize_obs=config.normalize_obs)
+    learner = Learner(policy, config, 0, CPU)
+    source = LocalSource(vector, TorchActor(learner.policy, CPU), config.n_steps, 0)
+    rollout = source.collect(0)
+    source.close()
+    estimate = estimate_advantages(
+        rollout.rewards, rollout.values, rollout.terminated, rollout.truncated, rollout.final_values, rollout.last_values, 0.99, 0.95
+    )
+    return rollout, estimate, learner
+
+
+@pytest.mark.parametrize("name", ENVS)
+@pytest.mark.parametrize("normalize_obs", [False, True])
+def test_the_first_minibatch_has_ratio_one(name, normalize_obs, monkeypatch):
+    """Actor and learner agree on what was done: masks, distributions and normalisation are the same in both."""
+    rollout, estimate, learner = rollout_and_learner(ENVS[name], normalize_obs=normalize_obs)
+    ratios = []
+    real = losses.policy_loss
+    monkeypatch.setattr(losses, "policy_loss", lambda log_ratio, *a: (ratios.append(log_ratio.exp().detach()), real(log_ratio, *a))[1])
+    learner.update(rollout, estimate, 0, 3e-4)
+    assert (ratios[0] - 1).abs().max() < 1e-5
+    assert (ratios[-1] - 1).abs().max() > 1e-5 or name == "masked"  # it did learn something
+
+
+def test_an_update_raises_the_probability_of_better_actions():
+    rollout, estimate, learner = rollout_and_learner("CartPole-v1", n_epochs=1, batch_size=128)
+    observations = {path: torch.from_numpy(leaf.reshape(-1, *leaf.shape[2:])) for path, leaf in rollout.observations.items()}
+    actions = torch.from_numpy(rollout.actions.reshape(-1, 1))
+    before = learner.policy.evaluate(learner.policy.prepare(observations), actions, None).log_probs.detach()
+    learner.update(rollout, estimate, 0, 1e-3)
+    after = learner.policy.evaluate(learner.policy.prepare(observations), actions, None).log_probs.detach()
+    advantages = losses.normalized(torch.from_numpy(estimate.advantages.reshape(-1)))
+    assert ((after - before) * advantages).mean() > 1e-4
+
+
+def test_the_clipped_surrogate_is_stable_baselines3s():
+    torch.manual_seed(0)
+    log_ratio, advantages = torch.randn(64) * 0.3, torch.randn(64)
+    ratio = log_ratio.exp()
+    expected = -torch.min(advantages * ratio, advantages * ratio.clamp(0.8, 1.2)).mean()
+    torch.testing.assert_close(losses.policy_loss(log_ratio, advantages, 0.2), expected)
+    expected_kl = ((ratio - 1) - log_ratio).mean()
+    torch.testing.assert_close(losses.approximate_kl(log_ratio), expected_kl, atol=1e-6, rtol=1e-4)
+    assert losses.clip_fraction(log_ratio, 0.2) == ((ratio - 1).abs() > 0.2).float().mean()
+
+
+def test_value_clipping_holds_values_near_the_old_ones():
+    old, new, returns = torch.zeros(3), torch.tensor([0.05, 5.0, -5.0]), torch.ones(3)
+    clipped = losses.value_loss(new, old, returns, 0.1)
+    assert clipped == torch.nn.functional.mse_loss(torch.tensor([0.05, 0.1, -0.1]), returns)
+    assert losses.value_loss(new, old, returns, None) == torch.nn.functional.mse_loss(new, returns)
+
+
+def test_a_single_advantage_is_not_normalised_to_nothing():
+    assert losses.normalized(torch.tensor([3.0])).tolist() == [3.0]
+    several = losses.normalized(torch.tensor([1.0, 2.0, 3.0]))
+    assert abs(float(several.mean())) < 1e-6 and abs(float(several.std()) - 1) < 1e-3
+
+
+def test_target_kl_ends_an_update_early():
+    rollout, estimate, learner = rollout_and_learner("CartPole-v1", target_kl=1e-6)
+    stats = learner.update(rollout, estimate, 0, 1e-2)
+    assert 1 < stats.minibatches < 10 * 4
+
+
+def test_one_gradient_step_is_stable_baselines3s():
+    """The same network, rollout and minibatch: the same weights come out."""
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    rollout, estimate, learner = rollout_and_learner("CartPole-v1", n_epochs=1, batch_size=128, ent_coef=0.01)
+    import gymnasium as gym
+
+    model = PPO("MlpPolicy", DummyVecEnv([lambda: gym.make("CartPole-v1")] * 4), n_steps=32, batch_size=128, n_epochs=1, ent_coef=0.01, device="cpu")
+    with torch.no_grad():
+        theirs = model.policy
+        for mine, other in (
+            (learner.policy.network.pi, [*theirs.mlp_extractor.policy_net, theirs.action_net]),
+            (learner.policy.network.vf, [*theirs.mlp_extractor.value_net, theirs.value_net]),
+        ):
+            for a, b in zip(mine, other, strict=True):
+                for p, q in zip(a.parameters(), b.parameters(), strict=True):
+                    q.copy_(p)
+    buffer = model.rollout_buffer
+    buffer.observations, buffer.actions = rollout.observations[""].copy(), rollout.actions.astype(np.float32)
+    buffer.values, buffer.log_probs = rollout.values.copy(), rollout.log_probs.copy()
+    buffer.advantages, buffer.returns = estimate.advantages.copy(), estimate.returns.copy()
+    buffer.full = True
+    model.set_logger(__import__("stable_baselines3.common.logger", fromlist=["x"]).configure(None, []))
+    model.train()
+    learner.update(rollout, estimate, 0, 3e-4)
+    mine = torch.cat([p.reshape(-1) for p in learner.policy.network.pi.parameters()])
+    other = torch.cat([p.reshape(-1) for layer in (*theirs.mlp_extractor.policy_net, theirs.action_net) for p in layer.parameters()])
+    torch.testing.assert_close(mine, other, atol=1e-6, rtol=1e-4)
+
+
+def test_a_loss_that_is_not_a_number_stops_clearly():
+    rollout, estimate, learner = rollout_and_learner("CartPole-v1")
+    estimate.advantages[0, 0] = np.nan
+    with pytest.raises(LearnerDiverged, match="not finite in iteration 0"):
+        learner.update(rollout, estimate, 0, 3e-4)
+
+
+def test_a_restored_optimiser_goes_on_exactly():
+    rollout, estimate, one = rollout_and_learner("CartPole-v1")
+    one.update(rollout, estimate, 0, 3e-4)
+    _, _, two = rollout_and_learner("CartPole-v1")
+    two.policy.load_state_dict(one.policy.state_dict())
+    two.restore_optimizer(one.optimizer_state())
+    for learner in (one, two):
+        learner.update(rollout, estimate, 1, 3e-4)
+    for p, q in zip(one.policy.parameters(), two.policy.parameters(), strict=True):
+        assert torch.equal(p, q)

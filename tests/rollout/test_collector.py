@@ -1,0 +1,115 @@
+import numpy as np
+import pytest
+import torch
+
+from corral.core.envs import resolve_env
+from corral.core.seeding import action_noise
+from corral.core.types import Acts
+from corral.policy.policy import Policy
+from corral.rollout.actors import TorchActor
+from corral.rollout.collector import Collector
+from corral.vec import make_vector_env
+from tests.envs import Counter, Masked, Reporter
+
+CPU = torch.device("cpu")
+
+
+class Scripted:
+    """Values are the second observation number; actions are always 0."""
+
+    def act(self, observations, masks, noise):
+        n = len(noise)
+        return Acts(np.zeros((n, 1), np.int64), np.zeros(n, np.float32), self.values(observations))
+
+    def best(self, observations, masks):
+        return np.zeros((len(next(iter(observations.values()))), 1), np.int64)
+
+    def values(self, observations):
+        return observations[""][:, 1].astype(np.float32)
+
+
+def collector(env, actor=None, n_steps=6, n=2, backend="serial", **kwargs):
+    vector = make_vector_env(resolve_env(env), n, backend=backend, seed=7, infos="summed", **kwargs)
+    if actor is None:
+        torch.manual_seed(0)
+        actor = TorchActor(Policy(vector.single_observation_space, vector.single_action_space), CPU)
+    return Collector(vector, actor, n_steps, seed=3)
+
+
+def test_truncated_episodes_keep_the_value_of_their_final_observation():
+    c = collector(lambda: Counter(length=4, truncate=True), Scripted())
+    r = c.collect(0)
+    c.env.close()
+    assert r.values[:, 0].tolist() == [0, 1, 2, 3, 0, 1]
+    assert r.truncated[:, 0].tolist() == [False, False, False, True, False, False]
+    assert r.final_values[:, 0].tolist() == [0, 0, 0, 4, 0, 0]
+    assert r.last_values.tolist() == [2, 2]
+    assert r.rewards[:, 0].tolist() == [1, 2, 3, 4, 1, 2]
+    assert [(e.env, e.reward, e.length, e.truncated) for e in r.episodes] == [(0, 10, 4, True), (1, 10, 4, True)]
+
+
+def test_terminated_episodes_are_not_bootstrapped():
+    c = collector(lambda: Counter(length=4), Scripted())
+    r = c.collect(0)
+    c.env.close()
+    assert r.terminated[3].all() and not r.truncated.any() and not r.final_values.any()
+
+
+def test_episodes_go_on_across_rollouts():
+    c = collector(lambda: Counter(length=10), Scripted(), n_steps=6)
+    first = c.collect(0)
+    assert first.episodes == ()
+    second = c.collect(1)
+    c.env.close()
+    assert [(e.length, e.reward) for e in second.episodes] == [(10, 55.0)] * 2
+
+
+def test_every_cell_of_a_rollout_is_written():
+    """Arrays are born poisoned: a missed write would show as NaN or as an impossible number."""
+    c = collector("toy-everything", n_steps=25, n=3)
+    r = c.collect(0)
+    c.env.close()
+    for array in (r.actions, r.log_probs, r.values, r.rewards, r.final_values, r.last_values, *r.observations.values()):
+        assert np.isfinite(array).all()
+    for path, leaf in r.observations.items():
+        if leaf.dtype.kind == "i":
+            assert leaf.min() >= 0, path
+
+
+def test_masks_are_a_column_and_are_obeyed():
+    c = collector(lambda: Masked("method"), n_steps=30)
+    r = c.collect(0)
+    c.env.close()
+    assert r.masks.shape == (30, 2, 4) and (r.masks.sum(-1) == 1).all()
+    assert np.array_equal(r.masks.argmax(-1), r.actions[..., 0])
+    assert np.allclose(r.log_probs, 0)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "toy-maze", "toy-everything"])
+def test_workers_do_not_change_a_rollout(env):
+    rollouts = []
+    for backend, workers in (("serial", 1), ("process", 1), ("process", 2), ("process", 3)):
+        c = collector(env, n=3, n_steps=40, backend=backend, num_workers=workers)
+        c.collect(0)
+        rollouts.append(c.collect(1))
+        c.env.close()
+    for other in rollouts[1:]:
+        for name in ("actions", "log_probs", "values", "rewards", "terminated", "truncated", "final_values", "last_values", "masks"):
+            assert np.array_equal(getattr(rollouts[0], name), getattr(other, name)), name
+        assert all(np.array_equal(rollouts[0].observations[path], other.observations[path]) for path in other.observations)
+        assert rollouts[0].episodes == other.episodes
+
+
+def test_noise_belongs_to_the_env_not_to_its_place_in_the_batch():
+    c = collector(Counter, Scripted(), n=3)
+    c.first_env = 5
+    noise = c._noise(2)
+    c.env.close()
+    assert np.array_equal(noise[:, 1], action_noise(3, 6, 2, 6, (False,)))
+
+
+def test_numbers_in_infos_come_with_the_rollout():
+    c = collector(Reporter, Scripted(), n_steps=5)
+    r = c.collect(0)
+    c.env.close()
+    assert r.infos["height"].total / r.infos["height"].count == 6.0

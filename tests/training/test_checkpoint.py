@@ -1,0 +1,111 @@
+import json
+import os
+import pickle
+import shutil
+
+import pytest
+import torch
+
+from corral.core.errors import CheckpointError
+from corral.training.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, newest_checkpoint, prune, save_checkpoint
+
+
+def checkpoint(steps=10, value=1.0):
+    weights = {"w": torch.full((3, 2), value), "b": torch.arange(4.0).double()}
+    return Checkpoint(weights, {"exp_avg.w": torch.ones(3, 2)}, {"timesteps": steps, "recent": [[1.5, 2]], "third": 1 / 3})
+
+
+def test_what_is_saved_is_loaded(tmp_path):
+    path = save_checkpoint(tmp_path, checkpoint())
+    loaded = load_checkpoint(path)
+    assert {p.name for p in path.iterdir()} == {"policy.safetensors", "optimizer.safetensors", "state.json", "manifest.json"}
+    assert all(torch.equal(loaded.policy[k], v) and loaded.policy[k].dtype == v.dtype for k, v in checkpoint().policy.items())
+    assert loaded.state == checkpoint().state
+
+
+def test_the_newest_valid_one_wins_loudly(tmp_path):
+    for steps in (10, 20, 30):
+        save_checkpoint(tmp_path, checkpoint(steps))
+    newest = list_checkpoints(tmp_path)[-1]
+    (newest / "policy.safetensors").write_bytes(b"x")
+    found, path, complaints = newest_checkpoint(tmp_path)
+    assert found.timesteps == 20 and path.name.endswith("20") and "is damaged" in complaints[0]
+    assert newest_checkpoint(tmp_path / "nowhere") is None
+    for path in list_checkpoints(tmp_path):
+        (path / "state.json").unlink()
+    with pytest.raises(CheckpointError, match="no checkpoint can be used"):
+        newest_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["policy.safetensors", "optimizer.safetensors", "state.json", "manifest.json"])
+def test_truncation_and_bit_flips_are_noticed(tmp_path, name):
+    good = save_checkpoint(tmp_path / "good", checkpoint())
+    data = (good / name).read_bytes()
+    damaged = [data[: len(data) * i // 8] for i in range(8)]
+    for i in range(0, len(data), max(1, len(data) // 40)):
+        flipped = bytearray(data)
+        flipped[i] ^= 1 << (i % 8)
+        damaged.append(bytes(flipped))
+    for version in damaged:
+        bad = tmp_path / "bad"
+        shutil.copytree(good, bad)
+        (bad / name).write_bytes(version)
+        try:
+            loaded = load_checkpoint(bad)
+        except CheckpointError:
+            pass
+        else:  # a flip in the manifest's white space harms nothing
+            assert name == "manifest.json" and loaded.state == checkpoint().state
+        shutil.rmtree(bad)
+
+
+@pytest.mark.parametrize("name", ["policy.safetensors", "optimizer.safetensors", "state.json", "manifest.json"])
+def test_a_pickle_is_refused_and_not_executed(tmp_path, name):
+    class Evil:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path}/owned",)
+
+    path = save_checkpoint(tmp_path, checkpoint())
+    (path / name).write_bytes(pickle.dumps(Evil()))
+    manifest = json.loads((path / "manifest.json").read_bytes()) if name != "manifest.json" else None
+    if manifest is not None:  # even with a manifest that vouches for it
+        import hashlib
+
+        manifest["sha256"][name] = hashlib.sha256((path / name).read_bytes()).hexdigest()
+        (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError):
+        load_checkpoint(path)
+    assert not (tmp_path / "owned").exists()
+
+
+def test_a_failing_save_leaves_the_last_one_alone(tmp_path, monkeypatch):
+    save_checkpoint(tmp_path, checkpoint(10))
+    real = os.fsync
+    calls = iter(range(100))
+
+    def full(descriptor):
+        if next(calls) == 2:
+            raise OSError(28, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CheckpointError, match="not saved .*No space left"):
+        save_checkpoint(tmp_path, checkpoint(20))
+    monkeypatch.undo()
+    found, _, complaints = newest_checkpoint(tmp_path)
+    assert found.timesteps == 10 and complaints == []
+    assert [p.name for p in tmp_path.iterdir()] == ["ckpt-000000000010"]
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path):
+    with pytest.raises(CheckpointError, match="not finite"):
+        save_checkpoint(tmp_path, checkpoint(20, float("nan")))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_old_ones_and_left_overs_are_cleared_away(tmp_path):
+    for steps in (5, 10, 20, 1_000_000):
+        save_checkpoint(tmp_path, checkpoint(steps))
+    (tmp_path / ".saving-123").mkdir()
+    prune(tmp_path, keep=2)
+    assert [p.name for p in sorted(tmp_path.iterdir())] == ["ckpt-000000000020", "ckpt-000001000000"]
