@@ -163,7 +163,8 @@ class Spaces(gym.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.observation_space.seed(seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
         self.count = 0
         return self.observation_space.sample(), {"start": True}
 

@@ -63,7 +63,10 @@ def examine(
     yield spawned
     if spawned.level == "fail":
         return
-    yield from _data(factory, steps)
+    for finding in _data(factory, steps):
+        yield finding
+        if finding.level == "fail":
+            return
     yield from _seeds(factory)
     yield _memory(factory, n_envs)
     yield from _limits(n_envs)

@@ -72,6 +72,8 @@ class CorralVecEnv(VecEnv):
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         for row in rows:
             self._take(row, infos)
+        for info, cut in zip(infos, (a.truncated & ~a.terminated).tolist(), strict=True):
+            info["TimeLimit.truncated"] = cut
         self._reward += a.rewards
         self._length += 1
         done = a.terminated | a.truncated
@@ -89,7 +91,6 @@ class CorralVecEnv(VecEnv):
     def _finish(self, i: int, info: dict[str, Any]) -> None:
         a = self.env.arrays
         info["terminal_observation"] = self.env.layout.read(a.final_observations, i)
-        info["TimeLimit.truncated"] = bool(a.truncated[i]) and not bool(a.terminated[i])
         elapsed = round(time.time() - self._started, 6)
         info.setdefault("episode", {"r": round(float(self._reward[i]), 6), "l": int(self._length[i]), "t": elapsed})
         self._reward[i], self._length[i] = 0.0, 0

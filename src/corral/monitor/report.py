@@ -21,7 +21,7 @@ class Reporter:
     ) -> None:
         self.board = board
         self._json = JsonLinesWriter(metrics, resume_from)
-        self._csv = CsvWriter(progress, resume_from)
+        self._csv = CsvWriter(progress, self._json.kept)
         self._tensorboard = TensorBoardWriter(tensorboard) if tensorboard is not None else None
 
     def write(self, row: Mapping[str, float], done: float) -> None:

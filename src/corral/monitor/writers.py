@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,9 +19,13 @@ class JsonLinesWriter:
     """One JSON object per line. On resume, lines of steps that will be taken again are dropped first."""
 
     def __init__(self, path: Path, resume_from: int | None = None) -> None:
+        self.kept: list[dict[str, Any]] = []
+        """Rows of an earlier part of the run."""
         if resume_from is not None and path.exists():
-            kept = [row for row in read_metrics(path) if row.get(STEPS, 0) <= resume_from]
-            _replace(path, "".join(json.dumps(row) + "\n" for row in kept))
+            self.kept = [row for row in read_metrics(path) if row.get(STEPS, 0) <= resume_from]
+            temporary = path.with_suffix(".tmp")
+            temporary.write_text("".join(json.dumps(row) + "\n" for row in self.kept), encoding="utf-8")
+            temporary.replace(path)
         self._file: IO[str] = path.open("a", encoding="utf-8")
 
     def write(self, row: Row) -> None:
@@ -37,15 +41,11 @@ class JsonLinesWriter:
 class CsvWriter:
     """The same for spreadsheets. A metric that appears late gets its column by rewriting the file once."""
 
-    def __init__(self, path: Path, resume_from: int | None = None) -> None:
+    def __init__(self, path: Path, kept: Sequence[Mapping[str, Any]] = ()) -> None:
         self._path = path
-        self._columns: list[str] = []
-        if resume_from is not None and path.exists():
-            with path.open(newline="", encoding="utf-8") as file:
-                reader = csv.DictReader(file)
-                rows = [r for r in reader if _number(r.get(STEPS)) <= resume_from]
-                self._columns = list(reader.fieldnames or [])
-            self._rewrite(rows)
+        self._columns = list(dict.fromkeys(name for row in kept for name in row))
+        if kept:
+            self._rewrite(kept)
         self._file: IO[str] = path.open("a", newline="", encoding="utf-8")
 
     def write(self, row: Row) -> None:
@@ -65,7 +65,7 @@ class CsvWriter:
         """Close the file."""
         self._file.close()
 
-    def _rewrite(self, rows: list[dict[str, Any]]) -> None:
+    def _rewrite(self, rows: Sequence[Mapping[str, Any]]) -> None:
         temporary = self._path.with_suffix(".csv.tmp")
         with temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self._columns, restval="", extrasaction="ignore")
@@ -85,14 +85,3 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _number(text: str | None) -> float:
-    try:
-        return float(text or "inf")
-    except ValueError:
-        return math.inf
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_suffix(path.suffix + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)

@@ -105,9 +105,6 @@ def resume(
     directory.lock()
     try:
         recorded = directory.read_config()
-        for name in settings:
-            if name not in RESUMABLE:
-                raise UsageError(f"{name} belongs to the run and cannot change on resume; {', '.join(RESUMABLE)} can")
         command = f"corral resume {directory.path}"
         factory = _factory(recorded, env, command)
         network = _network(_recorded_policy(recorded, policy, command), policy)
@@ -115,11 +112,7 @@ def resume(
         if found is None:
             raise CheckpointError(f"{directory.path} has no checkpoint to go on from; start again with `corral train`")
         checkpoint, path, complaints = found
-        budget_given = any(name in settings for name in ("timesteps", "num_episodes", "duration"))
-        values = {**recorded.model_dump(exclude=_budgets() if budget_given else set()), **settings}
-        if "num_envs_per_worker" in settings:
-            values.pop("num_workers" if "num_workers" not in settings else "", None)
-        config = parse_config(values)
+        config = _with_changes(recorded, settings)
         assembled = assemble(config, int(checkpoint.state["seed"]), factory, network)
         try:
             restore(assembled, checkpoint)
@@ -205,8 +198,16 @@ def _recorded_policy(recorded: TrainConfig, given: str | NetworkFactory | None, 
     return trusted_spec(recorded.policy, name, "--policy", command)
 
 
-def _budgets() -> set[str]:
-    return {"timesteps", "num_episodes", "duration"}
+def _with_changes(recorded: TrainConfig, settings: dict[str, Any]) -> TrainConfig:
+    """The run's config with what may change changed. A new budget, or a new way to run, replaces the old one whole."""
+    for name in settings:
+        if name not in RESUMABLE:
+            raise UsageError(f"{name} belongs to the run and cannot change on resume; {', '.join(RESUMABLE)} can")
+    values = recorded.model_dump()
+    for together in ({"timesteps", "num_episodes", "duration"}, {"backend", "num_workers", "num_envs_per_worker"}):
+        if together & settings.keys():
+            values = {name: value for name, value in values.items() if name not in together}
+    return parse_config({**values, **settings})
 
 
 def _write_config(run: Run, directory: RunDirectory) -> None:

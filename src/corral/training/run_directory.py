@@ -112,7 +112,8 @@ def trusted_spec(recorded: str, given: str | None, flag: str, command: str) -> s
         raise UsageError(f"{flag} {given!r} is not what the run was made with: {recorded!r}")
     if given is None and names_code(recorded):
         if recorded.startswith("python:"):
-            raise UsageError(f"the run used {recorded}, which only Python can give: corral.resume(run, env=factory)")
+            what = flag.lstrip("-")
+            raise UsageError(f"the run's {what} is {recorded}, which only Python can give: corral.resume(run, {what}=...)")
         raise UsageError(f"the run names code to import; if you trust it, repeat it: {command} {flag} {recorded}")
     return recorded
 

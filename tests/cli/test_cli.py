@@ -1,0 +1,116 @@
+"""The command line as users meet it: what it prints, what it writes, how it exits."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from corral.cli.main import main
+
+SMALL = ["--n-envs", "2", "--n-steps", "32", "--batch-size", "32", "--n-epochs", "1", "--timesteps", "128", "--seed", "1"]
+
+
+def corral(*words):
+    """Run in this process; exit code as the shell would see it."""
+    try:
+        return main([str(word) for word in words])
+    except SystemExit as error:
+        return error.code
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["trian"], "unknown verb 'trian' (did you mean 'train'?)"),
+        (["train"], "which env?"),
+        (["train", "CartPol-v1"], "unknown env 'CartPol-v1' (did you mean 'CartPole-v1'?)"),
+        (["train", "CartPole-v1", "--n-env", "3"], "unknown flag --n-env (did you mean '--n-envs'?)"),
+        (["train", "CartPole-v1", "--n-envs", "0"], "n_envs '0': should be greater than or equal to 1"),
+        (["train", "CartPole-v1", "--n-envs", "2.5"], "n_envs '2.5'"),
+        (["train", "CartPole-v1", "--n-envs"], "expected one argument"),
+        (["train", "CartPole-v1", "--batch-size", "100"], "does not divide the rollout"),
+        (["train", "CartPole-v1", "--device", "cuda"], "CUDA devices; use --device cpu"),
+        (["train", "CartPole-v1", "--config", "none.yaml"], "cannot read config 'none.yaml'"),
+        (["train", "CartPole-v1", "--config", "typo.yaml"], "unknown key 'n_env' in 'typo.yaml' (did you mean 'n_envs'?)"),
+        (["train", "CartPole-v1", "--env-kwargs", "speed=3"], "unexpected keyword argument 'speed'"),
+        (["train", "CartPole-v1", "--policy", "nowhere:net"], "no module named 'nowhere'"),
+        (["eval", "nothing"], "not a run directory"),
+        (["resume", "latest"], "there is no run under runs/"),
+        (["play", "CartPole-v1", "--save", "clip.avi"], "should end in .gif or .mp4"),
+        (["play", "toy-work", "--save", "clip.gif"], "does not render as rgb_array"),
+    ],
+)
+def test_mistakes_are_one_clear_line_and_write_nothing(tmp_path, capsys, words, complaint):
+    (tmp_path / "typo.yaml").write_text("n_env: 3\n")
+    assert corral(*words) == 2
+    err = capsys.readouterr().err
+    assert complaint in err
+    assert len(err.strip().splitlines()) == 1 or "traceback" in err
+    assert [p.name for p in tmp_path.iterdir()] == ["typo.yaml"]
+
+
+def test_train_eval_play_resume_list(tmp_path, capsys):
+    assert corral("train", "CartPole-v1", *SMALL, "--output-dir", "runs/a") == 0
+    out = capsys.readouterr().out
+    assert "results in runs/a" in out and "corral eval runs/a" in out and "steps per second" in out
+    assert corral("eval", "runs/a", "--episodes", "3") == 0
+    assert "95% interval" in capsys.readouterr().out
+    assert corral("play", "latest", "--save", "clip.gif", "--max-steps", "5") == 0
+    assert corral("play", "runs/a", "--save", "clip.mp4", "--max-steps", "5", "--fps", "10") == 0
+    assert (tmp_path / "clip.gif").read_bytes()[:3] == b"GIF" and b"ftyp" in (tmp_path / "clip.mp4").read_bytes()[:16]
+    assert corral("resume", "runs/a", "--total-timesteps", "192") == 0
+    assert json.loads(Path("runs/a/summary.json").read_text())["steps"] == 192
+    capsys.readouterr()
+    assert corral("list", "runs") == 0 and corral("list") == 0
+    out = capsys.readouterr().out
+    assert "runs/a" in out and "CartPole-v1" in out and "toy-maze" in out
+
+
+def test_flags_override_the_file(capsys):
+    Path("c.yaml").write_text("env: CartPole-v1\nparallel: {n_envs: 4}\ntraining: {n_steps: 16, batch_size: 16, n_epochs: 1}\n")
+    assert corral("train", "--config", "c.yaml", "--timesteps", "40", "--n-envs", "2", "--output-dir", "r", "--eval-freq", "0") == 0
+    assert json.loads(Path("r/summary.json").read_text())["steps"] == 64
+
+
+def test_text_games_play_in_the_terminal(capsys):
+    assert corral("play", "toy-maze", "--max-steps", "3") == 0
+    out = capsys.readouterr().out
+    assert "@" in out and "random legal moves" in out and "episode 1: reward" in out
+
+
+def test_doctor_exits_with_its_verdict(tmp_path, capsys):
+    assert corral("doctor", "toy-maze", "--steps", "500") == 0
+    assert "11 pass" in capsys.readouterr().out
+    Path("bad.py").write_text("from tests.envs import Forgetful as make\n")
+    assert corral("doctor", "bad.py:make", "--steps", "50") == 2
+
+
+@pytest.mark.parametrize("verb", ["train", "resume", "eval", "play", "doctor", "list"])
+def test_help_teaches(capsys, verb):
+    assert corral(verb, "--help") == 0
+    out = capsys.readouterr().out
+    assert f"corral {verb}" in out and "examples:" in out
+
+
+def test_an_env_that_raises_ends_with_its_own_traceback(tmp_path):
+    """As a real process: one traceback, exit 1, everything before it saved."""
+    root = Path(__file__).parents[2]
+    Path("game.py").write_text(
+        "from tests.envs import Counter\n"
+        "class Game(Counter):\n"
+        "    total = 0\n"
+        "    def step(self, action):\n"
+        "        self.total += 1\n"
+        "        if self.total > 100:\n"
+        "            raise ValueError('the dragon won')\n"
+        "        return super().step(action)\n"
+    )
+    command = [sys.executable, "-m", "corral", "train", "game.py:Game", *SMALL, "--timesteps", "9999", "--num-workers", "2", "--output-dir", "r"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env={"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin"})
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.count("Traceback (most recent call last)") == 1
+    assert "ValueError: the dragon won" in done.stderr and "game.py" in done.stderr
+    assert "env " in done.stderr and "seed " in done.stderr and "step " in done.stderr
+    assert json.loads(Path("r/summary.json").read_text())["steps"] == 192

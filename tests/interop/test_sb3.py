@@ -1,0 +1,132 @@
+"""The VecEnv for Stable-Baselines3 does what its own VecEnvs do, and trains its algorithms."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from sb3_contrib import MaskablePPO
+from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
+from sb3_contrib.common.wrappers import ActionMasker
+from stable_baselines3 import PPO
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecMonitor, VecNormalize
+
+import corral.sb3
+from tests.envs import Counter, Masked, Reporter, Spaces
+
+
+@pytest.fixture(params=["serial", "process"])
+def make(request):
+    made = []
+
+    def build(env, n=3, **kwargs):
+        if request.param == "process":
+            kwargs.setdefault("num_workers", 2)
+        made.append(corral.sb3.make_parallel_env(env, n, backend=request.param, **kwargs))
+        return made[-1]
+
+    yield build
+    for env in made:
+        env.close()
+
+
+def _plain(value):
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def cartpole():
+    return gym.make("CartPole-v1")
+
+
+@pytest.mark.parametrize("env", [cartpole, lambda: gym.make("Pendulum-v1"), Reporter, lambda: Spaces(spaces.Dict(a=spaces.Box(-1, 1, (2,)), b=spaces.Discrete(3)), spaces.MultiDiscrete([2, 3]))])
+def test_steps_are_dummy_vec_envs(make, env):
+    ours, theirs = make(env), DummyVecEnv([env] * 3)
+    ours.seed(5)
+    theirs.seed(5)
+    theirs.action_space.seed(0)
+    assert repr(_plain(ours.reset())) == repr(_plain(theirs.reset()))
+    assert ours.reset_infos == theirs.reset_infos
+    for _ in range(60):
+        actions = np.stack([theirs.action_space.sample() for _ in range(3)])
+        (obs, rewards, dones, infos), expected = ours.step(actions), theirs.step(actions)
+        assert repr(_plain(obs)) == repr(_plain(expected[0])) and np.array_equal(rewards, expected[1]) and np.array_equal(dones, expected[2])
+        assert rewards.dtype == expected[1].dtype and dones.dtype == expected[2].dtype
+        for info, other in zip(infos, expected[3], strict=True):
+            info.pop("episode", None)
+            assert repr(sorted(_plain(info).items())) == repr(sorted(_plain(other).items()))
+
+
+def test_the_end_of_an_episode_is_told_as_sb3_expects(make):
+    env = make(lambda: Counter(length=3, truncate=True), 2)
+    env.reset()
+    for _ in range(3):
+        obs, _, dones, infos = env.step(np.zeros(2, int))
+    assert dones.all() and obs[:, 1].tolist() == [0, 0]
+    assert infos[0]["terminal_observation"][1] == 3 and infos[0]["TimeLimit.truncated"] is True
+    assert infos[0]["episode"]["r"] == 6 and infos[0]["episode"]["l"] == 3
+
+
+def test_observations_are_the_callers_to_keep(make):
+    env = make(Counter)
+    first = env.reset()
+    kept = first.copy()
+    env.step(np.zeros(3, int))
+    assert np.array_equal(first, kept)
+
+
+def test_attributes_methods_and_wrappers(make):
+    env = make(lambda: Monitor(Counter()))
+    assert isinstance(env, VecEnv)
+    assert env.get_attr("length") == [5, 5, 5] and env.get_attr("length", 1) == [5]
+    env.set_attr("value", 8, indices=[0, 2])
+    assert env.get_attr("value") == [8, 0, 8]
+    assert env.env_method("double", 3) == [6, 6, 6] and env.env_method("double", 4, indices=2) == [8]
+    assert env.env_is_wrapped(Monitor) == [True] * 3 and env.env_is_wrapped(gym.wrappers.TimeLimit, [1]) == [False]
+    assert env.has_attr("length") and not env.has_attr("nothing")
+    with pytest.raises(AttributeError):
+        env.get_attr("nothing")
+
+
+def test_masks_come_from_shared_memory(make):
+    env = make(lambda: ActionMasker(Masked("method"), lambda e: e.action_masks()))
+    obs = env.reset()
+    assert is_masking_supported(env)
+    for _ in range(12):
+        masks = get_action_masks(env)
+        assert np.array_equal(masks, np.eye(4, dtype=bool)[obs])
+        obs, *_ = env.step(obs)
+
+
+def test_wrappers_and_rendering_work(make):
+    env = make("toy-maze", 2, render_mode="rgb_array")
+    env.reset()
+    assert env.render().shape == (256, 128, 3)
+    stacked = VecNormalize(VecFrameStack(VecMonitor(make(cartpole, 2)), 2))
+    stacked.reset()
+    assert stacked.step(np.zeros(2, int))[0].shape == (2, 8)
+
+
+def test_ppo_trains_with_no_other_change(make):
+    env = make(cartpole, 4)
+    model = PPO("MlpPolicy", env, n_steps=64, batch_size=64, n_epochs=2, seed=0, device="cpu")
+    model.learn(512)
+    assert len(model.ep_info_buffer) > 0
+    assert np.isfinite(evaluate_policy(model, env, n_eval_episodes=4)[0])
+
+
+def test_maskable_ppo_trains_with_no_other_change(make):
+    env = make("toy-maze", 4)  # raises if a masked move is played
+    model = MaskablePPO("MlpPolicy", env, n_steps=64, batch_size=64, n_epochs=2, seed=0, device="cpu")
+    model.learn(512)
+
+
+def test_ppo_learns_the_same_as_on_dummy_vec_env():
+    """Same data in the same order: the weights are equal to the last bit."""
+    results = []
+    for env in (corral.sb3.make_parallel_env(cartpole, 4, num_workers=2), DummyVecEnv([cartpole] * 4)):
+        model = PPO("MlpPolicy", env, n_steps=64, batch_size=64, n_epochs=2, seed=3, device="cpu")
+        model.learn(512)
+        env.close()
+        results.append(np.concatenate([p.detach().numpy().ravel() for p in model.policy.parameters()]))
+    assert np.array_equal(*results)

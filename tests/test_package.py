@@ -1,0 +1,42 @@
+"""Promises about the package as a whole."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.core.metrics import METRICS
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_importing_corral_loads_nothing_heavy():
+    code = "import sys, corral; print([m for m in ('torch', 'ray', 'gymnasium', 'numpy', 'pydantic') if m in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_workers_load_no_torch():
+    code = "import sys, corral.vec.worker; print('torch' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
+
+
+def test_every_public_name_exists_and_is_documented():
+    for name in corral.__all__:
+        assert name == "__version__" or getattr(corral, name).__doc__
+
+
+def test_unknown_names_are_attribute_errors():
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        corral.nothing  # noqa: B018
+
+
+def test_every_metric_is_in_the_docs():
+    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    assert not [name for name, meaning in METRICS.items() if name not in text or meaning not in text]
+
+
+def test_no_file_is_much_over_four_hundred_lines():
+    long = {p.name: n for p in (ROOT / "src").rglob("*.py") if (n := len(p.read_text(encoding="utf-8").splitlines())) > 420}
+    assert not long

@@ -1,0 +1,118 @@
+"""Runs that learn: each would fail if a part of the algorithm were broken. Seeds are fixed, so results are too."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+import corral
+
+QUICK = {"quiet": True, "seed": 1, "eval_freq": 10**9, "eval_episodes": 20, "tensorboard": False}
+
+
+class Echo(gym.Env):
+    """Reward for doing what the observation says: Discrete, MultiDiscrete, MultiBinary or Box."""
+
+    def __init__(self, space):
+        self.observation_space = self.action_space = space
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.count = 0
+        self.shown = self.observation_space.sample()
+        return self.shown, {}
+
+    def step(self, action):
+        reward = float(np.mean(action == self.shown)) if self.action_space.dtype.kind != "f" else 1 - float(np.abs(action - self.shown).mean())
+        self.count += 1
+        self.shown = self.observation_space.sample()
+        return self.shown, reward, False, self.count >= 20, {}
+
+
+@pytest.mark.parametrize(
+    ("space", "steps", "at_least"),
+    [
+        (spaces.Discrete(4), 8_000, 19),
+        (spaces.MultiDiscrete([3, 2]), 8_000, 19),
+        (spaces.MultiBinary(3), 8_000, 19),
+        (spaces.Box(-1, 1, (2,)), 24_000, 17),
+    ],
+    ids=["categorical", "multi-categorical", "bernoulli", "gaussian"],
+)
+def test_every_distribution_learns_to_echo(space, steps, at_least):
+    summary = corral.train(
+        lambda: Echo(space), timesteps=steps, n_envs=8, n_steps=32, batch_size=64, learning_rate=3e-3, gamma=0.5, **QUICK
+    ).summary
+    assert summary.eval_reward >= at_least
+
+
+def test_a_masked_maze_is_solved():
+    summary = corral.train("toy-maze", timesteps=30_000, n_envs=8, n_steps=64, batch_size=128, learning_rate=1e-3, **QUICK).summary
+    assert summary.eval_reward > 0.85
+
+
+def test_cartpole_is_learned():
+    summary = corral.train(
+        "CartPole-v1", timesteps=40_000, n_envs=8, n_steps=32, batch_size=256, n_epochs=20, gae_lambda=0.8, gamma=0.98, learning_rate=1e-3, **QUICK
+    ).summary
+    assert summary.eval_reward > 450
+
+
+class Endless(gym.Env):
+    """Always reward 1; cut off after 5 steps, or ended there."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (1,)), spaces.Discrete(2)
+
+    def __init__(self, ends):
+        self.ends = ends
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.count += 1
+        over = self.count == 5
+        return np.zeros(1, np.float32), 1.0, over and self.ends, over and not self.ends, {}
+
+
+@pytest.mark.parametrize(("ends", "value"), [(False, 10.0), (True, None)])
+def test_being_cut_off_is_not_an_end(ends, value):
+    """The observation never changes, so a cut-off costs nothing: the value is 1 / (1 - gamma). An end costs a lot."""
+    run = corral.train(
+        lambda: Endless(ends), timesteps=40_000, n_envs=8, n_steps=40, batch_size=64, learning_rate=3e-3, gamma=0.9, **{**QUICK, "eval_freq": 0}
+    ).run_dir
+    with torch.no_grad():
+        found = float(corral.load(run).actor.values({"": np.zeros((1, 1), np.float32)})[0])
+    assert found == pytest.approx(10.0, abs=0.7) if value else found < 4.5
+
+
+def test_normalisation_makes_wild_scales_learnable():
+    class Wild(Echo):
+        def __init__(self):
+            super().__init__(spaces.Discrete(2))
+            self.observation_space = spaces.Box(-np.inf, np.inf, (2,))
+
+        def reset(self, *, seed=None, options=None):
+            self.target = 0
+            gym.Env.reset(self, seed=seed)
+            self.count = 0
+            return self._observe(), {}
+
+        def _observe(self):
+            self.target = int(self.np_random.integers(2))
+            return np.array([5000 + self.target * 30, self.np_random.normal() * 1e-3], np.float32)
+
+        def step(self, action):
+            reward = 400.0 * (action == self.target)
+            self.count += 1
+            return self._observe(), reward, False, self.count >= 20, {}
+
+    summary = corral.train(
+        Wild, timesteps=16_000, n_envs=8, n_steps=32, batch_size=64, learning_rate=3e-3, gamma=0.5, normalize_obs=True, normalize_reward=True, **QUICK
+    ).summary
+    assert summary.eval_reward > 0.95 * 400 * 20

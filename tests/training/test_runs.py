@@ -1,0 +1,299 @@
+"""Whole runs through the Python API: files, budgets, callbacks, resume, loading."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import corral
+from corral.core.errors import CheckpointError, EnvFault, RunInUse, UsageError
+from corral.core.metrics import describe
+from corral.monitor.writers import read_metrics
+from corral.policy.policy import n_action_params
+from corral.training.checkpoint import list_checkpoints
+from tests.envs import Broken, Counter, Reporter
+
+SMALL = {"n_envs": 2, "n_steps": 32, "batch_size": 32, "n_epochs": 1, "quiet": True, "seed": 1}
+
+
+def train(env="CartPole-v1", **settings):
+    return corral.train(env, **{**SMALL, "timesteps": 256, "output_dir": "run", **settings})
+
+
+def test_a_run_directory_has_all_it_should(tmp_path):
+    result = train(eval_freq=128, eval_episodes=2, checkpoint_freq=64, keep_checkpoints=2)
+    run = result.run_dir
+    names = {p.name for p in run.iterdir()}
+    assert names == {"config.yaml", "metrics.jsonl", "progress.csv", "tensorboard", "checkpoints", "best", "summary.json"}
+    assert [int(p.name[5:]) for p in list_checkpoints(run / "checkpoints")] == [192, 256]
+    assert len(list_checkpoints(run / "best")) == 1
+    rows = read_metrics(run / "metrics.jsonl")
+    assert [row["time/total_timesteps"] for row in rows] == [64, 128, 192, 256]
+    assert ["eval/mean_reward" in row for row in rows] == [False, True, False, True]
+    assert len(list(csv.DictReader((run / "progress.csv").open()))) == 4
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["steps"] == 256 and summary["exit_reason"] == "timesteps" and summary["backend"] == "serial"
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["seed"] == 1 and config["backend"] == "serial" and config["env"] == "CartPole-v1"
+
+
+def test_every_metric_is_explained():
+    rows = read_metrics(train("Pendulum-v1", eval_freq=128, eval_episodes=1).run_dir / "metrics.jsonl")
+    assert not [name for row in rows for name in row if describe(name) is None]
+
+
+def test_runs_get_names_of_their_own():
+    runs = {corral.train("CartPole-v1", **SMALL, timesteps=64, eval_freq=0).run_dir for _ in range(2)}
+    assert len(runs) == 2 and all(run.parent == Path("runs") and run.name.startswith("CartPole-v1-") for run in runs)
+
+
+@pytest.mark.parametrize(
+    ("budget", "reason", "check"),
+    [
+        ({"timesteps": 100}, "timesteps", lambda s: s.steps == 128),
+        ({"num_episodes": 7}, "num_episodes", lambda s: 7 <= s.episodes < 30),
+        ({"duration": 0.2 / 3600}, "duration", lambda s: 0.2 <= s.seconds < 5),
+        ({"timesteps": 10**9, "num_episodes": 5}, "num_episodes", lambda s: s.episodes >= 5),
+    ],
+)
+def test_whichever_budget_is_reached_first_ends_the_run(budget, reason, check):
+    settings = {**SMALL, "eval_freq": 0, **budget}
+    summary = corral.train("CartPole-v1", **settings).summary
+    assert summary.exit_reason == reason and check(summary), summary
+
+
+def test_a_callback_sees_logs_and_stops():
+    seen = []
+
+    def callback(state):
+        seen.append((state.iteration, state.timesteps, state.metrics["time/fps"] > 0))
+        state.log("mine/number", state.iteration * 10)
+        if state.iteration == 3:
+            state.stop("enough")
+
+    result = train(callback=callback, timesteps=10_000, eval_freq=0)
+    assert seen == [(1, 64, True), (2, 128, True), (3, 192, True)]
+    assert result.summary.exit_reason == "enough" and result.summary.steps == 192
+    assert [row["mine/number"] for row in read_metrics(result.run_dir / "metrics.jsonl")] == [10, 20, 30]
+    assert [int(p.name[5:]) for p in list_checkpoints(result.run_dir / "checkpoints")] == [192]
+
+
+def test_numbers_in_infos_become_metrics():
+    rows = read_metrics(train(lambda: Reporter(length=4)).run_dir / "metrics.jsonl")
+    assert rows[0]["info/height"] == pytest.approx(5.0) and rows[0]["info/odd"] == 1.0 and "info/name" not in rows[0]
+
+
+def test_the_learning_rate_falls_in_a_line():
+    rows = read_metrics(train(learning_rate=1e-3, learning_rate_end=2e-4, eval_freq=0).run_dir / "metrics.jsonl")
+    assert [row["train/learning_rate"] for row in rows] == pytest.approx([8e-4, 6e-4, 4e-4, 2e-4])
+
+
+class Tiny(torch.nn.Module):
+    def __init__(self, observation_space, action_space):
+        super().__init__()
+        self.body = torch.nn.Linear(observation_space.shape[0], n_action_params(action_space) + 1)
+
+    def forward(self, observations):
+        out = self.body(observations)
+        return out[:, :-1], out[:, -1]
+
+
+def test_a_network_of_ones_own_trains_resumes_and_loads():
+    run = train(policy=Tiny, eval_freq=0).run_dir
+    with pytest.raises(UsageError, match=r"corral.resume\(run, policy=...\)"):
+        corral.resume(run, timesteps=512, quiet=True)
+    assert corral.resume(run, timesteps=512, policy=Tiny, quiet=True).summary.steps == 512
+    with pytest.raises(UsageError, match=r"load\(run, policy=...\)"):
+        corral.load(run)
+    assert corral.load(run, policy=Tiny).predict(np.zeros(4, np.float32)).action in (0, 1)
+    named = train(policy="tests.training.test_runs:Tiny", output_dir="named", eval_freq=0)
+    assert named.summary.steps == 256
+
+
+# ---- resume ----------------------------------------------------------------------------------------------------
+
+
+def test_resume_goes_on_where_the_run_was():
+    run = train(eval_freq=0, normalize_obs=True, normalize_reward=True).run_dir
+    result = corral.resume(run, timesteps=400, num_workers=2, quiet=True)
+    assert result.summary.steps == 448 and result.summary.backend == "process"
+    steps = [row["time/total_timesteps"] for row in read_metrics(run / "metrics.jsonl")]
+    assert steps == [64, 128, 192, 256, 320, 384, 448]
+    updates = [row["train/n_updates"] for row in read_metrics(run / "metrics.jsonl")]
+    assert np.diff(updates).tolist() == [2] * 6
+    assert yaml.safe_load((run / "config.yaml").read_text())["timesteps"] == 400
+
+
+def test_resuming_a_finished_run_does_nothing():
+    run = train(eval_freq=0).run_dir
+    before = (run / "metrics.jsonl").read_text()
+    assert corral.resume(run, quiet=True).summary.steps == 256
+    assert (run / "metrics.jsonl").read_text() == before
+
+
+def test_resume_uses_an_older_checkpoint_if_the_newest_is_damaged(capsys):
+    run = train(eval_freq=0, checkpoint_freq=64).run_dir
+    (list_checkpoints(run / "checkpoints")[-1] / "policy.safetensors").write_bytes(b"gone")
+    result = corral.resume(run, timesteps=256)
+    assert "WARNING" in capsys.readouterr().out and result.summary.steps == 256
+    assert [row["time/total_timesteps"] for row in read_metrics(run / "metrics.jsonl")] == [64, 128, 192, 256]
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "complaint"),
+    [
+        ({"n_envs": 4}, UsageError, "n_envs belongs to the run"),
+        ({"gamma": 0.9}, UsageError, "gamma belongs to the run"),
+        ({"env": "Acrobot-v1"}, UsageError, "is not what the run was made with: 'CartPole-v1'"),
+    ],
+)
+def test_resume_refuses_what_would_be_another_run(settings, error, complaint):
+    run = train(eval_freq=0, timesteps=64).run_dir
+    with pytest.raises(error, match=complaint):
+        corral.resume(run, quiet=True, **settings)
+
+
+def test_code_named_by_a_run_is_not_imported_until_it_is_repeated(tmp_path):
+    (tmp_path / "game.py").write_text("from tests.envs import Counter\nmake = Counter\n")
+    run = train("game.py:make", eval_freq=0, timesteps=64).run_dir
+    with pytest.raises(UsageError, match=r"corral resume run --env game.py:make"):
+        corral.resume(run, quiet=True)
+    assert corral.resume(run, env="game.py:make", timesteps=128, quiet=True).summary.steps == 128
+    corral.load(run)  # needs no env at all
+
+
+def test_a_run_on_a_callable_is_resumed_with_it():
+    def make():
+        return Counter(7)
+
+    run = train(make, eval_freq=0, timesteps=64).run_dir
+    with pytest.raises(UsageError, match=r"corral.resume\(run, env=...\)"):
+        corral.resume(run, quiet=True)
+    assert corral.resume(run, env=make, timesteps=128, quiet=True).summary.steps == 128
+
+
+def test_a_directory_has_one_writer(tmp_path):
+    run = train(eval_freq=0, timesteps=64).run_dir
+    from corral.training.run_directory import RunDirectory
+
+    holder = RunDirectory(run)
+    holder.lock()
+    with pytest.raises(RunInUse, match=f"in use by process {os.getpid()}"):
+        corral.resume(run, quiet=True)
+    holder.unlock()
+    (run / ".lock").write_text("99999999")  # left by a process that is gone
+    corral.resume(run, quiet=True)
+    with pytest.raises(UsageError, match="already holds a run"):
+        train()
+
+
+def test_a_run_without_checkpoints_says_so(tmp_path):
+    run = train(eval_freq=0, timesteps=64).run_dir
+    import shutil
+
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(CheckpointError, match="no checkpoint to go on from"):
+        corral.resume(run, quiet=True)
+    with pytest.raises(UsageError, match="not a run directory"):
+        corral.resume(tmp_path / "nothing", quiet=True)
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------
+
+
+def test_a_fault_at_start_writes_nothing(tmp_path):
+    for how, at in (("constructor", 1), ("raise", 0)):
+        with pytest.raises(EnvFault):
+            corral.train(lambda how=how, at=at: Broken(how, at), **SMALL)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fault_in_training_loses_nothing():
+    class Late(Counter):
+        total = 0
+
+        def step(self, action):
+            self.total += 1
+            if self.total == 150:
+                raise ValueError("the dragon won")
+            return super().step(action)
+
+    with pytest.raises(EnvFault, match="the dragon won"):
+        train(Late, timesteps=10_000, backend="serial", eval_freq=0)
+    assert json.loads(Path("run/summary.json").read_text())["exit_reason"] == "failed: EnvFault"
+    assert [int(p.name[5:]) for p in list_checkpoints(Path("run/checkpoints"))] == [256]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_a_signal_leaves_one_complete_checkpoint(tmp_path, number, code, backend):
+    command = [sys.executable, "-m", "corral", "train", "CartPole-v1", "--backend", backend, "--timesteps", "100000000", "--n-steps", "64"]
+    child = subprocess.Popen([*command, "--output-dir", "run", "--eval-freq", "0", "--n-epochs", "2"], stdout=subprocess.DEVNULL)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    _wait(lambda: metrics.exists() and metrics.read_text().count("\n") >= 3)
+    child.send_signal(number)
+    started = time.monotonic()
+    assert child.wait(timeout=30) == code
+    assert time.monotonic() - started < 10
+    rows = read_metrics(metrics)
+    assert [int(p.name[5:]) for p in list_checkpoints(tmp_path / "run" / "checkpoints")] == [rows[-1]["time/total_timesteps"]]
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["exit_reason"] == signal.Signals(number).name
+    resumed = corral.resume("run", timesteps=int(rows[-1]["time/total_timesteps"]) + 1, quiet=True)
+    assert resumed.summary.steps == rows[-1]["time/total_timesteps"] + 512
+
+
+def _wait(condition, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+# ---- loading ---------------------------------------------------------------------------------------------------
+
+
+def test_predict_takes_one_observation_or_many():
+    run = train(eval_freq=128, eval_episodes=1).run_dir
+    model = corral.load(run)
+    action, state = model.predict(np.zeros(4, np.float32))
+    assert action in (0, 1) and state is None
+    batch, _ = model.predict(np.zeros((5, 4), np.float32))
+    assert batch.shape == (5,)
+    samples = {int(model.predict(np.zeros(4), deterministic=False).action) for _ in range(50)}
+    assert samples == {0, 1}
+    with pytest.raises(ValueError, match=r"shape \(3,\), expected \(4,\)"):
+        model.predict(np.zeros(3))
+    assert model.observation_space == gym.make("CartPole-v1").observation_space
+    assert corral.load(run, checkpoint="latest").timesteps == 256
+
+
+def test_predict_obeys_masks_and_nested_spaces():
+    maze = corral.load(train("toy-maze", output_dir="maze").run_dir)
+    env = corral.make_env("toy-maze")
+    observation, _ = env.reset(seed=0)
+    for _ in range(20):
+        action = maze.predict(observation, action_masks=env.unwrapped.action_masks(), deterministic=False).action
+        observation, _, done, cut, _ = env.step(action)  # raises if it was masked
+        if done or cut:
+            break
+    everything = corral.load(train("toy-everything", output_dir="everything").run_dir)
+    env = corral.make_env("toy-everything")
+    observation, _ = env.reset(seed=0)
+    assert env.action_space.contains(everything.predict(observation).action)
+
+
+def test_a_loaded_policy_normalises_as_it_learned():
+    run = train("Pendulum-v1", normalize_obs=True, eval_freq=0).run_dir
+    model = corral.load(run)
+    normalizer = model.policy.normalizer
+    assert not torch.equal(normalizer.get_buffer("mean_0"), torch.zeros(3))
