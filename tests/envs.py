@@ -82,6 +82,10 @@ class Broken(Counter):
                 return (observation * np.nan, *rest)
             case "inf_reward":
                 return (observation, np.inf, *rest[1:])
+            case "huge_reward":
+                return (observation, 1e39, *rest[1:])
+            case "flags":
+                return (observation, rest[0], np.zeros(2, bool), *rest[2:])
             case "none_reward":
                 return (observation, None, *rest[1:])
             case "shape":

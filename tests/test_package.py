@@ -13,7 +13,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_importing_corral_loads_nothing_heavy():
-    code = "import sys, corral; print([m for m in ('torch', 'ray', 'gymnasium', 'numpy', 'pydantic') if m in sys.modules])"
+    code = (
+        "import sys, corral; print([m for m in ('torch', 'ray', 'gymnasium', 'numpy', 'pydantic') if m in sys.modules])"
+    )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
@@ -38,5 +40,7 @@ def test_every_metric_is_in_the_docs():
 
 
 def test_no_file_is_much_over_four_hundred_lines():
-    long = {p.name: n for p in (ROOT / "src").rglob("*.py") if (n := len(p.read_text(encoding="utf-8").splitlines())) > 420}
+    long = {
+        p.name: n for p in (ROOT / "src").rglob("*.py") if (n := len(p.read_text(encoding="utf-8").splitlines())) > 420
+    }
     assert not long

@@ -9,7 +9,20 @@ import pytest
 
 from corral.cli.main import main
 
-SMALL = ["--n-envs", "2", "--n-steps", "32", "--batch-size", "32", "--n-epochs", "1", "--timesteps", "128", "--seed", "1"]
+SMALL = [
+    "--n-envs",
+    "2",
+    "--n-steps",
+    "32",
+    "--batch-size",
+    "32",
+    "--n-epochs",
+    "1",
+    "--timesteps",
+    "128",
+    "--seed",
+    "1",
+]
 
 
 def corral(*words):
@@ -33,7 +46,10 @@ def corral(*words):
         (["train", "CartPole-v1", "--batch-size", "100"], "does not divide the rollout"),
         (["train", "CartPole-v1", "--device", "cuda"], "CUDA devices; use --device cpu"),
         (["train", "CartPole-v1", "--config", "none.yaml"], "cannot read config 'none.yaml'"),
-        (["train", "CartPole-v1", "--config", "typo.yaml"], "unknown key 'n_env' in 'typo.yaml' (did you mean 'n_envs'?)"),
+        (
+            ["train", "CartPole-v1", "--config", "typo.yaml"],
+            "unknown key 'n_env' in 'typo.yaml' (did you mean 'n_envs'?)",
+        ),
         (["train", "CartPole-v1", "--env-kwargs", "speed=3"], "unexpected keyword argument 'speed'"),
         (["train", "CartPole-v1", "--policy", "nowhere:net"], "no module named 'nowhere'"),
         (["eval", "nothing"], "not a run directory"),
@@ -69,8 +85,15 @@ def test_train_eval_play_resume_list(tmp_path, capsys):
 
 
 def test_flags_override_the_file(capsys):
-    Path("c.yaml").write_text("env: CartPole-v1\nparallel: {n_envs: 4}\ntraining: {n_steps: 16, batch_size: 16, n_epochs: 1}\n")
-    assert corral("train", "--config", "c.yaml", "--timesteps", "40", "--n-envs", "2", "--output-dir", "r", "--eval-freq", "0") == 0
+    Path("c.yaml").write_text(
+        "env: CartPole-v1\nparallel: {n_envs: 4}\ntraining: {n_steps: 16, batch_size: 16, n_epochs: 1}\n"
+    )
+    assert (
+        corral(
+            "train", "--config", "c.yaml", "--timesteps", "40", "--n-envs", "2", "--output-dir", "r", "--eval-freq", "0"
+        )
+        == 0
+    )
     assert json.loads(Path("r/summary.json").read_text())["steps"] == 64
 
 
@@ -107,8 +130,23 @@ def test_an_env_that_raises_ends_with_its_own_traceback(tmp_path):
         "            raise ValueError('the dragon won')\n"
         "        return super().step(action)\n"
     )
-    command = [sys.executable, "-m", "corral", "train", "game.py:Game", *SMALL, "--timesteps", "9999", "--num-workers", "2", "--output-dir", "r"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env={"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin"})
+    command = [
+        sys.executable,
+        "-m",
+        "corral",
+        "train",
+        "game.py:Game",
+        *SMALL,
+        "--timesteps",
+        "9999",
+        "--num-workers",
+        "2",
+        "--output-dir",
+        "r",
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=100, env={"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin"}
+    )
     assert done.returncode == 1, done.stderr
     assert done.stderr.count("Traceback (most recent call last)") == 1
     assert "ValueError: the dragon won" in done.stderr and "game.py" in done.stderr

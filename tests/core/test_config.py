@@ -13,7 +13,14 @@ def parse(**values):
 def test_defaults_are_stable_baselines3s():
     c = parse()
     assert (c.n_steps, c.batch_size, c.n_epochs, c.learning_rate) == (2048, 64, 10, 3e-4)
-    assert (c.gamma, c.gae_lambda, c.clip_range, c.ent_coef, c.vf_coef, c.max_grad_norm) == (0.99, 0.95, 0.2, 0, 0.5, 0.5)
+    assert (c.gamma, c.gae_lambda, c.clip_range, c.ent_coef, c.vf_coef, c.max_grad_norm) == (
+        0.99,
+        0.95,
+        0.2,
+        0,
+        0.5,
+        0.5,
+    )
     assert c.n_envs == 8 and c.timesteps == 100_000
 
 
@@ -38,6 +45,12 @@ def test_defaults_are_stable_baselines3s():
         ({"net_arch": {"pi": [64], "q": [1]}}, "net_arch"),
         ({"env_kwargs": ["level"]}, "not of the form key=value"),
         ({"seed": -1}, "seed -1"),
+        ({"n_envs": True}, "n_envs True: should be a number"),
+        ({"timesteps": "1.5e0"}, "timesteps '1.5e0'"),
+        ({"num_envs_per_worker": 16}, "more than n_envs 8"),
+        ({"num_workers": 4096, "num_envs_per_worker": 65536}, "at most 65536"),
+        ({"policy": "m:f", "net_arch": [32]}, "net_arch shapes the built-in network"),
+        ({"backend": "serial", "parallel_start_method": "spawn"}, "is for workers"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(values, complaint):
@@ -52,7 +65,10 @@ def test_given_one_budget_the_others_have_no_default():
 
 
 def test_workers_and_envs_follow_from_each_other():
-    assert (parse(num_workers=4, num_envs_per_worker=8).n_envs, parse(n_envs=12, num_envs_per_worker=4).num_workers) == (32, 3)
+    assert (
+        parse(num_workers=4, num_envs_per_worker=8).n_envs,
+        parse(n_envs=12, num_envs_per_worker=4).num_workers,
+    ) == (32, 3)
     uneven = parse(n_envs=10, num_envs_per_worker=4)
     assert (uneven.n_envs, uneven.num_workers) == (10, 3)
 
@@ -119,6 +135,7 @@ def test_sections_are_dissolved_and_numbers_in_any_spelling_accepted(tmp_path):
         ("a: [1", "line 1|line 2"),
         ("- 1", "key: value"),
         ("!!python/object/apply:os.system ['touch owned']", "could not determine a constructor"),
+        ("n_steps: 1\nn_steps: 2", "'n_steps' is set twice"),
         ("n_steps: 1\ntraining:\n  n_steps: 2", "sets 'n_steps' twice"),
     ],
 )
@@ -132,3 +149,12 @@ def test_bad_files_are_refused_and_never_run(tmp_path, text, complaint):
 
 def test_every_setting_is_explained():
     assert all(field.description for field in TrainConfig.model_fields.values())
+
+
+def test_large_numbers_may_be_written_short_and_headings_left_empty(tmp_path):
+    assert parse(timesteps="1e6").timesteps == 1_000_000
+    (tmp_path / "c.yaml").write_text("training:\n")
+    assert load_yaml(tmp_path / "c.yaml") == {}
+    (tmp_path / "c.yaml").write_bytes(b"n_envs: 3 # \xff")
+    with pytest.raises(UsageError, match="not UTF-8"):
+        load_yaml(tmp_path / "c.yaml")

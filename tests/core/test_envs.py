@@ -41,6 +41,18 @@ def test_ids_registered_in_this_process_reach_others():
     assert factory().unwrapped.length == 2
 
 
+def test_a_callable_is_used_as_it_is_in_its_own_process():
+    made = []
+    factory = resolve_env(lambda: (made.append(1), Counter(len(made)))[1])
+    assert [factory().length, factory().length] == [1, 2]
+
+
+def test_a_file_that_cannot_be_imported_is_a_wrong_setup_with_its_traceback(tmp_path):
+    (tmp_path / "broken.py").write_text("import nonsense_module\n")
+    with pytest.raises(UsageError, match=r"importing broken.py failed: ModuleNotFoundError[\s\S]*line 1"):
+        resolve_env("broken.py:make")
+
+
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [

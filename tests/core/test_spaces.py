@@ -93,6 +93,16 @@ def test_what_can_be_held_is_taken(space, value):
     assert np.array_equal(arrays[""][0], value)
 
 
+def test_the_order_of_a_dict_survives_as_plain_data():
+    space = spaces.Dict([("z", spaces.Discrete(2)), ("a", spaces.Discrete(3))])
+    assert Layout(space_from_data(space_to_data(space))).paths == Layout(space).paths == ("z", "a")
+
+
+def test_entries_that_would_share_an_array_are_refused():
+    with pytest.raises(UsageError, match="same path"):
+        Layout(spaces.Dict({"a/b": spaces.Discrete(2), "a": spaces.Dict(b=spaces.Discrete(2))}))
+
+
 def test_unsupported_spaces_are_named_with_their_path():
     with pytest.raises(UsageError, match=r"observation space has Text.* at 'a/0'"):
         Layout(spaces.Dict(a=spaces.Tuple([spaces.Text(5)])))

@@ -14,8 +14,17 @@ def test_healthy_envs_pass(env):
     found = findings(env)
     assert {f.level for f in found.values()} == {"pass"}, found
     assert set(found) == {
-        "factory pickles", "a fresh process can make and reset it", "returned data fits the spaces", "action masks", "episodes end",
-        "scale of the numbers", "speed of a step", "same seed, same episode", "other seed, other episode", "memory", "open files",
+        "factory pickles",
+        "a fresh process can make and reset it",
+        "returned data fits the spaces",
+        "action masks",
+        "episodes end",
+        "scale of the numbers",
+        "speed of a step",
+        "same seed, same episode",
+        "other seed, other episode",
+        "memory",
+        "open files",
     }
 
 

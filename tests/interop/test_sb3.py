@@ -39,7 +39,15 @@ def cartpole():
     return gym.make("CartPole-v1")
 
 
-@pytest.mark.parametrize("env", [cartpole, lambda: gym.make("Pendulum-v1"), Reporter, lambda: Spaces(spaces.Dict(a=spaces.Box(-1, 1, (2,)), b=spaces.Discrete(3)), spaces.MultiDiscrete([2, 3]))])
+@pytest.mark.parametrize(
+    "env",
+    [
+        cartpole,
+        lambda: gym.make("Pendulum-v1"),
+        Reporter,
+        lambda: Spaces(spaces.Dict(a=spaces.Box(-1, 1, (2,)), b=spaces.Discrete(3)), spaces.MultiDiscrete([2, 3])),
+    ],
+)
 def test_steps_are_dummy_vec_envs(make, env):
     ours, theirs = make(env), DummyVecEnv([env] * 3)
     ours.seed(5)
@@ -50,7 +58,11 @@ def test_steps_are_dummy_vec_envs(make, env):
     for _ in range(60):
         actions = np.stack([theirs.action_space.sample() for _ in range(3)])
         (obs, rewards, dones, infos), expected = ours.step(actions), theirs.step(actions)
-        assert repr(_plain(obs)) == repr(_plain(expected[0])) and np.array_equal(rewards, expected[1]) and np.array_equal(dones, expected[2])
+        assert (
+            repr(_plain(obs)) == repr(_plain(expected[0]))
+            and np.array_equal(rewards, expected[1])
+            and np.array_equal(dones, expected[2])
+        )
         assert rewards.dtype == expected[1].dtype and dones.dtype == expected[2].dtype
         for info, other in zip(infos, expected[3], strict=True):
             info.pop("episode", None)
@@ -96,6 +108,41 @@ def test_masks_come_from_shared_memory(make):
         masks = get_action_masks(env)
         assert np.array_equal(masks, np.eye(4, dtype=bool)[obs])
         obs, *_ = env.step(obs)
+
+
+def test_masks_in_infos_are_masks_too(make):
+    env = make("Taxi-v4", 2)
+    assert is_masking_supported(env)
+    model = MaskablePPO("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu")
+    model.learn(32)
+
+
+def test_an_env_that_keeps_its_info_is_left_alone(make):
+    class Keeps(Counter):
+        kept = {"x": 1}  # noqa: RUF012
+
+        def step(self, action):
+            return *super().step(action)[:4], self.kept
+
+    env = make(lambda: Keeps(length=2), 2)
+    env.reset()
+    infos = [env.step(np.zeros(2, int))[3][0] for _ in range(4)]
+    assert ["episode" in info for info in infos] == [False, True, False, True]
+
+
+def test_options_and_indices_are_sb3s(make):
+    class Options(Counter):
+        def reset(self, *, seed=None, options=None):
+            self.given = options
+            return super().reset(seed=seed)
+
+    env = make(Options)
+    env.set_options([{"a": 1}, {}, {"b": 2}])
+    env.reset()
+    assert env.get_attr("given") == [{"a": 1}, None, {"b": 2}]
+    assert env.get_attr("given", -1) == [{"b": 2}]
+    with pytest.raises(IndexError):
+        env.get_attr("given", 3)
 
 
 def test_wrappers_and_rendering_work(make):

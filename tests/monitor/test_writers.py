@@ -48,7 +48,7 @@ def test_tensorboard_can_read_it(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     writer = TensorBoardWriter(tmp_path)
-    writer.write({STEPS: 5, "rollout/ep_rew_mean": 2.5, "bad": math.nan}, 1.0)
+    writer.write({STEPS: 5, "rollout/ep_rew_mean": 2.5, "bad": math.nan})
     writer.close()
     events = EventAccumulator(str(tmp_path))
     events.Reload()

@@ -10,7 +10,13 @@ from corral.core.seeding import action_noise
 from corral.policy import distributions
 
 MIXED = spaces.Tuple([spaces.Discrete(3), spaces.MultiBinary(2), spaces.Box(-1, 1, (2,)), spaces.MultiDiscrete([2, 4])])
-SPACES = {"discrete": spaces.Discrete(6), "multi": spaces.MultiDiscrete([3, 4]), "binary": spaces.MultiBinary(3), "box": spaces.Box(-1, 1, (3,)), "mixed": MIXED}
+SPACES = {
+    "discrete": spaces.Discrete(6),
+    "multi": spaces.MultiDiscrete([3, 4]),
+    "binary": spaces.MultiBinary(3),
+    "box": spaces.Box(-1, 1, (3,)),
+    "mixed": MIXED,
+}
 
 
 def draw(space, n=64, masked=False, seed=0):
@@ -107,5 +113,7 @@ def test_extreme_noise_still_picks_a_possible_action():
 def test_a_fully_forced_choice_has_probability_one():
     codec = ActionCodec(spaces.Discrete(3))
     masks = torch.tensor([[False, False, True]])
-    known = distributions.likelihood(codec.heads, torch.tensor([[9.0, 9.0, -9.0]]), torch.zeros(0), torch.tensor([[2]]), masks)
+    known = distributions.likelihood(
+        codec.heads, torch.tensor([[9.0, 9.0, -9.0]]), torch.zeros(0), torch.tensor([[2]]), masks
+    )
     assert known.log_probs.item() == 0 and known.entropy.item() == 0

@@ -13,11 +13,20 @@ from corral.policy.policy import Policy, n_action_params
 
 def test_observations_become_features():
     space = spaces.Dict(
-        box=spaces.Box(-1, 1, (2,)), cue=spaces.Discrete(3, start=1), dice=spaces.MultiDiscrete([2, 3]),
-        flags=spaces.MultiBinary(2), image=spaces.Box(0, 255, (1, 2), np.uint8),
+        box=spaces.Box(-1, 1, (2,)),
+        cue=spaces.Discrete(3, start=1),
+        dice=spaces.MultiDiscrete([2, 3]),
+        flags=spaces.MultiBinary(2),
+        image=spaces.Box(0, 255, (1, 2), np.uint8),
     )
     layout = Layout(space)
-    value = {"box": np.float32([0.5, -0.5]), "cue": 3, "dice": np.array([1, 0]), "flags": np.int8([1, 0]), "image": np.uint8([[255, 51]])}
+    value = {
+        "box": np.float32([0.5, -0.5]),
+        "cue": 3,
+        "dice": np.array([1, 0]),
+        "flags": np.int8([1, 0]),
+        "image": np.uint8([[255, 51]]),
+    }
     arrays = layout.allocate(1)
     layout.write(arrays, 0, value)
     features = encode(layout, {path: torch.from_numpy(leaf) for path, leaf in arrays.items()})
@@ -27,7 +36,9 @@ def test_observations_become_features():
 
 
 def test_separate_towers_and_orthogonal_start():
-    policy = Policy(spaces.Box(-1, 1, (4,)), spaces.Discrete(2), net_arch={"pi": (8,), "vf": (16, 16)}, activation_fn="relu")
+    policy = Policy(
+        spaces.Box(-1, 1, (4,)), spaces.Discrete(2), net_arch={"pi": (8,), "vf": (16, 16)}, activation_fn="relu"
+    )
     shapes = [tuple(p.shape) for p in policy.network.pi.parameters() if p.ndim == 2]
     assert shapes == [(8, 4), (2, 8)]
     assert [tuple(p.shape) for p in policy.network.vf.parameters() if p.ndim == 2] == [(16, 4), (16, 16), (1, 16)]

@@ -13,7 +13,12 @@ def example(seed, steps=12, envs=3):
     terminated = rng.random((steps, envs)) < 0.15
     truncated = (rng.random((steps, envs)) < 0.15) & ~terminated
     floats = {name: rng.normal(size=(steps, envs)).astype(np.float32) for name in ("rewards", "values", "final_values")}
-    return {**floats, "terminated": terminated, "truncated": truncated, "last_values": rng.normal(size=envs).astype(np.float32)}
+    return {
+        **floats,
+        "terminated": terminated,
+        "truncated": truncated,
+        "last_values": rng.normal(size=envs).astype(np.float32),
+    }
 
 
 def by_definition(e, gamma, lam):
@@ -69,7 +74,9 @@ def test_envs_do_not_mix():
     whole = estimate_advantages(*(e[name] for name in ARGS), 0.99, 0.95).advantages
     for n in range(3):
         alone = {name: e[name][..., n : n + 1] for name in ARGS}
-        assert np.array_equal(estimate_advantages(*(alone[name] for name in ARGS), 0.99, 0.95).advantages[:, 0], whole[:, n])
+        assert np.array_equal(
+            estimate_advantages(*(alone[name] for name in ARGS), 0.99, 0.95).advantages[:, 0], whole[:, n]
+        )
 
 
 @pytest.mark.parametrize("end", ["terminated", "truncated"])

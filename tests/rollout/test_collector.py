@@ -94,9 +94,21 @@ def test_workers_do_not_change_a_rollout(env):
         rollouts.append(c.collect(1))
         c.env.close()
     for other in rollouts[1:]:
-        for name in ("actions", "log_probs", "values", "rewards", "terminated", "truncated", "final_values", "last_values", "masks"):
+        for name in (
+            "actions",
+            "log_probs",
+            "values",
+            "rewards",
+            "terminated",
+            "truncated",
+            "final_values",
+            "last_values",
+            "masks",
+        ):
             assert np.array_equal(getattr(rollouts[0], name), getattr(other, name)), name
-        assert all(np.array_equal(rollouts[0].observations[path], other.observations[path]) for path in other.observations)
+        assert all(
+            np.array_equal(rollouts[0].observations[path], other.observations[path]) for path in other.observations
+        )
         assert rollouts[0].episodes == other.episodes
 
 

@@ -7,19 +7,36 @@ import pytest
 import torch
 
 from corral.core.errors import CheckpointError
-from corral.training.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, newest_checkpoint, prune, save_checkpoint
+from corral.training.checkpoint import (
+    Checkpoint,
+    list_checkpoints,
+    load_checkpoint,
+    newest_checkpoint,
+    prune,
+    save_checkpoint,
+    set_aside,
+)
 
 
 def checkpoint(steps=10, value=1.0):
     weights = {"w": torch.full((3, 2), value), "b": torch.arange(4.0).double()}
-    return Checkpoint(weights, {"exp_avg.w": torch.ones(3, 2)}, {"timesteps": steps, "recent": [[1.5, 2]], "third": 1 / 3})
+    return Checkpoint(
+        weights, {"exp_avg.w": torch.ones(3, 2)}, {"timesteps": steps, "recent": [[1.5, 2]], "third": 1 / 3}
+    )
 
 
 def test_what_is_saved_is_loaded(tmp_path):
     path = save_checkpoint(tmp_path, checkpoint())
     loaded = load_checkpoint(path)
-    assert {p.name for p in path.iterdir()} == {"policy.safetensors", "optimizer.safetensors", "state.json", "manifest.json"}
-    assert all(torch.equal(loaded.policy[k], v) and loaded.policy[k].dtype == v.dtype for k, v in checkpoint().policy.items())
+    assert {p.name for p in path.iterdir()} == {
+        "policy.safetensors",
+        "optimizer.safetensors",
+        "state.json",
+        "manifest.json",
+    }
+    assert all(
+        torch.equal(loaded.policy[k], v) and loaded.policy[k].dtype == v.dtype for k, v in checkpoint().policy.items()
+    )
     assert loaded.state == checkpoint().state
 
 
@@ -28,8 +45,8 @@ def test_the_newest_valid_one_wins_loudly(tmp_path):
         save_checkpoint(tmp_path, checkpoint(steps))
     newest = list_checkpoints(tmp_path)[-1]
     (newest / "policy.safetensors").write_bytes(b"x")
-    found, path, complaints = newest_checkpoint(tmp_path)
-    assert found.timesteps == 20 and path.name.endswith("20") and "is damaged" in complaints[0]
+    found = newest_checkpoint(tmp_path)
+    assert found.checkpoint.timesteps == 20 and found.path.name.endswith("20") and "is damaged" in found.complaints[0]
     assert newest_checkpoint(tmp_path / "nowhere") is None
     for path in list_checkpoints(tmp_path):
         (path / "state.json").unlink()
@@ -92,8 +109,8 @@ def test_a_failing_save_leaves_the_last_one_alone(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match="not saved .*No space left"):
         save_checkpoint(tmp_path, checkpoint(20))
     monkeypatch.undo()
-    found, _, complaints = newest_checkpoint(tmp_path)
-    assert found.timesteps == 10 and complaints == []
+    found = newest_checkpoint(tmp_path)
+    assert found.checkpoint.timesteps == 10 and found.complaints == ()
     assert [p.name for p in tmp_path.iterdir()] == ["ckpt-000000000010"]
 
 
@@ -109,3 +126,20 @@ def test_old_ones_and_left_overs_are_cleared_away(tmp_path):
     (tmp_path / ".saving-123").mkdir()
     prune(tmp_path, keep=2)
     assert [p.name for p in sorted(tmp_path.iterdir())] == ["ckpt-000000000020", "ckpt-000001000000"]
+
+
+def test_checkpoints_of_a_lost_future_are_set_aside(tmp_path):
+    for steps in (10, 20, 30):
+        save_checkpoint(tmp_path, checkpoint(steps))
+    set_aside(tmp_path, newer_than=10)
+    save_checkpoint(tmp_path, checkpoint(15))
+    prune(tmp_path, keep=1)
+    assert newest_checkpoint(tmp_path).checkpoint.timesteps == 15  # not pruned in favour of what was damaged or lost
+    assert len(list(tmp_path.glob("set-aside-*"))) == 2
+
+
+def test_saving_a_step_again_replaces_it(tmp_path):
+    save_checkpoint(tmp_path, checkpoint(10, value=1.0))
+    save_checkpoint(tmp_path, checkpoint(10, value=2.0))
+    assert float(newest_checkpoint(tmp_path).checkpoint.policy["w"][0, 0]) == 2.0
+    assert len(list(tmp_path.iterdir())) == 1

@@ -4,7 +4,16 @@ import pytest
 
 import corral
 
-SMALL = {"n_envs": 4, "n_steps": 64, "batch_size": 64, "n_epochs": 2, "timesteps": 512, "eval_freq": 0, "tensorboard": False, "quiet": True}
+SMALL = {
+    "n_envs": 4,
+    "n_steps": 64,
+    "batch_size": 64,
+    "n_epochs": 2,
+    "timesteps": 512,
+    "eval_freq": 0,
+    "tensorboard": False,
+    "quiet": True,
+}
 WAYS = {
     "serial": {"backend": "serial"},
     "again": {"backend": "serial"},

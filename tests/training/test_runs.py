@@ -16,7 +16,7 @@ import torch
 import yaml
 
 import corral
-from corral.core.errors import CheckpointError, EnvFault, RunInUse, UsageError
+from corral.core.errors import CheckpointError, CorralError, EnvFault, RunInUse, UsageError
 from corral.core.metrics import describe
 from corral.monitor.writers import read_metrics
 from corral.policy.policy import n_action_params
@@ -34,7 +34,15 @@ def test_a_run_directory_has_all_it_should(tmp_path):
     result = train(eval_freq=128, eval_episodes=2, checkpoint_freq=64, keep_checkpoints=2)
     run = result.run_dir
     names = {p.name for p in run.iterdir()}
-    assert names == {"config.yaml", "metrics.jsonl", "progress.csv", "tensorboard", "checkpoints", "best", "summary.json"}
+    assert names - {".lock"} == {
+        "config.yaml",
+        "metrics.jsonl",
+        "progress.csv",
+        "tensorboard",
+        "checkpoints",
+        "best",
+        "summary.json",
+    }
     assert [int(p.name[5:]) for p in list_checkpoints(run / "checkpoints")] == [192, 256]
     assert len(list_checkpoints(run / "best")) == 1
     rows = read_metrics(run / "metrics.jsonl")
@@ -144,8 +152,8 @@ def test_resuming_a_finished_run_does_nothing():
 def test_resume_uses_an_older_checkpoint_if_the_newest_is_damaged(capsys):
     run = train(eval_freq=0, checkpoint_freq=64).run_dir
     (list_checkpoints(run / "checkpoints")[-1] / "policy.safetensors").write_bytes(b"gone")
-    result = corral.resume(run, timesteps=256)
-    assert "WARNING" in capsys.readouterr().out and result.summary.steps == 256
+    result = corral.resume(run, timesteps=256, quiet=True)
+    assert "WARNING" in capsys.readouterr().err and result.summary.steps == 256
     assert [row["time/total_timesteps"] for row in read_metrics(run / "metrics.jsonl")] == [64, 128, 192, 256]
 
 
@@ -154,7 +162,7 @@ def test_resume_uses_an_older_checkpoint_if_the_newest_is_damaged(capsys):
     [
         ({"n_envs": 4}, UsageError, "n_envs belongs to the run"),
         ({"gamma": 0.9}, UsageError, "gamma belongs to the run"),
-        ({"env": "Acrobot-v1"}, UsageError, "is not what the run was made with: 'CartPole-v1'"),
+        ({"env": "Acrobot-v1"}, UsageError, "is not what the run was made with: CartPole-v1"),
     ],
 )
 def test_resume_refuses_what_would_be_another_run(settings, error, complaint):
@@ -166,7 +174,7 @@ def test_resume_refuses_what_would_be_another_run(settings, error, complaint):
 def test_code_named_by_a_run_is_not_imported_until_it_is_repeated(tmp_path):
     (tmp_path / "game.py").write_text("from tests.envs import Counter\nmake = Counter\n")
     run = train("game.py:make", eval_freq=0, timesteps=64).run_dir
-    with pytest.raises(UsageError, match=r"corral resume run --env game.py:make"):
+    with pytest.raises(UsageError, match=r"repeat it: corral resume run --env game.py:make"):
         corral.resume(run, quiet=True)
     assert corral.resume(run, env="game.py:make", timesteps=128, quiet=True).summary.steps == 128
     corral.load(run)  # needs no env at all
@@ -218,6 +226,90 @@ def test_a_fault_at_start_writes_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_never_began_leaves_nothing(tmp_path):
+    """A fault in the very first step, and a network that does not fit."""
+
+    class Wrong(torch.nn.Module):
+        def forward(self, observations):
+            return torch.zeros(len(observations), 3), torch.zeros(len(observations))
+
+    for backend in ("serial", "process"):
+        with pytest.raises(EnvFault) as caught:
+            train(lambda: Broken("raise", 1), backend=backend)
+        assert caught.value.exit_code == 2
+    with pytest.raises(UsageError, match="expected"):
+        train(policy=lambda observation_space, action_space: Wrong())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"env": "FrozenLake-v1", "normalize_obs": True}, "normalize_obs scales float observations"),
+        ({"log_std_init": -1}, "log_std_init is for continuous actions"),
+        ({"n_steps": 2**42, "batch_size": 2**43}, "does not fit"),
+        ({"env_kwargs": {"x": np.float32(1)}}, "env_kwargs .*a config holds numbers, text and lists"),
+        ({"output_dir": "/proc/nothing/here"}, "cannot be used"),
+    ],
+)
+def test_settings_that_cannot_be_honoured_are_refused(tmp_path, settings, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        train(**settings)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_that_blow_up_stop_the_run_with_the_last_good_ones_saved():
+    with pytest.raises(CorralError, match="not finite"):
+        train(learning_rate=3e38, eval_freq=0)
+    run = Path("run")
+    assert all(np.isfinite(p.detach().numpy()).all() for p in corral.load(run).policy.parameters())
+
+
+def test_a_network_that_draws_numbers_is_deterministic_too():
+    def make(observation_space, action_space):
+        return torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Dropout(0.5), _Split(16))
+
+    hashes = {train(policy=make, output_dir=f"run{i}", eval_freq=0).summary.weights_sha256 for i in range(2)}
+    assert len(hashes) == 1
+    model = corral.load("run0", policy=make)
+    assert len({float(model.actor.values({"": np.ones((1, 4), np.float32)})[0]) for _ in range(5)}) == 1
+
+
+class _Split(torch.nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.out = torch.nn.Linear(size, 3)
+
+    def forward(self, features):
+        out = self.out(features)
+        return out[:, :2], out[:, 2]
+
+
+def test_nobody_reading_the_output_does_not_stop_a_run(tmp_path):
+    command = f"{sys.executable} -m corral train CartPole-v1 --n-steps 32 --n-epochs 1 --timesteps 2048 --output-dir run | head -1"
+    subprocess.run(command, shell=True, timeout=60, check=True, capture_output=True)
+    _wait(lambda: (tmp_path / "run" / "summary.json").exists())
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 2048
+
+
+def test_threads_of_number_libraries_do_not_change_results():
+    """Products large enough to be split over threads: serial and process must still agree to the last bit."""
+
+    class Blas(Counter):
+        def step(self, action):
+            matrix = np.random.default_rng(self.step_count).random((300, 300))
+            outcome = super().step(action)
+            return outcome[0], float(np.linalg.solve(matrix, matrix[0]).sum() % 1), *outcome[2:]
+
+    hashes = {
+        train(Blas, output_dir=f"r{i}", timesteps=64, eval_freq=0, **way).summary.weights_sha256
+        for i, way in enumerate(
+            ({"backend": "serial"}, {"num_workers": 2}, {"num_workers": 2, "parallel_start_method": "fork"})
+        )
+    }
+    assert len(hashes) == 1
+
+
 def test_a_fault_in_training_loses_nothing():
     class Late(Counter):
         total = 0
@@ -237,8 +329,22 @@ def test_a_fault_in_training_loses_nothing():
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("backend", ["serial", "process"])
 def test_a_signal_leaves_one_complete_checkpoint(tmp_path, number, code, backend):
-    command = [sys.executable, "-m", "corral", "train", "CartPole-v1", "--backend", backend, "--timesteps", "100000000", "--n-steps", "64"]
-    child = subprocess.Popen([*command, "--output-dir", "run", "--eval-freq", "0", "--n-epochs", "2"], stdout=subprocess.DEVNULL)
+    command = [
+        sys.executable,
+        "-m",
+        "corral",
+        "train",
+        "CartPole-v1",
+        "--backend",
+        backend,
+        "--timesteps",
+        "100000000",
+        "--n-steps",
+        "64",
+    ]
+    child = subprocess.Popen(
+        [*command, "--output-dir", "run", "--eval-freq", "0", "--n-epochs", "2"], stdout=subprocess.DEVNULL
+    )
     metrics = tmp_path / "run" / "metrics.jsonl"
     _wait(lambda: metrics.exists() and metrics.read_text().count("\n") >= 3)
     child.send_signal(number)
@@ -246,7 +352,9 @@ def test_a_signal_leaves_one_complete_checkpoint(tmp_path, number, code, backend
     assert child.wait(timeout=30) == code
     assert time.monotonic() - started < 10
     rows = read_metrics(metrics)
-    assert [int(p.name[5:]) for p in list_checkpoints(tmp_path / "run" / "checkpoints")] == [rows[-1]["time/total_timesteps"]]
+    assert [int(p.name[5:]) for p in list_checkpoints(tmp_path / "run" / "checkpoints")] == [
+        rows[-1]["time/total_timesteps"]
+    ]
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["exit_reason"] == signal.Signals(number).name
     resumed = corral.resume("run", timesteps=int(rows[-1]["time/total_timesteps"]) + 1, quiet=True)
     assert resumed.summary.steps == rows[-1]["time/total_timesteps"] + 512

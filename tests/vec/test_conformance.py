@@ -16,7 +16,9 @@ from tests.envs import Counter, Masked, Mutating, Reporter, Spaces
 EVERYTHING = spaces.Dict(
     box=spaces.Box(-1, 1, (2, 3)),
     image=spaces.Box(0, 255, (4, 4), np.uint8),
-    nested=spaces.Tuple([spaces.Discrete(3, start=2), spaces.Dict(m=spaces.MultiBinary(3), d=spaces.MultiDiscrete([2, 5]))]),
+    nested=spaces.Tuple(
+        [spaces.Discrete(3, start=2), spaces.Dict(m=spaces.MultiBinary(3), d=spaces.MultiDiscrete([2, 5]))]
+    ),
 )
 CASES = {
     "counter": Counter,
@@ -191,7 +193,9 @@ def test_calls_out_of_order_are_named(make, call):
     env.reset(seed=0)
     env.step_async(np.zeros(2, int))
     with pytest.raises(CorralError, match="a step is under way"):
-        {"step": lambda: env.step(np.zeros(2, int)), "reset": env.reset, "get_attr": lambda: env.get_attr("length")}[call]()
+        {"step": lambda: env.step(np.zeros(2, int)), "reset": env.reset, "get_attr": lambda: env.get_attr("length")}[
+            call
+        ]()
     env.step_wait()
     with pytest.raises(CorralError, match="no step is under way"):
         env.step_wait()

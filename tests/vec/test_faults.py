@@ -40,7 +40,7 @@ def test_an_exception_brings_its_own_traceback_and_place(backend, how):
     fault = caught.value
     named = {"raise": "ValueError: the dragon won", "unpicklable": "Local: cannot travel", "sys_exit": "SystemExit: 3"}
     assert named[how] in str(fault)
-    assert fault.place.env in (0, 2) and (fault.place.step, fault.place.episode) == (2, 0)
+    assert fault.place.env in (0, 2) and (fault.place.step, fault.place.episode) == (3, 0)
     assert fault.place.seed is not None and fault.place.action is not None
     assert "in _go_wrong" in fault.env_traceback and "stepper.py" not in fault.env_traceback
     assert fault.exit_code == 1
@@ -58,13 +58,16 @@ def test_an_exception_brings_its_own_traceback_and_place(backend, how):
         ("four", "a tuple of 4 .the old gym API"),
         ("text", "observation has shape"),
         ("info", "info is NoneType, expected a dict"),
+        ("huge_reward", "reward is not finite in single precision"),
+        ("flags", "expected booleans"),
     ],
 )
 @pytest.mark.parametrize("at", [3, 10])  # in the middle of an episode, and in its last step
 def test_bad_data_is_named_before_anyone_learns_from_it(backend, how, complaint, at):
     with pytest.raises(BadEnvData, match=complaint) as caught:
         run_until_it_breaks(lambda: Broken(how, at), backend)
-    assert caught.value.place.env in (0, 2) and caught.value.place.action is not None
+    place = caught.value.place
+    assert place.env in (0, 2) and place.step == at and place.action is not None
 
 
 @BACKENDS
@@ -160,7 +163,13 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path, method):
         "env.reset()\nenv.step_async(np.zeros(2, int))\nprint(*env.pids, flush=True)\ntime.sleep(600)\n"
     )
     root = Path(__file__).parents[2]
-    parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, cwd=root, env={**os.environ, "PYTHONPATH": str(root)})
+    parent = subprocess.Popen(
+        [sys.executable, script],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
     pids = [int(word) for word in parent.stdout.readline().split()]
     assert len(pids) == 2
     time.sleep(0.3)
@@ -259,3 +268,115 @@ def test_envs_are_shared_out_evenly(n, workers):
     shares = split_envs(n, workers)
     assert [i for share in shares for i in share] == list(range(n))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@BACKENDS
+def test_masks_that_come_late_or_raise_are_named(backend):
+    class Late(Counter):
+        def step(self, action):
+            return *super().step(action)[:4], {"action_mask": np.ones(2, bool)}
+
+    class Raising(Counter):
+        def action_masks(self):
+            if self.step_count == 2:
+                raise RuntimeError("no mask today")
+            return np.ones(2, bool)
+
+    with pytest.raises(BadEnvData, match="though the first reset had none"):
+        run_until_it_breaks(Late, backend)
+    with pytest.raises(EnvFault, match=r"action_masks\(\) raised RuntimeError: no mask today .*step 2"):
+        run_until_it_breaks(Raising, backend)
+
+
+def test_workers_that_use_global_generators_differ():
+    class Global(Counter):
+        def _observe(self):
+            return np.random.random(2).astype(np.float32)  # noqa: NPY002
+
+    env = ProcessVectorEnv(resolve_env(Global), 3, num_workers=3)
+    observations, _ = env.reset()
+    env.close()
+    assert len(np.unique(observations)) == 6
+
+
+def test_a_worker_that_dies_after_its_reply_is_noticed_at_once():
+    class Slow(Counter):
+        def step(self, action):
+            time.sleep(0.0 if self.length == 1 else 1.5)
+            return super().step(action)
+
+    env = ProcessVectorEnv(resolve_env(Slow), 2, num_workers=2, seed=0)
+    env.reset()
+    env.set_attr("length", [1, 100])
+    env.step_async(np.zeros(2, int))
+    time.sleep(0.3)
+    os.kill(env.pids[0], signal.SIGKILL)
+    started, cpu = time.monotonic(), time.process_time()
+    with pytest.raises(WorkerDied):
+        env.step_wait()
+    assert time.monotonic() - started < 1 and time.process_time() - cpu < 0.5
+    env.close()
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+def test_a_dead_worker_is_noticed_though_its_child_lives_on(method):
+    class Parent(Counter):
+        def step(self, action):
+            if os.fork() == 0:
+                time.sleep(8)
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    env = ProcessVectorEnv(resolve_env(Parent), 1, num_workers=1, start_method=method, seed=0)
+    env.reset()
+    started = time.monotonic()
+    with pytest.raises(WorkerDied):
+        env.step(np.zeros(1, int))
+    assert time.monotonic() - started < 5
+    env.close()
+
+
+def test_an_interrupted_call_does_not_confuse_the_next():
+    env = ProcessVectorEnv(resolve_env(Counter), 2, num_workers=2, seed=0)
+    env.reset()
+    signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    with pytest.raises(KeyboardInterrupt):
+        env.apply(lambda env: __import__("time").sleep(1))
+    with pytest.raises(CorralError, match="an earlier call failed"):
+        env.get_attr("length")
+    env.close()
+
+
+def test_a_message_that_cannot_be_sent_harms_nothing():
+    env = ProcessVectorEnv(resolve_env(Counter), 2, num_workers=2, seed=0)
+    env.reset()
+    with pytest.raises(TypeError):
+        env.set_attr("value", [threading.Lock(), threading.Lock()])
+    env.step(np.zeros(2, int))
+    env.close()
+
+
+def test_infos_may_hold_objects_of_local_classes(tmp_path):
+    class Local:
+        pass
+
+    class Env(Counter):
+        def step(self, action):
+            return *super().step(action)[:4], {"thing": Local()}
+
+    env = ProcessVectorEnv(resolve_env(Env), 2, num_workers=2, seed=0)
+    env.reset()
+    assert len(env.step(np.zeros(2, int))[4]["thing"]) == 2
+    env.close()
+
+
+@BACKENDS
+@pytest.mark.parametrize("actions", [np.array(1), [0.5, 1.0, 1.0], [0, 1], [[0], [1], [0]]])
+def test_actions_that_do_not_fit_are_refused(backend, actions):
+    env = make_vector_env(resolve_env(Counter), 3, backend=backend, num_workers=2, seed=5)
+    env.reset()
+    with pytest.raises(ValueError, match=r"expected \(3,\) int64"):
+        env.step(actions)
+    env.step(np.zeros(3, int))
+    env.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -22,6 +23,9 @@ _ENV_HELP = "a built-in env, a Gymnasium id, package.module:callable or file.py:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the ``corral`` command; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show µ shows something else
     parser, verbs = _parser()
     if words and not words[0].startswith("-") and words[0] not in verbs:
         parser.error(f"unknown verb {words[0]!r}{did_you_mean(words[0], verbs)}; there are {', '.join(verbs)}")
@@ -41,17 +45,12 @@ def _guarded(verb: str, call: Callable[[], int]) -> int:
     except CorralError as error:
         print(f"corral {verb}: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as error:
+        return int(getattr(error, "exit_code", 130))  # SIGTERM has its own
     except BrokenPipeError:  # the reader of our output left, as `head` does
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except BaseException as error:
-        code = getattr(error, "exit_code", None)  # a signal that ended a run
-        if code is None:
-            raise
-        return int(code)
 
 
 def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:

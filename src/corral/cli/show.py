@@ -18,7 +18,7 @@ from corral.monitor.video import check_video, save_video
 from corral.training.evaluate import evaluate_actor
 from corral.training.model import Model, load
 from corral.training.play import play_episodes
-from corral.training.run_directory import find_run, trusted_spec
+from corral.training.run_directory import check_named_code, find_run
 from corral.vec import make_vector_env
 
 __all__ = ["run_eval", "run_play"]
@@ -54,6 +54,8 @@ def run_play(options: argparse.Namespace) -> int:
     if save is not None:
         check_video(save)
     if options.run == "latest" or (Path(options.run) / "config.yaml").exists():
+        if options.env_kwargs:
+            raise UsageError("--env-kwargs is for random play on an env; a run has its own")
         model, factory = _load(options, "play")
         actor = model.actor
     else:
@@ -105,13 +107,9 @@ def _watch_mode(factory: EnvFactory) -> str:
 def _load(options: argparse.Namespace, verb: str) -> tuple[Model, EnvFactory]:
     directory = find_run(options.run)
     config = directory.read_config()
-    command = f"corral {verb} {directory.path}"
-    factory = resolve_env(trusted_spec(config.env, options.env, "--env", command), config.env_kwargs)
-    network = None
-    if config.policy is not None:
-        network = import_callable(trusted_spec(config.policy, options.policy, "--policy", command), "policy")
-    elif options.policy is not None:
-        raise UsageError("the run was made with the built-in policy; leave --policy out")
+    check_named_code(config, options.env, options.policy, f"corral {verb} {directory.path}")
+    factory = resolve_env(config.env, config.env_kwargs)
+    network = import_callable(config.policy, "policy") if config.policy is not None else None
     return load(directory.path, checkpoint=options.checkpoint, policy=network), factory
 
 

@@ -65,7 +65,7 @@ class ActionCodec:
         self.dtype: np.dtype[Any] = np.dtype(np.float32 if any(gaussian) else np.int64)
 
     def decode(self, actions: Array, out: Leaves) -> None:
-        """Write action rows [N, D] into the env's per-leaf arrays: offsets added, boxes clipped (and rounded, if of whole numbers)."""
+        """Write action rows [N, D] into the env's per-leaf arrays: offsets added, boxes clipped, whole ones rounded."""
         first = 0
         for leaf in self.layout.leaves:
             target = out[leaf.path]
@@ -97,9 +97,11 @@ class ActionCodec:
         for leaf in self.layout.leaves:
             columns = slice(first, first := first + max(1, int(np.prod(leaf.shape))))
             if isinstance(leaf.space, spaces.Box) and leaf.space.is_bounded():
-                actions[:, columns] = generator.uniform(
-                    leaf.space.low.ravel(), leaf.space.high.ravel(), (n, first - columns.start)
-                )
+                low, high = (
+                    leaf.space.low.ravel() / 2,
+                    leaf.space.high.ravel() / 2,
+                )  # halves, for the range may overflow
+                actions[:, columns] = 2 * generator.uniform(low, high, (n, first - columns.start))
         return actions
 
     def to_env(self, actions: Array) -> Any:

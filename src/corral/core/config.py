@@ -7,14 +7,25 @@ where it has one. ``parse_config`` is the only way in: a wrong value or key beco
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from corral.core.errors import UsageError
 
@@ -23,6 +34,7 @@ __all__ = ["RESUMABLE", "SECTIONS", "TrainConfig", "did_you_mean", "dump_yaml", 
 SECTIONS = ("parallel", "training")
 """Optional headings under which a YAML file may group its keys."""
 DEFAULT_TIMESTEPS = 100_000
+MOST_ENVS, MOST_WORKERS = 65_536, 4_096
 RESUMABLE = (
     "timesteps",
     "num_episodes",
@@ -68,21 +80,33 @@ def _words_to_mapping(given: Any) -> Any:
     return pairs
 
 
+def _plain_data(given: dict[str, Any]) -> dict[str, Any]:
+    """Refuse what a config file could not hold."""
+    for key, value in given.items():
+        try:
+            if json.loads(json.dumps(value, allow_nan=False)) == (list(value) if isinstance(value, tuple) else value):
+                continue
+        except (TypeError, ValueError):
+            pass
+        raise ValueError(
+            f"{key} is {type(value).__name__} {value!r:.40}; a config holds numbers, text and lists of them. "
+            "Bind it in the env itself: lambda: make_env(...)"
+        )
+    return given
+
+
 def _yaml_scalar(text: str) -> Any:
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
         return text
-    if isinstance(value, str):  # YAML 1.1 reads 1e-4 as a string
-        try:
-            return float(value)
-        except ValueError:
-            pass
+    if isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d+)?[eE][-+]?\d+", value):
+        return float(value)  # YAML 1.1 reads 1e-4 as a string
     return value
 
 
 NetArch = Annotated[dict[Literal["pi", "vf"], tuple[Annotated[int, Field(ge=1)], ...]], BeforeValidator(_net_arch)]
-KeyValues = Annotated[dict[str, Any], BeforeValidator(_words_to_mapping)]
+KeyValues = Annotated[dict[str, Any], BeforeValidator(_words_to_mapping), AfterValidator(_plain_data)]
 
 
 def _field(default: Any, group: str, description: str, **limits: Any) -> Any:
@@ -106,12 +130,12 @@ class TrainConfig(BaseModel):
     backend: Literal["auto", "serial", "process"] = _field(
         "auto", "parallel", "Who steps the envs. The result is the same for all; auto picks the faster and says why."
     )
-    n_envs: int = _field(8, "parallel", "How many envs are stepped side by side.", ge=1, le=65_536)
+    n_envs: int = _field(8, "parallel", "How many envs are stepped side by side.", ge=1, le=MOST_ENVS)
     num_workers: int | None = _field(
-        None, "parallel", "Worker processes that share the envs (default: one per core).", ge=1, le=4096
+        None, "parallel", "Worker processes that share the envs (default: one per core).", ge=1, le=MOST_WORKERS
     )
     num_envs_per_worker: int | None = _field(
-        None, "parallel", "Envs in each worker; n_envs = num_workers x num_envs_per_worker.", ge=1, le=65_536
+        None, "parallel", "Envs in each worker; n_envs = num_workers x num_envs_per_worker.", ge=1, le=MOST_ENVS
     )
     parallel_start_method: Literal["auto", "spawn", "forkserver", "fork"] = _field(
         "auto", "parallel", "How workers are started; auto is forkserver where it exists, else spawn."
@@ -184,6 +208,11 @@ class TrainConfig(BaseModel):
             decide("timesteps", DEFAULT_TIMESTEPS)
         if self.num_envs_per_worker is not None:
             if self.num_workers is None:
+                if self.num_envs_per_worker > self.n_envs:
+                    raise ValueError(
+                        f"num_envs_per_worker {self.num_envs_per_worker} is more than n_envs {self.n_envs}; "
+                        "give num_workers or a larger n_envs"
+                    )
                 decide("num_workers", math.ceil(self.n_envs / self.num_envs_per_worker))
             elif "n_envs" not in given:
                 decide("n_envs", self.num_workers * self.num_envs_per_worker)
@@ -193,6 +222,10 @@ class TrainConfig(BaseModel):
                     f"{self.num_envs_per_worker} = {product}; leave one of the three out"
                 )
             decide("num_envs_per_worker", None)  # said in full by the other two
+            if self.n_envs > MOST_ENVS or (self.num_workers or 0) > MOST_WORKERS:
+                raise ValueError(
+                    f"that makes {self.n_envs} envs, {self.num_workers} workers; at most {MOST_ENVS}, {MOST_WORKERS}"
+                )
         if self.num_workers is not None:
             if self.backend == "serial" and self.num_workers > 1:
                 raise ValueError(f"num_workers {self.num_workers} needs backend process, but backend is serial")
@@ -204,6 +237,14 @@ class TrainConfig(BaseModel):
                 f"{self.n_envs} = {self.rollout_size}; the nearest that do: "
                 f"{_nearest(self.batch_size, self.rollout_size)}"
             )
+        if self.backend == "serial" and self.parallel_start_method != "auto":
+            raise ValueError(
+                f"parallel_start_method {self.parallel_start_method} is for workers, but backend is serial"
+            )
+        if self.policy is not None:
+            for name in ("net_arch", "activation_fn", "ortho_init"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"{name} shapes the built-in network, but policy is {self.policy}; set it there")
         if self.learning_rate_end is not None and self.timesteps is None:
             raise ValueError("learning_rate_end needs timesteps, to know where the line ends")
         return self
@@ -232,9 +273,19 @@ def parse_config(values: Mapping[str, Any]) -> TrainConfig:
         if key not in TrainConfig.model_fields:
             raise UsageError(f"unknown setting {key!r}{did_you_mean(key, TrainConfig.model_fields)}")
     try:
-        return TrainConfig.model_validate(dict(values))
+        return TrainConfig.model_validate({key: _number(key, value) for key, value in values.items()})
     except ValidationError as error:
         raise UsageError("; ".join(_one_line(detail, values) for detail in error.errors())) from None
+
+
+def _number(key: str, value: Any) -> Any:
+    """``1e6`` for a whole number, which YAML and the shell give as text; and no booleans for numbers."""
+    kinds = {TrainConfig.model_fields[key].annotation, *get_args(TrainConfig.model_fields[key].annotation)}
+    if isinstance(value, bool) and kinds & {int, float}:
+        raise UsageError(f"{key} {value}: should be a number")
+    if isinstance(value, str) and int in kinds and re.fullmatch(r"\d+(\.\d+)?[eE]\+?\d{1,2}", value):
+        return float(value)  # taken as a whole number if it is one
+    return value
 
 
 def did_you_mean(word: str, known: Any) -> str:
@@ -253,14 +304,27 @@ def _one_line(detail: Any, values: Mapping[str, Any]) -> str:
     return f"{name} {values.get(name)!r}: {message[0].lower()}{message[1:]}"
 
 
+class _OneValuePerKey(yaml.SafeLoader):
+    """YAML's last value of a repeated key would win in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = [key for i, key in enumerate(keys) if key in keys[:i]]
+        if twice:
+            raise yaml.MarkedYAMLError(problem=f"{twice[0]!r} is set twice", problem_mark=node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The settings in a YAML file, flat, with the headings ``parallel`` and ``training`` dissolved. Never runs code."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot read config {str(path)!r}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"cannot read config {str(path)!r}: it is not UTF-8 text") from None
     try:
-        data = yaml.safe_load(text)
+        data = _OneValuePerKey(text).get_single_data()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" at line {mark.line + 1}" if mark else ""
@@ -272,7 +336,8 @@ def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise UsageError(f"config {str(path)!r} should be a list of `key: value` lines, not {type(data).__name__}")
     flat: dict[str, Any] = {}
     for key, value in data.items():
-        items = value.items() if key in SECTIONS and isinstance(value, dict) else [(key, value)]
+        section = key in SECTIONS and (value is None or isinstance(value, dict))
+        items = (value or {}).items() if section else [(key, value)]
         for name, setting in items:
             if name in flat:
                 raise UsageError(f"config {str(path)!r} sets {name!r} twice")

@@ -6,12 +6,14 @@ A name is a built-in game, a Gymnasium id (``CartPole-v1``, ``module:Id-v0``), `
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import importlib.util
 import inspect
 import re
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +25,7 @@ import gymnasium as gym
 from corral.core.config import did_you_mean
 from corral.core.errors import UsageError
 
-__all__ = ["BUILT_IN", "EnvFactory", "import_callable", "make_env", "names_code", "resolve_env"]
+__all__ = ["BUILT_IN", "EnvFactory", "import_callable", "make_env", "names_code", "python_name", "resolve_env"]
 
 Env = gym.Env[Any, Any]
 
@@ -46,11 +48,16 @@ class EnvFactory:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     pickled: bytes | None = None
     """A cloudpickled callable or Gymnasium ``EnvSpec``; None if ``name`` says it all."""
+    live: Any = field(default=None, compare=False)
+    """The same as an object, where it never left the process; it is not sent."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EnvFactory, (self.name, self.kwargs, self.pickled)
 
     def __call__(self, render_mode: str | None = None) -> Env:
         """Make one env."""
         kwargs = dict(self.kwargs)
-        maker = _maker(self.name) if self.pickled is None else cloudpickle.loads(self.pickled)
+        maker = self._maker()
         if isinstance(maker, gym.envs.registration.EnvSpec):
             if render_mode is not None:
                 kwargs["render_mode"] = render_mode
@@ -66,6 +73,19 @@ class EnvFactory:
             )
         return env
 
+    def _maker(self) -> Any:
+        if self.live is not None:
+            return self.live
+        if self.pickled is None:
+            return import_callable(BUILT_IN.get(self.name, self.name), "env")
+        return _unpickle(self.pickled)
+
+
+@functools.lru_cache(maxsize=32)
+def _unpickle(data: bytes) -> Any:
+    """Once for each process: envs that share state through their class or closure do so within a worker."""
+    return cloudpickle.loads(data)
+
 
 def resolve_env(env: str | Callable[..., Env] | EnvFactory, kwargs: Mapping[str, Any] | None = None) -> EnvFactory:
     """The factory behind a name or a callable; a UsageError if there is none."""
@@ -73,12 +93,12 @@ def resolve_env(env: str | Callable[..., Env] | EnvFactory, kwargs: Mapping[str,
     if isinstance(env, EnvFactory):
         return env
     if callable(env):
-        named = env if hasattr(env, "__qualname__") else type(env)
-        return EnvFactory(f"python:{named.__module__}.{named.__qualname__}", kwargs, _pickle(env))
+        return EnvFactory(python_name(env), kwargs, _pickle(env), env)
     if env in BUILT_IN:
         return EnvFactory(env, kwargs)
-    if _GYM_ID.match(env):
-        return EnvFactory(env, kwargs, _pickle(_gym_spec(env)))
+    if _GYM_ID.match(env) or env in gym.registry:
+        spec = _gym_spec(env)
+        return EnvFactory(env, kwargs, _pickle(spec), spec)
     if ":" in env:
         import_callable(env, "env")
         return EnvFactory(env, kwargs)
@@ -89,6 +109,12 @@ def resolve_env(env: str | Callable[..., Env] | EnvFactory, kwargs: Mapping[str,
 def make_env(name: str | Callable[..., Env], render_mode: str | None = None, **kwargs: Any) -> Env:
     """One env, as the command line's ``ENV`` resolves it."""
     return resolve_env(name, kwargs)(render_mode)
+
+
+def python_name(thing: Any) -> str:
+    """How a config refers to an object that only Python can give."""
+    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    return f"python:{named.__module__}.{named.__qualname__}"
 
 
 def names_code(spec: str) -> bool:
@@ -113,10 +139,6 @@ def import_callable(spec: str, what: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _maker(name: str) -> Callable[..., Any]:
-    return import_callable(BUILT_IN.get(name, name), "env")
-
-
 def _gym_spec(name: str) -> Any:
     module, _, plain = name.rpartition(":")
     if module:
@@ -136,7 +158,9 @@ def _import_module(name: str, what: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is not None and name.split(".")[0] == error.name.split(".")[0]:
             raise UsageError(f"{what}: no module named {name!r} (looked in the current directory too)") from None
-        raise
+        raise _import_failed(name, what, error) from error
+    except Exception as error:
+        raise _import_failed(name, what, error) from error
 
 
 def _import_file(source: str, what: str) -> Any:
@@ -154,10 +178,17 @@ def _import_file(source: str, what: str) -> Any:
         sys.path.insert(0, str(path.parent))  # so that the file finds its neighbours, as when run as a script
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException as error:
         del sys.modules[name]
-        raise
+        if not isinstance(error, Exception):
+            raise
+        raise _import_failed(source, what, error) from error
     return module
+
+
+def _import_failed(name: str, what: str, error: Exception) -> UsageError:
+    text = "".join(traceback.format_exception(error))
+    return UsageError(f"{what}: importing {name} failed: {type(error).__name__}: {error}\n\n{text.rstrip()}")
 
 
 def _pickle(thing: Any) -> bytes:

@@ -10,6 +10,7 @@ __all__ = [
     "CorralError",
     "EnvFault",
     "EnvPlace",
+    "MissingPackage",
     "RunInUse",
     "UsageError",
     "WorkerDied",
@@ -26,6 +27,10 @@ class UsageError(CorralError):
     """A wrong flag, config key, env name or setting: nothing was started and nothing was written."""
 
     exit_code = 2
+
+
+class MissingPackage(UsageError, ImportError):
+    """An optional package is not installed; the message has the command that installs it."""
 
 
 class RunInUse(CorralError):
@@ -53,7 +58,7 @@ class EnvPlace:
     seed: int | None
     """The seed that this episode was reset with."""
     step: int
-    """Steps completed in this episode when it happened."""
+    """Which step of the episode it was, from 1; 0 while resetting."""
     action: str | None = None
     """The action that was being played, or None during a reset."""
 

@@ -30,9 +30,9 @@ def episode_seed(seed: int, env: int, episode: int) -> int:
     return int(np.random.SeedSequence(seed, spawn_key=(_ENV_SEEDS, env, episode)).generate_state(1)[0])
 
 
-def network_seed(seed: int) -> int:
-    """The seed for the initial weights."""
-    return int(np.random.SeedSequence(seed, spawn_key=(_NETWORK,)).generate_state(1)[0])
+def network_seed(seed: int, iteration: int = 0) -> int:
+    """Torch's seed for the initial weights (0), and for whatever a network draws in the update of an iteration."""
+    return int(np.random.SeedSequence(seed, spawn_key=(_NETWORK, iteration)).generate_state(1)[0])
 
 
 def action_noise(

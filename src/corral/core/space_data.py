@@ -34,7 +34,7 @@ def space_from_data(data: Mapping[str, Any]) -> spaces.Space[Any]:
     """The space behind ``space_to_data``'s data."""
     match data["type"]:
         case "Dict":
-            return spaces.Dict({key: space_from_data(sub) for key, sub in data["spaces"]})
+            return spaces.Dict([(key, space_from_data(sub)) for key, sub in data["spaces"]])  # a dict would be sorted
         case "Tuple":
             return spaces.Tuple([space_from_data(sub) for sub in data["spaces"]])
         case "Box":

@@ -79,6 +79,10 @@ class Layout:
     def __init__(self, space: spaces.Space[Any], role: str = "observation") -> None:
         self.space = space
         self.leaves: tuple[Leaf, ...] = tuple(_walk(space, (), role))
+        if len(set(self.paths)) < len(self.leaves):
+            raise UsageError(
+                f"two entries of the {role} space have the same path among {self.paths}; avoid '/' in keys"
+            )
         self._plain = len(self.leaves) == 1 and not self.leaves[0].keys
         # Discrete values must be looked at one by one; a Box of the right dtype and shape can be taken as it is.
         self._trusted = tuple(isinstance(leaf.space, spaces.Box) for leaf in self.leaves)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -58,44 +58,39 @@ def examine(
 ) -> Iterator[Finding]:
     """Run every check, one finding after the other; the later ones are left out if the env cannot even be made."""
     factory = resolve_env(env, kwargs)
-    yield _pickles(factory)
-    spawned = _spawns(factory)
-    yield spawned
-    if spawned.level == "fail":
-        return
-    for finding in _data(factory, steps):
-        yield finding
-        if finding.level == "fail":
+    checks: list[tuple[str, Callable[[], Iterable[Finding]]]] = [
+        ("factory pickles", lambda: _pickles(factory)),
+        ("a fresh process can make and reset it", lambda: _spawns(factory)),
+        ("returned data fits the spaces", lambda: _data(factory, steps)),
+        ("same seed, same episode", lambda: _seeds(factory)),
+        ("memory", lambda: _memory(factory, n_envs)),
+        ("open files", lambda: _limits(n_envs)),
+    ]
+    for what, check in checks:
+        try:
+            yield from check()
+        except CorralError as error:  # the later ones would meet it again
+            yield Finding("fail", what, str(error), "fix the env; training would stop here too")
             return
-    yield from _seeds(factory)
-    yield _memory(factory, n_envs)
-    yield from _limits(n_envs)
 
 
-def _pickles(factory: EnvFactory) -> Finding:
+def _pickles(factory: EnvFactory) -> Iterator[Finding]:
     size = len(cloudpickle.dumps(factory))
     if size > 10 * 2**20:
-        return Finding(
-            "warn", "factory pickles", f"{size / 2**20:.0f} MB", "load large data inside the factory instead"
-        )
-    return Finding("pass", "factory pickles", f"{size:,} bytes")
+        yield Finding("warn", "factory pickles", f"{size / 2**20:.0f} MB", "load large data inside the factory instead")
+    else:
+        yield Finding("pass", "factory pickles", f"{size:,} bytes")
 
 
-def _spawns(factory: EnvFactory) -> Finding:
+def _spawns(factory: EnvFactory) -> Iterator[Finding]:
     started = time.perf_counter()
+    env = ProcessVectorEnv(factory, 1, num_workers=1, start_method="spawn", seed=0)
     try:
-        env = ProcessVectorEnv(factory, 1, num_workers=1, start_method="spawn", seed=0)
-        try:
-            env.reset()
-        finally:
-            env.close()
-    except CorralError as error:
-        return Finding(
-            "fail", "a fresh process can make and reset it", str(error), "make this work first, then run doctor again"
-        )
-    return Finding(
-        "pass", "a fresh process can make and reset it", f"{time.perf_counter() - started:.1f} s, start-up included"
-    )
+        env.reset()
+    finally:
+        env.close()
+    seconds = time.perf_counter() - started
+    yield Finding("pass", "a fresh process can make and reset it", f"{seconds:.1f} s, start-up included")
 
 
 # ---- data ------------------------------------------------------------------------------------------------------
@@ -106,9 +101,6 @@ def _data(factory: EnvFactory, steps: int) -> Iterator[Finding]:
     facts = f"{env.single_observation_space}, {env.single_action_space}"
     try:
         walk = _walk(env, steps)
-    except CorralError as error:
-        yield Finding("fail", "returned data fits the spaces", str(error), "fix the env; training would stop here too")
-        return
     finally:
         env.close()
     if walk.outside:
@@ -302,7 +294,7 @@ def _same(one: list[Array], two: list[Array]) -> bool:
 # ---- machine ---------------------------------------------------------------------------------------------------
 
 
-def _memory(factory: EnvFactory, n_envs: int) -> Finding:
+def _memory(factory: EnvFactory, n_envs: int) -> Iterator[Finding]:
     def resident(n: int) -> float:
         env = ProcessVectorEnv(factory, n, num_workers=1, seed=0)
         try:
@@ -318,8 +310,9 @@ def _memory(factory: EnvFactory, n_envs: int) -> Finding:
     free = psutil.virtual_memory().available
     seen = f"{each / 2**20:.1f} MB an env, {base / 2**20:.0f} MB a worker; {free / 2**30:.1f} GB are free"
     if each * n_envs > 0.8 * free:
-        return Finding("fail", "memory", seen, f"--n-envs {max(1, int(0.8 * free / max(each, 1)))} would fit")
-    return Finding("pass", "memory", seen)
+        yield Finding("fail", "memory", seen, f"--n-envs {max(1, int(0.8 * free / max(each, 1)))} would fit")
+    else:
+        yield Finding("pass", "memory", seen)
 
 
 def _resident_memory(_env: Any) -> int:

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from corral.core.errors import UsageError
+from corral.core.errors import MissingPackage
 from corral.vec.api import CorralVectorEnv, InfoRow
 from corral.vec.make import make_parallel_env as make_gymnasium_env
 from corral.vec.process import StartMethod
@@ -18,7 +18,7 @@ from corral.vec.process import StartMethod
 try:
     from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvObs, VecEnvStepReturn
 except ImportError:
-    raise UsageError("corral.sb3 needs Stable-Baselines3: pip install 'corral[sb3]'") from None
+    raise MissingPackage("corral.sb3 needs Stable-Baselines3: pip install 'corral[sb3]'") from None
 
 __all__ = ["CorralVecEnv", "make_parallel_env"]
 
@@ -37,19 +37,13 @@ class CorralVecEnv(VecEnv):
         self._started = time.time()
         self._reward = np.zeros(env.num_envs)
         self._length = np.zeros(env.num_envs, np.int64)
-        self._was_reset = False
         super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
 
     # ---- stepping --------------------------------------------------------------------------------------------
 
     def reset(self) -> VecEnvObs:
         """Reset every env, with the seeds and options that were set for it."""
-        options = self._options[0] or None
-        if any(other != self._options[0] for other in self._options):
-            raise UsageError("corral.sb3 takes one set of reset options for all envs; use set_options(dict)")
-        seeded = any(seed is not None for seed in self._seeds)
-        rows = self.env.reset_arrays(list(self._seeds) if seeded else None, options)
-        self._was_reset = True
+        rows = self.env.reset_arrays(list(self._seeds), [options or None for options in self._options])
         self.reset_infos = [{} for _ in range(self.num_envs)]
         for row in rows:
             self.reset_infos[row.env] = row.info
@@ -60,10 +54,7 @@ class CorralVecEnv(VecEnv):
 
     def step_async(self, actions: npt.NDArray[Any]) -> None:
         """Begin a step."""
-        for path, values in self.env.codec.layout.unbatch(actions).items():
-            target = self.env.arrays.actions[path]
-            target[...] = np.asarray(values).reshape(target.shape)
-        self.env.send()
+        self.env.step_async(actions)
 
     def step_wait(self) -> VecEnvStepReturn:
         """Finish it."""
@@ -106,6 +97,8 @@ class CorralVecEnv(VecEnv):
 
     def has_attr(self, attr_name: str) -> bool:
         """Whether every env has the attribute; it is looked up where the env lives and need not be picklable."""
+        if attr_name == _MASKS and self._has_masks():  # perhaps in infos, which SB3 does not look at
+            return True
         return all(self.env.apply(lambda env: env.has_wrapper_attr(attr_name)))
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
@@ -121,7 +114,7 @@ class CorralVecEnv(VecEnv):
     ) -> list[Any]:
         """Call a method of some envs. ``action_masks`` is answered from shared memory."""
         chosen = self._indices(indices)
-        if method_name == _MASKS and not method_args and not method_kwargs and self._was_reset and self.env.has_masks:
+        if method_name == _MASKS and not method_args and not method_kwargs and self._has_masks():
             return [self.env.arrays.masks[i].copy() for i in chosen]
         return self.env.apply(lambda env: env.get_wrapper_attr(method_name)(*method_args, **method_kwargs), chosen)
 
@@ -148,7 +141,14 @@ class CorralVecEnv(VecEnv):
     def _indices(self, indices: VecEnvIndices) -> list[int]:
         if indices is None:
             return list(range(self.num_envs))
-        return [int(i) for i in indices] if isinstance(indices, Iterable) else [int(indices)]
+        chosen = indices if isinstance(indices, Iterable) else [indices]
+        return [range(self.num_envs)[int(i)] for i in chosen]
+
+    def _has_masks(self) -> bool:
+        """Whether the envs mask their actions: the first reset tells, and SB3 asks before that."""
+        if self.env.has_masks is None:
+            self.env.reset_arrays()
+        return bool(self.env.has_masks)
 
 
 def make_parallel_env(

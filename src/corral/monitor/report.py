@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,15 +20,15 @@ class Reporter:
     ) -> None:
         self.board = board
         self._json = JsonLinesWriter(metrics, resume_from)
-        self._csv = CsvWriter(progress, self._json.kept)
-        self._tensorboard = TensorBoardWriter(tensorboard) if tensorboard is not None else None
+        self._csv = CsvWriter(progress, None if resume_from is None else self._json.kept)
+        self._tensorboard = TensorBoardWriter(tensorboard, resume_from) if tensorboard is not None else None
 
     def write(self, row: Mapping[str, float], done: float) -> None:
         """Pass on a row; ``done`` is the progress in the board's unit."""
         self._json.write(row)
         self._csv.write(row)
         if self._tensorboard is not None:
-            self._tensorboard.write(row, time.time())
+            self._tensorboard.write(row)
         self.board.update(done, row)
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from corral.core.errors import UsageError
+from corral.core.errors import MissingPackage, UsageError
 
 __all__ = ["check_video", "save_video"]
 
@@ -49,5 +49,5 @@ def _ffmpeg() -> Any:
     try:
         import imageio_ffmpeg
     except ImportError:
-        raise UsageError(f"saving .mp4 needs imageio-ffmpeg: {_INSTALL}; .gif works without") from None
+        raise MissingPackage(f"saving .mp4 needs imageio-ffmpeg: {_INSTALL}; .gif works without") from None
     return imageio_ffmpeg

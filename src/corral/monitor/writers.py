@@ -41,10 +41,10 @@ class JsonLinesWriter:
 class CsvWriter:
     """The same for spreadsheets. A metric that appears late gets its column by rewriting the file once."""
 
-    def __init__(self, path: Path, kept: Sequence[Mapping[str, Any]] = ()) -> None:
+    def __init__(self, path: Path, kept: Sequence[Mapping[str, Any]] | None = None) -> None:
         self._path = path
-        self._columns = list(dict.fromkeys(name for row in kept for name in row))
-        if kept:
+        self._columns = list(dict.fromkeys(name for row in kept or () for name in row))
+        if kept is not None:
             self._rewrite(kept)
         self._file: IO[str] = path.open("a", newline="", encoding="utf-8")
 
@@ -83,5 +83,3 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             break
     return rows
-
-

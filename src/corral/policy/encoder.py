@@ -65,7 +65,17 @@ def _encode_leaf(leaf: Leaf, value: Tensor) -> Tensor:  # [B, *leaf.shape] -> [B
             for i, (start, n) in enumerate(zip(starts, sizes, strict=True))
         ]
         return torch.cat(codes, dim=-1).float()
-    return rows.float() / 255.0 if leaf.dtype == np.uint8 and isinstance(leaf.space, spaces.Box) else rows.float()
+    return rows.float() / 255.0 if _is_bytes(leaf) else rows.float()
+
+
+def _is_bytes(leaf: Leaf) -> bool:
+    """Whether a leaf uses the whole range of a byte, as pictures do."""
+    space = leaf.space
+    return (
+        isinstance(space, spaces.Box)
+        and leaf.dtype == np.uint8
+        and bool((space.low == 0).all() and (space.high == 255).all())
+    )
 
 
 def _leaf_size(leaf: Leaf) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from corral.core.config import TrainConfig
 from corral.core.errors import CorralError
-from corral.core.seeding import minibatch_generator
+from corral.core.seeding import minibatch_generator, network_seed
 from corral.core.types import Rollout
 from corral.policy.policy import Policy
 from corral.ppo import losses
@@ -72,7 +72,7 @@ class Learner:
     """A policy, its optimiser, and PPO's update."""
 
     def __init__(self, policy: Policy, config: TrainConfig, seed: int, device: torch.device) -> None:
-        self.policy = policy.to(device)
+        self.policy = policy.to(device).eval()  # dropout and the like are for gradient steps alone
         self.config = config
         self.seed = seed
         self.device = device
@@ -88,17 +88,22 @@ class Learner:
         batch = self._to_batch(rollout, estimate)
         totals = torch.zeros(7, device=self.device)
         done = 0
-        for rows in self._minibatches(len(batch.returns), iteration):
-            measured, go_on = self._gradient_step(batch.take(rows))
-            totals += measured
-            done += 1
-            if not go_on:
-                break
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(network_seed(self.seed, iteration + 1))  # for networks that draw numbers, such as dropout
+            self.policy.train()
+            for rows in self._minibatches(len(batch.returns), iteration):
+                measured, go_on = self._gradient_step(batch.take(rows))
+                totals += measured
+                done += 1
+                if not go_on:
+                    break
+            self.policy.eval()
         self.n_updates += done
         means = (totals / max(done, 1)).tolist()  # the one moment of an update that waits for the device
-        if not np.isfinite(means).all():
+        finite = all(bool(torch.isfinite(parameter).all()) for parameter in self.policy.parameters())
+        if not finite or not np.isfinite(means).all():
             raise LearnerDiverged(
-                f"the loss is not finite in iteration {iteration} (learning_rate {learning_rate:g}); the last "
+                f"loss or weights are not finite in iteration {iteration} (learning_rate {learning_rate:g}); the last "
                 "checkpoint is intact. Try a smaller --learning-rate, --normalize-obs or --normalize-reward."
             )
         names = (

@@ -13,18 +13,18 @@ from typing import Any
 import gymnasium as gym
 
 from corral.core.config import RESUMABLE, TrainConfig, dump_yaml, load_yaml, parse_config
-from corral.core.envs import EnvFactory, import_callable, resolve_env
+from corral.core.envs import import_callable, python_name, resolve_env
 from corral.core.errors import CheckpointError, CorralError, UsageError
 from corral.core.seeding import fresh_seed
 from corral.monitor.console import Board, QuietBoard
 from corral.monitor.report import Reporter
 from corral.policy.policy import NetworkFactory
-from corral.training.checkpoint import Checkpoint, newest_checkpoint
+from corral.training.checkpoint import FoundCheckpoint, newest_checkpoint, set_aside
 from corral.training.interrupts import Interrupted, Interrupts
 from corral.training.loop import Callback, train_loop
-from corral.training.progress import budget_of, ended_by
+from corral.training.progress import budgets_of, ended_by
 from corral.training.run import Run, assemble, restore, weights_hash
-from corral.training.run_directory import RunDirectory, check_free, find_run, trusted_spec
+from corral.training.run_directory import RunDirectory, check_free, check_named_code, find_run
 
 __all__ = ["Summary", "TrainResult", "resume", "train"]
 
@@ -76,7 +76,7 @@ def train(
     env_kwargs = values.get("env_kwargs", {})
     factory = resolve_env(env, parse_config({"env": "", "env_kwargs": env_kwargs}).env_kwargs)
     if policy is not None:
-        values["policy"] = policy if isinstance(policy, str) else f"python:{policy.__module__}.{policy.__qualname__}"
+        values["policy"] = policy if isinstance(policy, str) else python_name(policy)
     checked = parse_config({**values, "env": factory.name})
     network = _network(checked.policy, policy)
     if checked.output_dir is not None:
@@ -105,26 +105,29 @@ def resume(
     directory.lock()
     try:
         recorded = directory.read_config()
-        command = f"corral resume {directory.path}"
-        factory = _factory(recorded, env, command)
-        network = _network(_recorded_policy(recorded, policy, command), policy)
+        config = _with_changes(recorded, settings)
+        factory = None if env is None or isinstance(env, str) else resolve_env(env, recorded.env_kwargs)
+        env_name = factory.name if factory is not None else env
+        policy_name = policy if policy is None or isinstance(policy, str) else python_name(policy)
+        check_named_code(recorded, str(env_name) if env_name else None, policy_name, f"corral resume {directory.path}")
+        factory = factory or resolve_env(recorded.env, recorded.env_kwargs)
         found = newest_checkpoint(directory.checkpoints)
         if found is None:
             raise CheckpointError(f"{directory.path} has no checkpoint to go on from; start again with `corral train`")
-        checkpoint, path, complaints = found
-        config = _with_changes(recorded, settings)
-        assembled = assemble(config, int(checkpoint.state["seed"]), factory, network)
+        assembled = assemble(config, int(found.checkpoint.state["seed"]), factory, _network(recorded.policy, policy))
         try:
-            restore(assembled, checkpoint)
-        except (KeyError, RuntimeError, ValueError) as error:
+            restore(assembled, found.checkpoint)
+            for folder in (directory.checkpoints, directory.best):
+                set_aside(folder, newer_than=found.checkpoint.timesteps)
+        except BaseException as error:
             assembled.close()
-            raise CheckpointError(f"{path} does not fit this run's config: {error}") from None
+            if isinstance(error, KeyError | RuntimeError | ValueError | TypeError):
+                raise CheckpointError(f"{found.path} does not fit this run's config: {error}") from None
+            raise
     except BaseException:
         directory.unlock()
         raise
-    news = [f"WARNING: {complaint}; using an older checkpoint" for complaint in complaints]
-    news.append(f"resuming {directory.path} at {checkpoint.timesteps:,} steps")
-    return _carry_out(assembled, directory, callback, quiet, checkpoint, news)
+    return _carry_out(assembled, directory, callback, quiet, found)
 
 
 def _carry_out(
@@ -132,42 +135,42 @@ def _carry_out(
     directory: RunDirectory | None,
     callback: Callback | None,
     quiet: bool,
-    resumed: Checkpoint | None = None,
-    news: list[str] | None = None,
+    resumed: FoundCheckpoint | None = None,
 ) -> TrainResult:
     """Everything between a run that is ready and its summary; closes all that it was given."""
     board = QuietBoard() if quiet else Board()
-    config, reason = run.config, "failed"
+    config = run.config
     try:
-        directory = directory or RunDirectory.create(config.output_dir, config.env)
-        _write_config(run, directory)
-        reporter = Reporter(
-            directory.metrics_file,
-            directory.progress_file,
-            directory.tensorboard if config.tensorboard else None,
-            board,
-            resume_from=resumed.timesteps if resumed else None,
-        )
-        for line in news or _opening(run, directory):
-            board.note(line)
-        if (over := ended_by(config, run.progress)) is not None:
-            board.note(f"nothing to do: {over} is already reached; give a larger one, such as --{over} ...")
-        board.start(*budget_of(config, run.progress))
-        try:
-            with Interrupts() as interrupts:
+        with Interrupts() as interrupts:
+            directory = directory or RunDirectory.create(config.output_dir, config.env)
+            _write_config(run, directory)
+            reporter = Reporter(
+                directory.metrics_file,
+                directory.progress_file,
+                directory.tensorboard if config.tensorboard else None,
+                board,
+                resume_from=resumed.checkpoint.timesteps if resumed else None,
+            )
+            _open_board(board, run, directory, resumed)
+            reason = "failed"
+            try:
                 reason = train_loop(run, directory, reporter, interrupts, callback)
-        except Interrupted as error:
-            reason = error.name
-            raise
-        except CorralError as error:
-            reason = f"failed: {type(error).__name__}"
-            raise
-        finally:
-            reporter.close()
-            summary = _summary(run, reason)
-            text = json.dumps(dataclasses.asdict(summary), indent=1)
-            directory.summary_file.write_text(text + "\n", encoding="utf-8")
-            board.table(*_closing(run, directory, summary))
+            except Interrupted as error:
+                reason = error.name
+                raise
+            except CorralError as error:
+                reason = f"failed: {type(error).__name__}"
+                if error.exit_code == 2 and run.progress.iteration == 0:
+                    reporter.close()
+                    directory.discard()  # it never began
+                    reason = ""
+                raise
+            finally:
+                if reason:
+                    reporter.close()
+                    summary = _finish(board, run, directory, reason)
+        if newest_checkpoint(directory.checkpoints) is None:
+            raise CheckpointError(f"no checkpoint could be saved in {directory.checkpoints}; the run's policy is lost")
         return TrainResult(directory.path, summary)
     finally:
         run.close()
@@ -175,27 +178,38 @@ def _carry_out(
             directory.unlock()
 
 
+def _open_board(board: QuietBoard, run: Run, directory: RunDirectory, resumed: FoundCheckpoint | None) -> None:
+    config, choice, progress = run.config, run.backend, run.progress
+    where = "in this process" if choice.backend == "serial" else f"in {choice.num_workers} worker processes"
+    if resumed is None:
+        board.note(f"training PPO on {config.env}: {config.n_envs} envs {where}, seed {run.seed}")
+    else:
+        for complaint in resumed.complaints:
+            board.warn(f"{complaint}; using an older checkpoint")
+        board.note(f"resuming {config.env} at {progress.timesteps:,} steps: {config.n_envs} envs {where}")
+    board.note(f"backend {choice.backend} ({choice.why})")
+    board.note(f"writing to {directory.path}")
+    if config.batch_size > config.rollout_size:
+        board.note(
+            f"batch_size {config.batch_size} is more than a rollout of {config.rollout_size}: one full batch is used"
+        )
+    if (over := ended_by(config, progress)) is not None:
+        board.note(f"nothing to do: {over} is already reached; give a larger --{over.replace('_', '-')}")
+    board.start(*budgets_of(config, progress)[0])
+
+
+def _finish(board: QuietBoard, run: Run, directory: RunDirectory, reason: str) -> Summary:
+    summary = _summary(run, reason)
+    text = json.dumps(dataclasses.asdict(summary), indent=1)
+    directory.summary_file.write_text(text + "\n", encoding="utf-8")
+    board.table(*_closing(run, directory, summary))
+    return summary
+
+
 def _network(spec: str | None, given: str | NetworkFactory | None) -> NetworkFactory | None:
     if spec is None:
         return None
     return import_callable(spec, "policy") if given is None or isinstance(given, str) else given
-
-
-def _factory(recorded: TrainConfig, given: str | Callable[..., Any] | None, command: str) -> EnvFactory:
-    if given is None or isinstance(given, str):
-        return resolve_env(trusted_spec(recorded.env, given, "--env", command), recorded.env_kwargs)
-    factory = resolve_env(given, recorded.env_kwargs)
-    trusted_spec(recorded.env, factory.name, "env", command)
-    return factory
-
-
-def _recorded_policy(recorded: TrainConfig, given: str | NetworkFactory | None, command: str) -> str | None:
-    if recorded.policy is None:
-        if given is not None:
-            raise UsageError("the run was made with the built-in policy; leave --policy out")
-        return None
-    name = given if given is None or isinstance(given, str) else recorded.policy
-    return trusted_spec(recorded.policy, name, "--policy", command)
 
 
 def _with_changes(recorded: TrainConfig, settings: dict[str, Any]) -> TrainConfig:
@@ -226,20 +240,9 @@ def _write_config(run: Run, directory: RunDirectory) -> None:
     temporary.replace(directory.config_file)
 
 
-def _opening(run: Run, directory: RunDirectory) -> list[str]:
-    c, choice = run.config, run.backend
-    where = "in this process" if choice.backend == "serial" else f"in {choice.num_workers} worker processes"
-    lines = [
-        f"training PPO on {c.env}: {c.n_envs} envs {where}, seed {run.seed}, {directory.path}",
-        f"backend {choice.backend} ({choice.why})",
-    ]
-    if c.batch_size > c.rollout_size:
-        lines.append(f"batch_size {c.batch_size} is more than a rollout of {c.rollout_size}: one full batch is used")
-    return lines
-
-
 def _summary(run: Run, reason: str) -> Summary:
     progress, choice = run.progress, run.backend
+    assert run.safe is not None
     return Summary(
         steps=progress.timesteps,
         episodes=progress.episodes,
@@ -253,7 +256,7 @@ def _summary(run: Run, reason: str) -> Summary:
         num_workers=choice.num_workers,
         restarts=0,
         seed=run.seed,
-        weights_sha256=weights_hash(run.learner.policy.state_dict()),
+        weights_sha256=weights_hash(run.safe.policy),
         exit_reason=reason,
     )
 
@@ -273,11 +276,12 @@ def _closing(run: Run, directory: RunDirectory, summary: Summary) -> tuple[str, 
         ("envs", f"{summary.n_envs}, {summary.backend}, {summary.num_workers} worker(s)"),
     ]
     path = directory.path
+    more = "" if summary.exit_reason.startswith(("SIG", "failed")) else f" --timesteps {2 * summary.steps}"
     advice = [
         f"results in {path}",
         f"  curves:   tensorboard --logdir {path}",
         f"  evaluate: corral eval {path}",
         f"  watch:    corral play {path} --save clip.gif",
-        f"  go on:    corral resume {path} --timesteps {2 * max(summary.steps, run.config.rollout_size)}",
+        f"  go on:    corral resume {path}{more}",
     ]
     return f"{run.config.env}", rows, advice

@@ -7,6 +7,7 @@ nothing that the manifest does not confirm.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -22,11 +23,20 @@ from torch import Tensor
 
 from corral.core.errors import CheckpointError
 
-__all__ = ["Checkpoint", "list_checkpoints", "load_checkpoint", "newest_checkpoint", "prune", "save_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "FoundCheckpoint",
+    "list_checkpoints",
+    "load_checkpoint",
+    "newest_checkpoint",
+    "prune",
+    "save_checkpoint",
+    "set_aside",
+]
 
 FORMAT = 1
 _FILES = ("policy.safetensors", "optimizer.safetensors", "state.json")
-_PREFIX, _TEMPORARY = "ckpt-", ".saving-"
+_PREFIX, _TEMPORARY, _ASIDE = "ckpt-", ".saving-", "set-aside-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +75,12 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
         for name, data in {**files, "manifest.json": json.dumps(manifest, indent=1).encode()}.items():
             _write_synced(building / name, data)
         _sync_directory(building)
-        if target.exists():  # the same step, saved before: for instance at the end of a resumed run
-            shutil.rmtree(target)
+        replaced = directory / f"{_TEMPORARY}replaced-{os.getpid()}"
+        if target.exists():  # the same step, saved before
+            target.rename(replaced)
         building.rename(target)
         _sync_directory(directory)
+        shutil.rmtree(replaced, ignore_errors=True)
     except OSError as error:
         shutil.rmtree(building, ignore_errors=True)
         raise CheckpointError(f"not saved to {target}: {error.strerror or error}") from error
@@ -103,17 +115,40 @@ def list_checkpoints(directory: Path) -> list[Path]:
     return sorted(path for path in directory.glob(f"{_PREFIX}*") if path.is_dir())
 
 
-def newest_checkpoint(directory: Path) -> tuple[Checkpoint, Path, list[str]] | None:
-    """The newest checkpoint that verifies, its path, and what was wrong with newer ones; None if there is none."""
+@dataclass(frozen=True, slots=True)
+class FoundCheckpoint:
+    """A checkpoint that verified, and what was wrong with newer ones."""
+
+    checkpoint: Checkpoint
+    path: Path
+    complaints: tuple[str, ...]
+
+
+def newest_checkpoint(directory: Path) -> FoundCheckpoint | None:
+    """The newest checkpoint that verifies; None if there is none at all, an error if all are damaged."""
     complaints: list[str] = []
     for path in reversed(list_checkpoints(directory)):
         try:
-            return load_checkpoint(path), path, complaints
+            return FoundCheckpoint(load_checkpoint(path), path, tuple(complaints))
         except CheckpointError as error:
             complaints.append(str(error))
     if complaints:
         raise CheckpointError("no checkpoint can be used: " + "; ".join(complaints))
     return None
+
+
+def set_aside(directory: Path, newer_than: int) -> None:
+    """Take checkpoints of a later step out of the way: a run that goes on from an earlier one will not pass them."""
+    for path in list_checkpoints(directory):
+        step = path.name.removeprefix(_PREFIX)
+        if step.isdigit() and int(step) > newer_than:
+            path.rename(_free_name(path.with_name(f"{_ASIDE}{path.name}")))
+
+
+def _free_name(path: Path) -> Path:
+    return next(
+        name for i in itertools.count() if not (name := path.with_name(f"{path.name}{f'-{i}' if i else ''}")).exists()
+    )
 
 
 def prune(directory: Path, keep: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from dataclasses import dataclass
@@ -12,9 +11,10 @@ import numpy as np
 
 from corral.core.config import TrainConfig
 from corral.core.envs import EnvFactory
+from corral.core.machine import available_cores
 from corral.vec import make_vector_env
 
-__all__ = ["BackendChoice", "available_cores", "choose_backend"]
+__all__ = ["BackendChoice", "choose_backend"]
 
 _MESSAGE_US = 150.0
 """What it costs, in microseconds, to tell the workers to step and to hear that all of them have."""
@@ -28,11 +28,6 @@ class BackendChoice:
     backend: Literal["serial", "process"]
     num_workers: int
     why: str
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def choose_backend(config: TrainConfig, factory: EnvFactory) -> BackendChoice:

@@ -13,8 +13,8 @@ from typing import Any, Self
 __all__ = ["Interrupted", "Interrupts"]
 
 
-class Interrupted(BaseException):
-    """A signal asked the run to end. Like KeyboardInterrupt, not an Exception: nothing should swallow it."""
+class Interrupted(KeyboardInterrupt):
+    """A signal asked the run to end. A KeyboardInterrupt, so that scripts treat it as one; the name tells which."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

@@ -21,7 +21,7 @@ from corral.ppo.learner import UpdateStats
 from corral.training.checkpoint import Checkpoint, prune, save_checkpoint
 from corral.training.evaluate import evaluate_actor
 from corral.training.interrupts import Interrupts
-from corral.training.progress import budget_of, ended_by, is_due, learning_rate
+from corral.training.progress import budgets_of, ended_by, is_due, learning_rate
 from corral.training.run import Run, capture
 from corral.training.run_directory import RunDirectory
 
@@ -58,7 +58,8 @@ def train_loop(
 ) -> str:
     """Train until a budget is used up; returns which. However it ends, the last whole iteration is saved."""
     config, progress, learner, source = run.config, run.progress, run.learner, run.source
-    safe, saved_at, reason = capture(run), -1, ended_by(config, progress)
+    saved_at = progress.timesteps if progress.iteration else None  # what was resumed is on disk already
+    run.safe, reason = capture(run), ended_by(config, progress)
     try:
         while reason is None:
             with interrupts.allowed():  # what is cut short here is thrown away
@@ -74,27 +75,22 @@ def train_loop(
             before = progress.timesteps
             progress.advance(rollout, updated - started)
             source.publish(learner.policy.state_dict(), progress.iteration)
-            safe, reason = capture(run), ended_by(config, progress)
+            run.safe, reason = capture(run), ended_by(config, progress)
 
             row = _metrics(run, rollout, stats, rate, collected - started, updated - collected)
             try:
-                if run.eval_env and (reason or is_due(config.eval_freq, before, progress.timesteps)):
-                    with interrupts.allowed():
-                        row |= _evaluate(run, directory, reporter)
-                        safe = capture(run)  # with what evaluation added to the counters
-                if callback is not None:
-                    state = TrainingState(
-                        progress.iteration, progress.timesteps, progress.episodes, row, directory.path
-                    )
-                    callback(state)
-                    reason = reason or state.stop_reason
+                if reason or is_due(config.eval_freq, before, progress.timesteps):
+                    row |= _evaluate(run, directory, reporter, interrupts)
+                if callback is not None and (asked := _call(callback, run, row, directory)) and reason is None:
+                    reason = asked
+                    row |= {} if "eval/mean_reward" in row else _evaluate(run, directory, reporter, interrupts)
             finally:
-                reporter.write(row, budget_of(config, progress).done)
+                reporter.write(row, budgets_of(config, progress)[0].done)
             if is_due(config.checkpoint_freq, before, progress.timesteps):
-                saved_at = _save(run, directory, reporter, safe)
+                saved_at = _save(run, directory, reporter, run.safe)
     finally:
-        if safe.timesteps != saved_at:
-            _save(run, directory, reporter, safe)
+        if run.safe.timesteps != saved_at:
+            _save(run, directory, reporter, run.safe)
     return reason
 
 
@@ -158,27 +154,39 @@ def _metrics(run: Run, rollout: Rollout, stats: UpdateStats, rate: float, collec
     return row | {f"{INFO_PREFIX}{key}": sums.total / sums.count for key, sums in rollout.infos.items()}
 
 
-def _evaluate(run: Run, directory: RunDirectory, reporter: Reporter) -> Metrics:
+def _call(callback: Callback, run: Run, row: Metrics, directory: RunDirectory) -> str | None:
+    progress = run.progress
+    state = TrainingState(progress.iteration, progress.timesteps, progress.episodes, row, directory.path)
+    callback(state)
+    return state.stop_reason
+
+
+def _evaluate(run: Run, directory: RunDirectory, reporter: Reporter, interrupts: Interrupts) -> Metrics:
     """Evaluate, and keep the policy in ``best/`` if none was better."""
     config, progress = run.config, run.progress
-    assert run.eval_env is not None
+    if run.eval_env is None:
+        return {}
     started = time.perf_counter()
-    result = evaluate_actor(run.eval_env, run.actor, config.eval_episodes, run.seed, config.eval_max_steps)
+    with interrupts.allowed():
+        result = evaluate_actor(run.eval_env, run.actor, config.eval_episodes, run.seed, config.eval_max_steps)
     seconds = time.perf_counter() - started
     progress.eval_seconds += seconds
     progress.last_eval_reward = result.mean_reward
+    is_best = progress.best_reward is None or result.mean_reward > progress.best_reward
+    if is_best:
+        progress.best_reward = result.mean_reward
+    run.safe = capture(run)  # with what evaluation added to the counters
+    if is_best:
+        try:
+            save_checkpoint(directory.best, run.safe)
+            prune(directory.best, keep=1)
+        except CheckpointError as error:
+            reporter.board.warn(f"best policy {error}")
     cut = f", {result.cut_off} cut off after {config.eval_max_steps} steps" if result.cut_off else ""
     reporter.board.note(
         f"evaluation at {progress.timesteps:,} steps: reward {result.mean_reward:.2f} ± {result.std_reward:.2f} "
         f"over {config.eval_episodes} episodes{cut}"
     )
-    if progress.best_reward is None or result.mean_reward > progress.best_reward:
-        progress.best_reward = result.mean_reward
-        try:
-            save_checkpoint(directory.best, capture(run))
-            prune(directory.best, keep=1)
-        except CheckpointError as error:
-            reporter.board.note(f"best policy {error}")
     return {
         "eval/mean_reward": result.mean_reward,
         "eval/std_reward": result.std_reward,
@@ -187,12 +195,12 @@ def _evaluate(run: Run, directory: RunDirectory, reporter: Reporter) -> Metrics:
     }
 
 
-def _save(run: Run, directory: RunDirectory, reporter: Reporter, checkpoint: Checkpoint) -> int:
-    """Save and tidy up; returns the step that is now safe on disk, or -1. A failed save does not end a run."""
+def _save(run: Run, directory: RunDirectory, reporter: Reporter, checkpoint: Checkpoint) -> int | None:
+    """Save and tidy up; returns the step that is now safe on disk. A failed save does not end a run."""
     try:
         save_checkpoint(directory.checkpoints, checkpoint)
     except CheckpointError as error:
-        reporter.board.note(f"checkpoint {error}; training goes on, the previous checkpoint is untouched")
-        return -1
+        reporter.board.warn(f"checkpoint {error}; the previous checkpoint is untouched")
+        return None
     prune(directory.checkpoints, run.config.keep_checkpoints)
     return checkpoint.timesteps

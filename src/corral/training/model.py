@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,6 +71,8 @@ class Model:
                 given = leaves[leaf.path].shape[single:]
                 raise ValueError(f"observation of shape {given}{where}, expected {leaf.shape} or a batch of it")
         leaves = {leaf.path: leaves[leaf.path].astype(leaf.dtype, copy=False) for leaf in layout.leaves}
+        if isinstance(action_masks, tuple):  # one array for each dimension of a MultiDiscrete
+            action_masks = np.concatenate(action_masks, axis=-1)
         masks = None if action_masks is None else np.asarray(action_masks, np.bool_).reshape(-1, codec.n_mask)
         if masks is not None and len(masks) != n:
             raise ValueError(f"{len(masks)} action masks for {n} observations")
@@ -96,8 +99,13 @@ def load(run: str | os.PathLike[str], *, checkpoint: str = "best", policy: Netwo
         raise UsageError(f"the run has a network of its own, {config.policy}; give it as load(run, policy=...)")
     if checkpoint not in ("best", "latest"):
         return Model(config, load_checkpoint(Path(checkpoint)), policy)
-    found = newest_checkpoint(directory.best) if checkpoint == "best" else None
+    found = None
+    if checkpoint == "best":
+        try:
+            found = newest_checkpoint(directory.best)
+        except CheckpointError as error:
+            warnings.warn(f"{error}; using the latest checkpoint instead", stacklevel=2)
     found = found or newest_checkpoint(directory.checkpoints)
     if found is None:
         raise CheckpointError(f"{directory.path} has no checkpoint yet")
-    return Model(config, found[0], policy)
+    return Model(config, found.checkpoint, policy)

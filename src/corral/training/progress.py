@@ -12,7 +12,7 @@ import numpy as np
 from corral.core.config import TrainConfig
 from corral.core.types import Rollout
 
-__all__ = ["Budget", "Progress", "budget_of", "ended_by", "is_due", "learning_rate"]
+__all__ = ["Budget", "Progress", "budgets_of", "ended_by", "is_due", "learning_rate"]
 
 RECENT = 100
 
@@ -68,32 +68,27 @@ class Progress:
 
 
 class Budget(NamedTuple):
-    """The quantity that a progress bar counts."""
+    """A limit of the run, and how much of it is used."""
 
-    unit: str
+    name: str
     total: float
     done: float
 
 
-def budget_of(config: TrainConfig, progress: Progress) -> Budget:
-    """The budget that is nearest to its end."""
+def budgets_of(config: TrainConfig, progress: Progress) -> list[Budget]:
+    """Every budget that was given; the first is the one a progress bar shows."""
     hours = (progress.seconds + progress.eval_seconds) / 3600
-    budgets = [
-        Budget("steps", float(config.timesteps), progress.timesteps) if config.timesteps else None,
-        Budget("episodes", float(config.num_episodes), progress.episodes) if config.num_episodes else None,
-        Budget("hours", config.duration, hours) if config.duration else None,
+    given = [
+        ("timesteps", config.timesteps, progress.timesteps),
+        ("num_episodes", config.num_episodes, progress.episodes),
+        ("duration", config.duration, hours),
     ]
-    return max((b for b in budgets if b is not None), key=lambda b: b.done / b.total)
+    return [Budget(name, float(total), done) for name, total, done in given if total is not None]
 
 
 def ended_by(config: TrainConfig, progress: Progress) -> str | None:
-    """Which budget is used up, or None."""
-    budget = budget_of(config, progress)
-    return (
-        {"steps": "timesteps", "episodes": "num_episodes", "hours": "duration"}[budget.unit]
-        if (budget.done >= budget.total)
-        else None
-    )
+    """The budget that is used up, or None."""
+    return next((budget.name for budget in budgets_of(config, progress) if budget.done >= budget.total), None)
 
 
 def is_due(every: int, before: int, now: int) -> bool:

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 from torch import Tensor
 
 from corral.core.config import TrainConfig
 from corral.core.envs import EnvFactory
+from corral.core.errors import UsageError
+from corral.core.machine import limit_compute_threads
 from corral.core.seeding import network_seed
 from corral.core.space_data import space_to_data
 from corral.core.types import Actor, RolloutSource
@@ -46,6 +49,8 @@ class Run:
     moments: dict[str, RunningMoments]
     spaces: dict[str, Any]
     progress: Progress
+    safe: Checkpoint | None = None
+    """The last whole iteration."""
 
     def close(self) -> None:
         """Release envs and processes."""
@@ -57,6 +62,7 @@ class Run:
 def assemble(config: TrainConfig, seed: int, factory: EnvFactory, network: NetworkFactory | None) -> Run:
     """Build every part; whatever is wrong with env, policy or machine shows here, before anything is written."""
     device, why_device = choose_device(config.device)
+    limit_compute_threads()
     torch.set_num_threads(config.learner_threads)
     backend = choose_backend(config, factory)
 
@@ -72,17 +78,16 @@ def assemble(config: TrainConfig, seed: int, factory: EnvFactory, network: Netwo
         )
 
     env = vector_env(config.n_envs, backend.num_workers, seed)
-    eval_env = None
     try:
         policy = build_policy(config, env.single_observation_space, env.single_action_space, network, seed)
+        _check_used(config, policy)
         learner = Learner(policy, config, seed, device)
         actor = TorchActor(learner.policy, device)
-        source = LocalSource(env, actor, config.n_steps, seed)
+        source = _source(env, actor, config, seed)
+        _check_network(env, actor)
         eval_env = vector_env(1, 1, None) if config.eval_freq else None
     except BaseException:
         env.close()
-        if eval_env is not None:
-            eval_env.close()
         raise
     normalizer = learner.policy.normalizer
     shapes = {leaf.path: leaf.shape for leaf in policy.layout.leaves}
@@ -103,6 +108,29 @@ def assemble(config: TrainConfig, seed: int, factory: EnvFactory, network: Netwo
         },
         progress=Progress(),
     )
+
+
+def _source(env: CorralVectorEnv, actor: Actor, config: TrainConfig, seed: int) -> RolloutSource:
+    try:
+        return LocalSource(env, actor, config.n_steps, seed)
+    except MemoryError as error:
+        raise UsageError(
+            f"a rollout of n_steps {config.n_steps} x n_envs {config.n_envs} does not fit: {error}"
+        ) from None
+
+
+def _check_network(env: CorralVectorEnv, actor: Actor) -> None:
+    """Act once, so that a network that does not fit shows before anything is written."""
+    noise = np.full((env.num_envs, env.codec.n_actions), 0.5, np.float32)
+    actor.act(env.arrays.observations, env.masks, noise)
+
+
+def _check_used(config: TrainConfig, policy: Policy) -> None:
+    """Refuse settings that these spaces have no use for: whatever is asked is done or refused, never ignored."""
+    if config.normalize_obs and not any(leaf.is_float for leaf in policy.layout.leaves):
+        raise UsageError("normalize_obs scales float observations, but this env has none; leave it out")
+    if config.log_std_init != 0 and not any(policy.codec.gaussian):
+        raise UsageError("log_std_init is for continuous actions, but this env has none; leave it out")
 
 
 def build_policy(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -14,7 +16,7 @@ from corral.core.config import TrainConfig, load_yaml, parse_config
 from corral.core.envs import names_code
 from corral.core.errors import RunInUse, UsageError
 
-__all__ = ["RunDirectory", "find_run", "trusted_spec"]
+__all__ = ["RunDirectory", "check_free", "check_named_code", "find_run"]
 
 ROOT = Path("runs")
 
@@ -39,8 +41,11 @@ class RunDirectory:
         if output_dir is not None:
             run = cls(Path(output_dir))
             check_free(output_dir)
-            run.path.mkdir(parents=True, exist_ok=True)
-            run.lock()
+            try:
+                run.path.mkdir(parents=True, exist_ok=True)
+                run.lock()
+            except OSError as error:
+                raise UsageError(f"output_dir {output_dir!r} cannot be used: {error.strerror or error}") from None
             return run
         stem = f"{re.sub(r'[^A-Za-z0-9.-]+', '-', env).strip('-')}-{time.strftime('%Y%m%d-%H%M%S')}"
         for suffix in ("", *(f"-{i}" for i in range(2, 1000))):
@@ -51,8 +56,8 @@ class RunDirectory:
                 return run
         raise UsageError(f"cannot find a free name for {ROOT / stem}; give one with --output-dir")
 
-    def lock(self) -> None:
-        """Become the only writer. The system frees the lock when the process ends, however it ends."""
+    def lock(self, keep: bool = True) -> None:
+        """Become the only writer, or see whether one could. The system frees the lock when its process ends, anyhow."""
         file = (self.path / ".lock").open("a+", encoding="ascii")
         try:
             _lock(file)
@@ -63,6 +68,9 @@ class RunDirectory:
             raise RunInUse(
                 f"{self.path} is in use by process {pid}; wait for it, or choose another --output-dir"
             ) from None
+        if not keep:
+            file.close()
+            return
         file.seek(0)
         file.truncate()
         file.write(str(os.getpid()))
@@ -72,9 +80,17 @@ class RunDirectory:
     def unlock(self) -> None:
         """Let others write."""
         if self._lock is not None:
-            self._lock.close()
+            self._lock.close()  # the file stays: deleting it could take the lock from under somebody else
             self._lock = None
-            (self.path / ".lock").unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Take back what was written: the run never began."""
+        for file in (self.config_file, self.metrics_file, self.progress_file, self.summary_file, self.path / ".lock"):
+            file.unlink(missing_ok=True)
+        for folder in (self.tensorboard, self.checkpoints, self.best):
+            shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # not empty: it was there before
+            self.path.rmdir()
 
     def read_config(self) -> TrainConfig:
         """The config that the run was started with."""
@@ -82,9 +98,10 @@ class RunDirectory:
 
 
 def check_free(output_dir: str) -> None:
-    """Refuse a directory that already holds a run."""
+    """Refuse a directory that already holds a run, finished or not."""
     path = Path(output_dir)
     if (path / "config.yaml").exists():
+        RunDirectory(path).lock(keep=False)  # in use: exit 3
         raise UsageError(f"{output_dir} already holds a run; go on with `corral resume {output_dir}` or choose another")
     if path.exists() and not path.is_dir():
         raise UsageError(f"output_dir {output_dir!r} is a file, expected a directory")
@@ -103,19 +120,24 @@ def find_run(name: str | os.PathLike[str]) -> RunDirectory:
     return RunDirectory(path)
 
 
-def trusted_spec(recorded: str, given: str | None, flag: str, command: str) -> str:
-    """The env (or policy) to import: what a file names is only followed if the user says the same.
+def check_named_code(recorded: TrainConfig, env: str | None, policy: str | None, command: str) -> None:
+    """Refuse to import what a run directory names, unless the user names the same.
 
-    Built-in names and plain ids load by themselves; a name that would make Python import something does not.
+    Built-in envs and plain ids load by themselves; a name that would make Python import something does not.
     """
-    if given is not None and given != recorded:
-        raise UsageError(f"{flag} {given!r} is not what the run was made with: {recorded!r}")
-    if given is None and names_code(recorded):
-        if recorded.startswith("python:"):
-            what = flag.lstrip("-")
-            raise UsageError(f"the run's {what} is {recorded}, which only Python can give: corral.resume(run, {what}=...)")
-        raise UsageError(f"the run names code to import; if you trust it, repeat it: {command} {flag} {recorded}")
-    return recorded
+    given, known = {"env": env, "policy": policy}, {"env": recorded.env, "policy": recorded.policy}
+    for name, said in given.items():
+        if said is not None and said != known[name]:
+            raise UsageError(f"{name} {said!r} is not what the run was made with: {known[name] or 'the built-in one'}")
+    missing = {name: spec for name, spec in known.items() if given[name] is None and spec and names_code(spec)}
+    if any(spec.startswith("python:") for spec in missing.values()):
+        words = ", ".join(f"{name}=..." for name in missing)
+        raise UsageError(
+            f"the run used {', '.join(missing.values())}, which only Python can give: corral.resume(run, {words})"
+        )
+    if missing:
+        flags = " ".join(f"--{name} {shlex.quote(spec)}" for name, spec in missing.items())
+        raise UsageError(f"the run names code to import; if you trust it, repeat it: {command} {flags}")
 
 
 def _lock(file: IO[str]) -> None:

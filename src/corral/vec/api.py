@@ -135,7 +135,7 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     # ---- what a subclass gives -------------------------------------------------------------------------------
 
-    def _reset(self, seeds: list[int | None] | None, options: dict[str, Any] | None) -> list[InfoRow]:
+    def _reset(self, seeds: list[int | None], options: list[dict[str, Any] | None]) -> list[InfoRow]:
         raise NotImplementedError
 
     def send(self) -> None:
@@ -162,11 +162,12 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         return self.arrays.masks if self.has_masks else None
 
     def reset_arrays(
-        self, seeds: list[int | None] | None = None, options: dict[str, Any] | None = None
+        self, seeds: list[int | None] | None = None, options: list[dict[str, Any] | None] | None = None
     ) -> list[InfoRow]:
-        """Reset every env; ``arrays.observations`` and ``masks`` hold the outcome."""
+        """Reset every env; ``arrays.observations`` and ``masks`` hold the outcome. Lists have an entry for each env."""
         self._expect(CallState.IDLE, "reset")
-        return self._reset(seeds, options)
+        nothing: list[Any] = [None] * self.num_envs
+        return self._reset(seeds or nothing, options or nothing)
 
     # ---- Gymnasium -------------------------------------------------------------------------------------------
 
@@ -179,7 +180,7 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         )
         if seeds is not None and len(seeds) != self.num_envs:
             raise ValueError(f"reset got {len(seeds)} seeds, expected one for each of the {self.num_envs} envs")
-        rows = self.reset_arrays(seeds, options)
+        rows = self.reset_arrays(seeds, [options] * self.num_envs)
         return self.layout.batch(self.arrays.observations), self._infos(rows)
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
@@ -189,8 +190,14 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     def step_async(self, actions: Any) -> None:
         """Begin a step."""
+        self._expect(CallState.IDLE, "step")
         for path, values in self.codec.layout.unbatch(actions).items():
-            self.arrays.actions[path][...] = values
+            target = self.arrays.actions[path]
+            if values.shape != target.shape or not np.can_cast(values.dtype, target.dtype, "same_kind"):
+                where = f" at {path!r}" if path else ""
+                given, expected = f"{values.shape} {values.dtype}", f"{target.shape} {target.dtype}"
+                raise ValueError(f"actions{where} are {given}, expected {expected}")
+            target[...] = values
         self.send()
 
     def step_wait(self) -> tuple[Any, Array, Array, Array, dict[str, Any]]:

@@ -27,6 +27,8 @@ def make_vector_env(
     infos: InfoMode = "full",
 ) -> CorralVectorEnv:
     """A vector env of either kind; apart from speed they behave the same."""
+    if backend not in ("serial", "process"):
+        raise UsageError(f"backend {backend!r}: should be serial or process")
     if backend == "serial":
         return SerialVectorEnv(factory, n_envs, seed=seed, infos=infos)
     return ProcessVectorEnv(factory, n_envs, num_workers=num_workers, start_method=start_method, seed=seed, infos=infos)
@@ -51,6 +53,8 @@ def make_parallel_env(
         raise UsageError(f"n_envs {n_envs}: should be at least 1")
     if num_workers is not None and not 1 <= num_workers <= n_envs:
         raise UsageError(f"num_workers {num_workers}: should be from 1 to n_envs {n_envs}")
+    if backend == "serial" and (num_workers or start_method != "auto"):
+        raise UsageError("num_workers and start_method are for backend process, but backend is serial")
     factory = resolve_env(env, env_kwargs)
     return make_vector_env(
         factory, n_envs, backend=backend, num_workers=num_workers, start_method=start_method, seed=seed

@@ -7,6 +7,7 @@ together, so a dead worker is an error at once and never a hang.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import multiprocessing
 import os
@@ -28,6 +29,7 @@ import gymnasium as gym
 
 from corral.core.envs import EnvFactory
 from corral.core.errors import UsageError, WorkerDied
+from corral.core.machine import available_cores
 from corral.core.types import InfoSums
 from corral.vec import shared_memory, worker
 from corral.vec.api import CallState, CorralVectorEnv, EnvFacts, InfoMode, InfoRow, StepArrays
@@ -38,7 +40,8 @@ __all__ = ["ProcessVectorEnv", "StartMethod", "split_envs"]
 StartMethod = Literal["auto", "spawn", "forkserver", "fork"]
 _CLOSE_SECONDS = 3.0
 _DESCRIPTORS_PER_WORKER = 8
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_LOOK_SECONDS = 1.0
+_WINDOWS_WAITS = 30  # workers that one wait can watch: Windows allows 63 handles, and each has two
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class ProcessVectorEnv(CorralVectorEnv):
         seed: int | None = None,
         infos: InfoMode = "full",
     ) -> None:
-        shares = split_envs(n_envs, num_workers or min(n_envs, os.cpu_count() or 1))
+        shares = split_envs(n_envs, num_workers or min(n_envs, available_cores()))
         _check_descriptors(len(shares))
         self._workers: list[_Worker] = []
         self._finalizer = Finalize(self, _stop_workers, (self._workers,), exitpriority=100)
@@ -76,8 +79,10 @@ class ProcessVectorEnv(CorralVectorEnv):
             facts = [cloudpickle.loads(reply[1:]) for reply in self._replies(self._workers)]
             super().__init__(_agreed(facts), n_envs)
             self._share_memory()
-        except BaseException:
+        except BaseException as error:
             self._finalizer()
+            if isinstance(error, WorkerDied):
+                error.exit_code = 2  # before its first step: a wrong set-up
             raise
 
     def _start(
@@ -87,7 +92,9 @@ class ProcessVectorEnv(CorralVectorEnv):
         in_main_thread = threading.current_thread() is threading.main_thread()
         with _bare_main(context):
             for envs in shares:
-                setup = worker.WorkerSetup(factory, envs.start, len(envs), seed, infos, os.getpid(), in_main_thread)
+                setup = worker.WorkerSetup(
+                    factory, envs.start, len(envs), seed, infos, os.getpid(), in_main_thread, dict(os.environ)
+                )
                 ours, theirs = context.Pipe()
                 inherited = [w.pipe for w in self._workers] + [ours] if context.get_start_method() == "fork" else []
                 args = (theirs, inherited, cloudpickle.dumps(setup))
@@ -108,31 +115,34 @@ class ProcessVectorEnv(CorralVectorEnv):
 
     # ---- the contract ----------------------------------------------------------------------------------------
 
-    def _reset(self, seeds: list[int | None] | None, options: dict[str, Any] | None) -> list[InfoRow]:
+    def _reset(self, seeds: list[int | None], options: list[dict[str, Any] | None]) -> list[InfoRow]:
         def message(w: _Worker) -> bytes:
-            return worker.RESET + bytes(cloudpickle.dumps((seeds and seeds[w.envs.start : w.envs.stop], options)))
+            return worker.RESET + bytes(
+                cloudpickle.dumps((seeds[w.envs.start : w.envs.stop], options[w.envs.start : w.envs.stop]))
+            )
 
         replies: list[worker.ResetReply] = self._ask(message)
         if len({reply.has_masks for reply in replies}) > 1:
             raise UsageError("some envs offer action masks and some do not; all or none should")
         self.has_masks = replies[0].has_masks
-        return [row for reply in replies for row in reply.rows]
+        return [row for w, reply in zip(self._workers, replies, strict=True) for row in _shifted(reply.rows, w)]
 
     def send(self) -> None:
         """Tell every worker to step."""
         self._expect(CallState.IDLE, "step")
-        self.state = CallState.STEPPING
+        self.state = CallState.FAILED
         for w in self._workers:
             self._post(w, worker.STEP)
+        self.state = CallState.STEPPING
 
     def recv(self) -> list[InfoRow]:
         """Wait until every worker has stepped."""
         self._expect(CallState.STEPPING, "finish a step of")
         self.state = CallState.FAILED
         rows: list[InfoRow] = []
-        for reply in self._replies(self._workers):
+        for w, reply in zip(self._workers, self._replies(self._workers), strict=True):
             if reply != worker.OK:
-                rows += pickle.loads(reply[1:])
+                rows += _shifted(pickle.loads(reply[1:]), w)
         self.state = CallState.IDLE
         return rows
 
@@ -173,17 +183,15 @@ class ProcessVectorEnv(CorralVectorEnv):
         self, message: Callable[[_Worker], bytes], workers: list[_Worker] | None = None, fatal: bool = True
     ) -> list[Any]:
         workers = self._workers if workers is None else workers
-        self.state = CallState.FAILED
-        for w in workers:
-            self._post(w, message(w))
-        try:
-            replies = self._replies(workers, all_first=not fatal)
-        except WorkerDied:
-            raise
-        except BaseException:
-            self.state = CallState.FAILED if fatal else CallState.IDLE
-            raise
+        messages = [message(w) for w in workers]
+        self.state = CallState.FAILED  # until every reply has been read
+        for w, words in zip(workers, messages, strict=True):
+            self._post(w, words)
+        replies = self._replies(workers, all_first=not fatal)
+        errors = [worker.error_from(reply[1:]) for reply in replies if reply[:1] == worker.ERROR]
         self.state = CallState.IDLE
+        if errors:
+            raise errors[0]
         return [pickle.loads(reply[1:]) for reply in replies]
 
     def _post(self, w: _Worker, message: bytes) -> None:
@@ -193,26 +201,20 @@ class ProcessVectorEnv(CorralVectorEnv):
             raise _died(w) from None
 
     def _replies(self, workers: list[_Worker], all_first: bool = False) -> list[bytes]:
-        """One reply of each worker. An error is raised as soon as it is seen; with ``all_first``, after the last."""
+        """One reply of each worker. An error is raised as soon as it is seen; with ``all_first``, it is a reply too."""
         replies: dict[int, bytes] = {}
         while len(replies) < len(workers):
-            for w in self._waiter.ready(w for w in workers if id(w) not in replies):
+            for w in self._waiter.woken([w for w in workers if id(w) not in replies]):
                 try:
-                    if w.pipe.poll():
+                    if id(w) not in replies and w.pipe.poll():
                         replies[id(w)] = reply = w.pipe.recv_bytes()
-                    elif w.process.is_alive():
-                        continue
-                    else:
-                        raise EOFError
+                        if not all_first and reply[:1] == worker.ERROR:
+                            raise worker.error_from(reply[1:])
+                    elif not w.process.is_alive():
+                        raise _died(w)
                 except (EOFError, OSError):
                     raise _died(w) from None
-                if not all_first and reply[:1] == worker.ERROR:
-                    raise worker.error_from(reply[1:])
-        ordered = [replies[id(w)] for w in workers]
-        for reply in ordered:
-            if reply[:1] == worker.ERROR:
-                raise worker.error_from(reply[1:])
-        return ordered
+        return [replies[id(w)] for w in workers]
 
 
 class _Waiter:
@@ -230,13 +232,22 @@ class _Waiter:
         if self._selector is not None:
             self._selector.close()
 
-    def ready(self, pending: Iterator[_Worker]) -> list[_Worker]:
-        waiting = list(pending)
+    def woken(self, pending: list[_Worker]) -> list[_Worker]:
+        """Workers that said something or ended; those in ``pending`` if nothing happened for a while.
+
+        A worker's death can go unnoticed if a child of its env holds its descriptors: hence the while.
+        """
         if self._selector is not None:
-            woken = {id(key.data) for key, _ in self._selector.select()}
-            return [w for w in waiting if id(w) in woken]
-        objects = connection.wait([thing for w in waiting for thing in (w.pipe, w.process.sentinel)])
-        return [w for w in waiting if w.pipe in objects or w.process.sentinel in objects]
+            events = self._selector.select(_LOOK_SECONDS)
+            return list({id(key.data): key.data for key, _ in events}.values()) or pending
+        some = pending[:_WINDOWS_WAITS]  # all must answer, so any subset will do
+        objects = connection.wait([o for w in some for o in (w.pipe, w.process.sentinel)], _LOOK_SECONDS)
+        return [w for w in some if w.pipe in objects or w.process.sentinel in objects] or pending
+
+
+def _shifted(rows: list[InfoRow], w: _Worker) -> list[InfoRow]:
+    """A worker counts its envs from 0."""
+    return [dataclasses.replace(row, env=row.env + w.envs.start) for row in rows]
 
 
 def split_envs(n_envs: int, num_workers: int) -> list[range]:
@@ -249,25 +260,32 @@ def split_envs(n_envs: int, num_workers: int) -> list[range]:
 
 
 def _stop_workers(workers: list[_Worker]) -> None:
-    """Ask nicely, then kill: ``terminate`` would never end a stopped process."""
-    for w in workers:
-        with contextlib.suppress(OSError):
-            w.pipe.send_bytes(worker.CLOSE)
-    deadline = time.monotonic() + _CLOSE_SECONDS
-    for w in workers:
-        w.process.join(max(0.0, deadline - time.monotonic()))
-        if w.process.is_alive():
-            w.process.kill()
+    """Ask nicely, then kill, whatever interrupts: ``terminate`` would never end a stopped process."""
+    try:
+        for w in workers:
+            with contextlib.suppress(OSError):
+                w.pipe.send_bytes(worker.CLOSE)
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        for w in workers:
+            w.process.join(max(0.0, deadline - time.monotonic()))
+    finally:
+        for w in workers:
+            if w.process.is_alive():
+                w.process.kill()
+        for w in workers:
             w.process.join(_CLOSE_SECONDS)
-        w.pipe.close()
-        with contextlib.suppress(ValueError):  # still alive: nothing more can be done
-            w.process.close()
+            w.pipe.close()
+            with contextlib.suppress(ValueError):  # still alive: nothing more can be done
+                w.process.close()
 
 
 def _died(w: _Worker) -> WorkerDied:
     w.process.join(1.0)
     code = w.process.exitcode
-    how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exited with code {code}"
+    how = f"exited with code {code}"
+    if code is not None and code < 0:
+        known = {number.value: number.name for number in signal.Signals}
+        how = f"was killed by {known.get(-code, f'signal {-code}')}"
     return WorkerDied(
         f"the {w} (pid {w.pid}) {how} without a word: the env, or a library under it, ended the process. "
         "Run `corral doctor` on the env, or use --backend serial to see it happen in this process."
@@ -312,7 +330,7 @@ def _check_descriptors(num_workers: int) -> None:
 
 @contextlib.contextmanager
 def _bare_main(context: Any) -> Iterator[None]:
-    """Start workers without the user's ``__main__``, and with one compute thread each.
+    """Start workers without the user's ``__main__``.
 
     The factory travels by value, so no worker needs to import the script that started it: scripts without a
     ``__main__`` guard and notebooks just work. The fork server is told to load what every worker needs.
@@ -320,12 +338,8 @@ def _bare_main(context: Any) -> Iterator[None]:
     if context.get_start_method() == "forkserver":
         context.set_forkserver_preload([worker.__name__])
     main = sys.modules["__main__"]
-    threads = {name: os.environ.get(name) for name in _ONE_THREAD}
     sys.modules["__main__"] = types.ModuleType("__main__")
-    os.environ.update({name: "1" for name, value in threads.items() if value is None})
     try:
         yield
     finally:
         sys.modules["__main__"] = main
-        for name in (name for name, value in threads.items() if value is None):
-            os.environ.pop(name, None)

@@ -22,7 +22,12 @@ class SerialVectorEnv(CorralVectorEnv):
         self, factory: EnvFactory, n_envs: int, *, seed: int | None = None, infos: InfoMode = "full", first_env: int = 0
     ) -> None:
         envs = build_envs(factory, first_env, n_envs)
-        super().__init__(EnvFacts.of(envs[0]), n_envs)
+        try:
+            super().__init__(EnvFacts.of(envs[0]), n_envs)
+        except BaseException:
+            for env in envs:
+                env.close()
+            raise
         self.arrays = self._allocate()
         self._stepper = Stepper(envs, self.arrays, first_env=first_env, seed=seed, infos=infos)
 
@@ -31,7 +36,7 @@ class SerialVectorEnv(CorralVectorEnv):
         """The envs themselves."""
         return self._stepper.envs
 
-    def _reset(self, seeds: list[int | None] | None, options: dict[str, Any] | None) -> list[InfoRow]:
+    def _reset(self, seeds: list[int | None], options: list[dict[str, Any] | None]) -> list[InfoRow]:
         rows = self._stepper.reset(seeds, options)
         self.has_masks = self._stepper.has_masks
         return rows

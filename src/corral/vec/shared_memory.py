@@ -7,6 +7,7 @@ the worker's socket. Windows: a tagged mapping that the system frees with its la
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import sys
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from corral.core.errors import UsageError
 from corral.core.spaces import poison
@@ -66,6 +68,8 @@ def create(specs: Iterable[ArraySpec]) -> SharedArrays:
     specs = tuple(specs)
     size = max(_size(specs), mmap.PAGESIZE)
     try:
+        if size > psutil.virtual_memory().available:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         memory, handle = _tagged(size) if _WINDOWS else _unnamed(size)
     except OSError as error:
         raise UsageError(
@@ -105,13 +109,16 @@ def _padded(size: int) -> int:
 
 
 def _unnamed(size: int) -> tuple[mmap.mmap, int]:
-    if hasattr(os, "memfd_create"):
+    on_disk = not hasattr(os, "memfd_create")
+    if not on_disk:
         handle = os.memfd_create("corral")
     else:
         handle, path = tempfile.mkstemp(prefix="corral-")
         Path(path).unlink()
     try:
         os.truncate(handle, size)
+        if on_disk and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(handle, 0, size)  # a full disk is an error here and now, not a bus error at some write
         return mmap.mmap(handle, size), handle
     except OSError:
         os.close(handle)

@@ -25,7 +25,9 @@ __all__ = ["Stepper", "build_envs"]
 
 Env = gym.Env[Any, Any]
 _NUMBER = (bool, int, float, np.bool_, np.integer, np.floating)
+_FLAG = (bool, np.bool_, int, np.integer)
 _MASK = "action_mask"
+_LARGEST = float(np.finfo(np.float32).max)  # the learner computes in single precision
 
 
 def build_envs(factory: EnvFactory, first_env: int, n: int) -> list[Env]:
@@ -43,6 +45,10 @@ def build_envs(factory: EnvFactory, first_env: int, n: int) -> list[Env]:
             place = EnvPlace(index, episode=0, seed=None, step=0)
             raise _fault(EnvFault, f"making the env failed: {_named(error)}", place, error, True) from error
         envs.append(env)
+        for name in ("observation_space", "action_space"):
+            one, two = getattr(envs[0], name), getattr(env, name)
+            if one != two:
+                raise UsageError(f"envs of one run must be alike, but their {name}s differ: {one} and {two}")
     return envs
 
 
@@ -74,11 +80,11 @@ class Stepper:
         self._seeds: list[int | None] = [None] * len(self.envs)
         self._worked = False  # a first step was completed: from here on a fault is an accident
 
-    def reset(self, seeds: Sequence[int | None] | None, options: dict[str, Any] | None) -> list[InfoRow]:
-        """Begin a new episode in every env."""
+    def reset(self, seeds: Sequence[int | None], options: Sequence[dict[str, Any] | None]) -> list[InfoRow]:
+        """Begin a new episode in every env, each with its seed (None: what the root seed says) and options."""
         rows: list[InfoRow] = []
         for i in range(len(self.envs)):
-            info = self._begin_episode(i, None if seeds is None else seeds[i], options)
+            info = self._begin_episode(i, seeds[i], options[i])
             self._note(i, info, None, rows)
         return rows
 
@@ -87,6 +93,7 @@ class Stepper:
         rows: list[InfoRow] = []
         for i, env in enumerate(self.envs):
             action = self._codec.layout.read(self.arrays.actions, i)
+            self._steps[i] += 1
             try:
                 outcome = env.step(action)
             except (Exception, SystemExit) as error:
@@ -109,8 +116,14 @@ class Stepper:
 
     def close(self) -> None:
         """Close every env."""
+        errors: list[Exception] = []
         for env in self.envs:
-            env.close()
+            try:
+                env.close()
+            except Exception as error:  # the others should be closed all the same
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     # ---- one env ---------------------------------------------------------------------------------------------
 
@@ -119,15 +132,20 @@ class Stepper:
         a = self.arrays
         if not isinstance(reward, _NUMBER):
             self._bad(i, action, f"the reward is {_shape_of(reward)} {reward!r:.60}, expected a number")
+        if not (isinstance(terminated, _FLAG) and isinstance(truncated, _FLAG)):
+            self._bad(
+                i, action, f"terminated and truncated are {terminated!r:.40}, {truncated!r:.40}, expected booleans"
+            )
         if not isinstance(info, dict):
             self._bad(i, action, f"info is {_shape_of(info)}, expected a dict")
         self._write_observation(i, observation, action)
-        a.rewards[i] = reward
-        a.terminated[i], a.truncated[i] = bool(terminated), bool(truncated)
-        self._steps[i] += 1
+        try:
+            a.rewards[i] = reward
+        except OverflowError:
+            self._bad(i, action, f"the reward {reward!r:.60} is too large")
+        a.terminated[i], a.truncated[i] = terminated, truncated
         if not (terminated or truncated):
-            if self.has_masks:
-                self._write_mask(i, info, action)
+            self._write_mask(i, info, action)
             self._note(i, info, None, rows)
             return
         self._check_finite(i, action)
@@ -154,8 +172,7 @@ class Stepper:
         self._check_finite(i)
         if self.has_masks is None:
             self.has_masks = self._mask_methods[i] is not None or _MASK in info
-        if self.has_masks:
-            self._write_mask(i, info, None)
+        self._write_mask(i, info, None)
         return info
 
     def _write_observation(self, i: int, observation: Any, action: Any) -> None:
@@ -166,12 +183,24 @@ class Stepper:
 
     def _write_mask(self, i: int, info: dict[str, Any], action: Any) -> None:
         method = self._mask_methods[i]
-        given = method() if method is not None else info.get(_MASK)
+        if not self.has_masks:
+            if method is not None or _MASK in info:
+                self._bad(
+                    i, action, "there is an action mask, though the first reset had none: offer one always or never"
+                )
+            return
+        try:
+            given = method() if method is not None else info.get(_MASK)
+        except Exception as error:
+            self._raise(EnvFault, f"action_masks() raised {_named(error)}", i, action, error)
         if given is None:
             self._bad(i, action, f"info has no {_MASK!r}, though the first reset had one")
-        if isinstance(given, tuple):  # one array for each dimension of a MultiDiscrete
-            given = np.concatenate([np.asarray(part).reshape(-1) for part in given])
-        mask, expected = np.asarray(given), self._codec.n_mask
+        try:
+            if isinstance(given, tuple):  # one array for each dimension of a MultiDiscrete
+                given = np.concatenate([np.asarray(part).reshape(-1) for part in given])
+            mask, expected = np.asarray(given), self._codec.n_mask
+        except ValueError:
+            self._bad(i, action, f"the action mask {given!r:.80} is not an array of numbers")
         if expected == 0:
             self._bad(i, action, f"there is an action mask, but {self.envs[i].action_space} has no choices to mask")
         if mask.shape != (expected,):
@@ -199,8 +228,7 @@ class Stepper:
         """Pass an info on, or add up the numbers in it."""
         if self.infos == "full":
             if info or final is not None:
-                index = self.first_env + i
-                rows.append(InfoRow(index, _without_mask(info), None if final is None else _without_mask(final)))
+                rows.append(InfoRow(i, _told(info), None if final is None else _told(final)))
             return
         told = info if final is None else final  # a reset's info belongs to no step
         if told:
@@ -212,22 +240,24 @@ class Stepper:
     # ---- checks ----------------------------------------------------------------------------------------------
 
     def _check_finite(self, row: int | None = None, action: Any = None) -> None:
-        """Look at one row, or at all of them with one sum for each array: a sum is finite if its terms are."""
+        """Look at one row, or at all of them with one number for each array, which is finite if they all are."""
         part = slice(None) if row is None else slice(row, row + 1)
         has_reward = row is None or self._steps[row] > 0
         rewards = self.arrays.rewards[part] if has_reward else self.arrays.rewards[:0]
         with np.errstate(all="ignore"):
             suspects = [
-                array for array in (rewards, *(leaf[part] for leaf in self._floats)) if not np.isfinite(array.sum())
+                array
+                for array in (rewards, *(leaf[part] for leaf in self._floats))
+                if not (np.abs(array).max(initial=0) <= _LARGEST if array.itemsize > 4 else np.isfinite(array.sum()))
             ]
         for array in suspects:
-            bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
+            bad = np.flatnonzero(~(np.abs(array.reshape(len(array), -1)) <= _LARGEST).all(axis=1))
             if bad.size:  # else the terms were finite and only their sum overflowed
                 i = int(bad[0]) + (row or 0)
                 what = "reward" if array is rewards else "observation"
                 if action is None and self._steps[i]:
                     action = self._codec.layout.read(self.arrays.actions, i)
-                self._bad(i, action, f"the {what} is not finite: {array[bad[0]]!r:.120}")
+                self._bad(i, action, f"the {what} is not finite in single precision: {array[bad[0]]!r:.120}")
 
     def _bad(self, i: int, action: Any, message: str) -> NoReturn:
         self._raise(BadEnvData, message, i, action, None)
@@ -265,5 +295,6 @@ def _mask_method(env: Env) -> Callable[[], Any] | None:
     return env.get_wrapper_attr("action_masks") if env.has_wrapper_attr("action_masks") else None
 
 
-def _without_mask(info: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in info.items() if key != _MASK} if _MASK in info else info
+def _told(info: dict[str, Any]) -> dict[str, Any]:
+    """A copy, for the env may keep and change its own; without the mask, which travels by itself."""
+    return {key: value for key, value in info.items() if key != _MASK}

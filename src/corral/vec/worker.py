@@ -6,17 +6,21 @@ A step is one byte each way. Anything longer (infos that have something in them,
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
+import random
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
+import numpy as np
 
 from corral.core.actions import ActionCodec
 from corral.core.envs import EnvFactory
 from corral.core.errors import CorralError
+from corral.core.machine import limit_compute_threads
 from corral.core.spaces import Layout
 from corral.vec import shared_memory
 from corral.vec.api import EnvFacts, InfoMode, InfoRow, StepArrays
@@ -40,6 +44,8 @@ class WorkerSetup:
     infos: InfoMode
     parent_pid: int
     use_death_signal: bool
+    environ: dict[str, str]
+    """The parent's environment variables: a fork server has those of the day it was started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,9 @@ def run(pipe: Connection, others: list[Connection], setup_bytes: bytes) -> None:
         other.close()
     setup: WorkerSetup = cloudpickle.loads(setup_bytes)
     tie_to_parent(setup.parent_pid, setup.use_death_signal)
+    os.environ.update(setup.environ)
+    limit_compute_threads()
+    _seed_global_generators(setup)
     try:
         with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent left: so do we
             _serve(pipe, setup)
@@ -90,17 +99,39 @@ def _serve(pipe: Connection, setup: WorkerSetup) -> None:
 def _answer(stepper: Stepper, message: bytes) -> bytes:
     if message == STEP:
         rows = stepper.step()
-        return VALUE + pickle.dumps(rows) if rows else OK
+        return VALUE + _dump(stepper, rows) if rows else OK
     command, payload = message[:1], message[1:]
     if command == RESET:
         seeds, options = pickle.loads(payload)
         rows = stepper.reset(seeds, options)
-        return VALUE + pickle.dumps(ResetReply(bool(stepper.has_masks), rows))
+        return VALUE + _dump(stepper, ResetReply(bool(stepper.has_masks), rows))
     if command == APPLY:
         function, envs = cloudpickle.loads(payload)
         return VALUE + bytes(cloudpickle.dumps([function(stepper.envs[i]) for i in envs]))
     assert command == DRAIN, command
     return VALUE + pickle.dumps(stepper.drain_infos())
+
+
+def _seed_global_generators(setup: WorkerSetup) -> None:
+    """Forked workers would share the state of ``random`` and ``numpy.random``; envs that use them would be clones."""
+    entropy = None if setup.seed is None else (setup.seed, setup.first_env)
+    state = np.random.SeedSequence(entropy).generate_state(8)
+    np.random.seed(state)  # noqa: NPY002 - it is the legacy generator that needs it
+    random.seed(state.tobytes())
+
+
+def _dump(stepper: Stepper, reply: Any) -> bytes:
+    try:
+        return pickle.dumps(reply)
+    except Exception:  # a local class or a lambda, perhaps
+        try:
+            return bytes(cloudpickle.dumps(reply))
+        except Exception as error:
+            envs = f"{stepper.first_env} to {stepper.first_env + len(stepper.envs) - 1}"
+            raise CorralError(
+                f"an info of envs {envs} cannot leave its process: {type(error).__name__}: {error}; "
+                "put numbers, text and arrays in info"
+            ) from error
 
 
 def _pickle_error(error: BaseException) -> bytes:
