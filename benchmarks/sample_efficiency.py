@@ -65,7 +65,9 @@ def run_sb3(env, seed, settings):
         with (Path(folder) / "progress.csv").open() as file:
             rows = list(csv.DictReader(file))
     # SB3 logs an iteration's rollout before it learns from it; the last one is not logged at all
-    curve = [(float(r["time/total_timesteps"]), float(r["rollout/ep_rew_mean"])) for r in rows if r["rollout/ep_rew_mean"]]
+    curve = [
+        (float(r["time/total_timesteps"]), float(r["rollout/ep_rew_mean"])) for r in rows if r["rollout/ep_rew_mean"]
+    ]
     reward, _ = evaluate_policy(model, make_vec_env(env, seed=1000 + seed), n_eval_episodes=EVAL_EPISODES)
     return curve, float(reward)
 
@@ -136,7 +138,9 @@ def main():
     text = [
         "# Reward per step: Corral against Stable-Baselines3",
         "",
-        "`python benchmarks/sample_efficiency.py`, seeds " + ", ".join(map(str, options.seeds)) + f". {versions}; {platform.machine()}, Linux.",
+        "`python benchmarks/sample_efficiency.py`, seeds "
+        + ", ".join(map(str, options.seeds))
+        + f". {versions}; {platform.machine()}, Linux.",
         "Settings: PPO's defaults in both, and where they differ: "
         + "; ".join(f"{env} `{json.dumps(settings)}`" for env, settings in TASKS.items())
         + ".",

@@ -191,7 +191,7 @@ class Forgetful(Counter):
     """Ignores its seed."""
 
     def reset(self, *, seed=None, options=None):
-        observation, info = super().reset(seed=seed)
+        _, info = super().reset(seed=seed)
         self.draw = float(np.random.default_rng().random())
         return self._observe(), info
 
@@ -202,7 +202,7 @@ class Hoarder(Counter):
     episodes = 0
 
     def reset(self, *, seed=None, options=None):
-        observation, info = super().reset(seed=seed)
+        _, info = super().reset(seed=seed)
         self.episodes += 1
         self.draw = float(self.episodes)
         return self._observe(), info

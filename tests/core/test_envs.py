@@ -73,7 +73,7 @@ def test_wrong_names_are_refused_with_advice(name, complaint):
 
 
 def test_a_factory_that_returns_something_else_is_refused():
-    with pytest.raises(UsageError, match="returned builtins.int, expected a gymnasium.Env"):
+    with pytest.raises(UsageError, match=r"returned builtins\.int, expected a gymnasium\.Env"):
         resolve_env(lambda: 3)()
 
 
@@ -81,7 +81,7 @@ def test_a_factory_that_cannot_travel_is_refused_with_advice():
     import threading
 
     lock = threading.Lock()
-    with pytest.raises(UsageError, match="cannot be sent to a worker.*inside the factory"):
+    with pytest.raises(UsageError, match=r"cannot be sent to a worker.*inside the factory"):
         resolve_env(lambda: (lock, Counter())[1])
 
 

@@ -90,7 +90,7 @@ def test_a_network_of_the_wrong_shape_is_named():
     policy = Policy(spaces.Box(-1, 1, (4,)), spaces.Discrete(2), network=lambda o, a: Wrong())
     with pytest.raises(UsageError, match=r"\(5, 3\) and \(5, 1\), expected \(5, 2\) .* \(5,\)"):
         policy(policy.prepare({"": torch.zeros(5, 4)}))
-    with pytest.raises(UsageError, match="expected a torch.nn.Module"):
+    with pytest.raises(UsageError, match=r"expected a torch\.nn\.Module"):
         Policy(spaces.Box(-1, 1, (4,)), spaces.Discrete(2), network=lambda o, a: 3)
 
 

@@ -106,7 +106,7 @@ def test_a_failing_save_leaves_the_last_one_alone(tmp_path, monkeypatch):
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(CheckpointError, match="not saved .*No space left"):
+    with pytest.raises(CheckpointError, match=r"not saved .*No space left"):
         save_checkpoint(tmp_path, checkpoint(20))
     monkeypatch.undo()
     found = newest_checkpoint(tmp_path)

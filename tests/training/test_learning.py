@@ -68,7 +68,7 @@ def test_a_masked_maze_is_solved():
 
 
 def test_cartpole_is_learned():
-    settings = {"n_envs": 8, "n_steps": 64, "batch_size": 128, "n_epochs": 6, "learning_rate": 1e-3, "gamma": 0.98}
+    settings = {"n_envs": 8, "n_steps": 128, "batch_size": 256, "learning_rate": 2.5e-3, "learning_rate_end": 0.0}
     summary = corral.train("CartPole-v1", timesteps=40_000, **settings, **QUICK).summary
     assert summary.eval_reward > 450
 

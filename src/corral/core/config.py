@@ -159,7 +159,7 @@ class TrainConfig(BaseModel):
     target_kl: float | None = _field(None, "ppo", "End an update early once the policy moved 1.5 times this far.", gt=0)
 
     policy: str | None = _field(
-        None, "policy", "A torch network of your own, module:callable or file.py:callable (see docs/custom-policy.md)."
+        None, "policy", "A torch network of your own, module:callable or file.py:callable (see docs/python.md)."
     )
     net_arch: NetArch = _field(
         {"pi": (64, 64), "vf": (64, 64)}, "policy", "Hidden layers: 64 64, or pi=64,64 vf=128 for separate ones."

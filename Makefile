@@ -1,0 +1,66 @@
+# Every target makes its own virtual environment when there is none. Needed: Python 3.11 or newer, pip, make.
+
+PYTHON ?= python3
+VENV := .venv
+ifeq ($(OS),Windows_NT)
+BIN := $(VENV)/Scripts
+else
+BIN := $(VENV)/bin
+endif
+
+# What `make train` trains, and how. Those left empty are Corral's defaults.
+TRAIN_ENV ?= CartPole-v1
+TRAIN_STEPS ?= 100000
+TRAIN_ENVS ?= 8
+TRAIN_UPDATE_EPOCHS ?=
+TRAIN_BATCH_SIZE ?=
+TRAIN_OUTPUT_DIR ?=
+TRAIN_FLAGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test check lint type format bench clean
+
+help:
+	@echo "make train    train PPO on $(TRAIN_ENV) (TRAIN_ENV=... TRAIN_STEPS=... TRAIN_ENVS=... TRAIN_FLAGS='--seed 1')"
+	@echo "make test     run the tests"
+	@echo "make check    lint, types and tests: what a change must pass"
+	@echo "make setup    only make the virtual environment, in $(VENV)"
+	@echo "make lint | type | format | bench | clean"
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Corral needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; name another with: make PYTHON=python3.12 ...")'
+	@echo "installing Corral into $(VENV) (once, a minute or two) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+train: setup
+	$(BIN)/corral train $(TRAIN_ENV) --timesteps $(TRAIN_STEPS) --n-envs $(TRAIN_ENVS) \
+	  $(if $(TRAIN_UPDATE_EPOCHS),--n-epochs $(TRAIN_UPDATE_EPOCHS)) $(if $(TRAIN_BATCH_SIZE),--batch-size $(TRAIN_BATCH_SIZE)) \
+	  $(if $(TRAIN_OUTPUT_DIR),--output-dir $(TRAIN_OUTPUT_DIR)) $(TRAIN_FLAGS)
+	@echo "(the corral command is $(BIN)/corral; activate it with: source $(BIN)/activate)"
+
+test: setup
+	$(BIN)/python -m pytest -n auto --dist worksteal
+
+check: lint type test
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
+
+type: setup
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	$(BIN)/python benchmarks/sample_efficiency.py
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .import_linter_cache .hypothesis
