@@ -80,12 +80,10 @@ def job(arguments):
 
 
 def plot(results, path):
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, panels = plt.subplots(1, len(TASKS), figsize=(5 * len(TASKS), 3.6))
+    figure = Figure(figsize=(5 * len(TASKS), 3.6))
+    panels = figure.subplots(1, len(TASKS))
     for panel, env in zip(panels, TASKS, strict=True):
         for library, colour in (("corral", "tab:blue"), ("sb3", "tab:orange")):
             runs = [r["curve"] for r in results if r["library"] == library and r["env"] == env]
@@ -101,7 +99,7 @@ def plot(results, path):
     figure.savefig(path, dpi=110)
 
 
-def table(results, seeds):
+def table(results):
     lines = ["| env | library | area under the curve | final evaluation, by seed | mean |", "|---|---|---|---|---|"]
     for env in TASKS:
         for library in ("corral", "sb3"):
@@ -132,7 +130,9 @@ def main():
 
     import corral
 
-    versions = f"corral {corral.__version__}, stable-baselines3 {stable_baselines3.__version__}, torch {torch.__version__}, gymnasium {gymnasium.__version__}, Python {platform.python_version()}"
+    packages = {"corral": corral, "stable-baselines3": stable_baselines3, "torch": torch, "gymnasium": gymnasium}
+    versions = ", ".join(f"{name} {package.__version__}" for name, package in packages.items())
+    versions += f", Python {platform.python_version()}"
     (HERE / "sample_efficiency.json").write_text(json.dumps({"versions": versions, "results": results}) + "\n")
     plot(results, HERE / "sample_efficiency.png")
     text = [
@@ -145,7 +145,7 @@ def main():
         + "; ".join(f"{env} `{json.dumps(settings)}`" for env, settings in TASKS.items())
         + ".",
         "",
-        *table(results, options.seeds),
+        *table(results),
         "",
         "The area is the mean of the training curve over the steps that both have, ± its deviation over seeds.",
         "",

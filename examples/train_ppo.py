@@ -38,9 +38,8 @@ def show(state: corral.TrainingState, total: int | None, n_envs: int) -> None:
     of_total = f"/{total}" if total else ""
     print(f"Episode {state.episodes}{of_total}  step {state.timesteps}")
     if "rollout/ep_rew_mean" in m:
-        print(
-            f"  Mean(100): {m['rollout/ep_rew_mean']:9.2f}  |  Length: {m['rollout/ep_len_mean']:6.0f}  |  FPS: {m['time/fps']:,.0f}"
-        )
+        reward, length = m["rollout/ep_rew_mean"], m["rollout/ep_len_mean"]
+        print(f"  Mean(100): {reward:9.2f}  |  Length: {length:6.0f}  |  FPS: {m['time/fps']:,.0f}")
     print(f"  n_completed_episodes: {m['rollout/episodes_in_rollout']:.0f}  |  n_envs: {n_envs}")
 
 

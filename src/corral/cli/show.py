@@ -59,6 +59,8 @@ def run_play(options: argparse.Namespace) -> int:
         model, factory = _load(options, "play")
         actor = model.actor
     else:
+        if Path(options.run).exists() or options.run.startswith(("runs/", "./", "/")):
+            raise UsageError(f"{options.run!r} is not a run directory: it has no config.yaml")
         kwargs = parse_config({"env": "", "env_kwargs": options.env_kwargs}).env_kwargs
         actor, factory = None, resolve_env(options.run, kwargs)
         print(f"{options.run} is an env, not a run: playing random legal moves")

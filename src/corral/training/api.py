@@ -160,7 +160,7 @@ def _carry_out(
                 raise
             except CorralError as error:
                 reason = f"failed: {type(error).__name__}"
-                if error.exit_code == 2 and run.progress.iteration == 0:
+                if error.exit_code == 2 and run.progress.iteration == 0 and resumed is None:
                     reporter.close()
                     directory.discard()  # it never began
                     reason = ""
