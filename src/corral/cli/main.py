@@ -9,6 +9,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from corral import __version__
 from corral.cli.flags import Parser, add_config_flags
@@ -23,8 +24,11 @@ _ENV_HELP = "a built-in env, a Gymnasium id, package.module:callable or file.py:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the ``corral`` command; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed before we were started
+            setattr(sys, name, Path(os.devnull).open("w"))
+        elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that cannot show µ shows something else
     parser, verbs = _parser()
     if words and not words[0].startswith("-") and words[0] not in verbs:

@@ -44,10 +44,8 @@ def choose_backend(config: TrainConfig, factory: EnvFactory) -> BackendChoice:
     step = _step_microseconds(factory)
     alone = step * config.n_envs
     shared = step * -(-config.n_envs // workers) + _MESSAGE_US
-    figures = f"a step of {config.n_envs} envs takes {alone:,.0f} µs here and {shared:,.0f} µs with {workers} workers"
-    if shared < alone:
-        return BackendChoice("process", workers, f"auto: {figures}, messages included")
-    return BackendChoice("serial", 1, f"auto: {figures}, messages included: stepping in-process")
+    figures = f"auto: {config.n_envs} envs step in {alone:,.0f} µs here, in {shared:,.0f} µs with {workers} workers"
+    return BackendChoice("process", workers, figures) if shared < alone else BackendChoice("serial", 1, figures)
 
 
 def _step_microseconds(factory: EnvFactory) -> float:
