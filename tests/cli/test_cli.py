@@ -56,6 +56,11 @@ def corral(*words):
         (["resume", "latest"], "there is no run under runs/"),
         (["play", "CartPole-v1", "--save", "clip.avi"], "should end in .gif or .mp4"),
         (["play", "toy-work", "--save", "clip.gif"], "does not render as rgb_array"),
+        (["play", "toy-maze", "--checkpoint", "latest"], "is an env, not a run"),
+        (["play", "toy-maze", "--fps", "0"], "--fps 0: should be at least 1"),
+        (["play", "runs/nothing"], "not a run directory"),
+        (["eval", "nothing", "--seed", "-1"], "--seed -1: should be at least 0"),
+        (["train", "toy-maze", "--env-kwargs", "limit=3", "--env-kwargs", "limit=4"], "limit is given twice"),
     ],
 )
 def test_mistakes_are_one_clear_line_and_write_nothing(tmp_path, capsys, words, complaint):

@@ -30,6 +30,12 @@ def test_random_rows_become_actions_of_the_space(space, seed):
     assert all(space.contains(codec.layout.read(arrays, i)) for i in range(4))
 
 
+def decoded(codec, rows):
+    out = codec.layout.allocate(len(rows))
+    codec.decode(rows, out)
+    return out[""]
+
+
 def test_random_rows_obey_masks():
     codec = ActionCodec(spaces.MultiDiscrete([3, 2]))
     masks = np.array([[0, 1, 0, 1, 0]] * 50, np.bool_)
@@ -39,10 +45,10 @@ def test_random_rows_obey_masks():
 def test_box_actions_are_clipped_for_the_env_only():
     codec = ActionCodec(spaces.Box(-1, 1, (2,)))
     rows = np.array([[3.0, -0.5]], np.float32)
-    assert codec.to_env(rows).tolist() == [[1.0, -0.5]]
+    assert decoded(codec, rows).tolist() == [[1.0, -0.5]]
     assert rows.tolist() == [[3.0, -0.5]]
 
 
 def test_boxes_of_whole_numbers_are_rounded():
     codec = ActionCodec(spaces.Box(0, 3, (2,), np.int64))
-    assert codec.to_env(np.array([[1.6, 9.0]], np.float32)).tolist() == [[2, 3]]
+    assert decoded(codec, np.array([[1.6, 9.0]], np.float32)).tolist() == [[2, 3]]

@@ -162,6 +162,14 @@ def test_ppo_trains_with_no_other_change(make):
     assert np.isfinite(evaluate_policy(model, env, n_eval_episodes=4)[0])
 
 
+@pytest.mark.parametrize(
+    "action", [spaces.MultiBinary(3), spaces.MultiDiscrete([2, 3]), spaces.Box(-1, 1, (2,)), spaces.Discrete(3)]
+)
+def test_ppo_trains_on_every_kind_of_action(make, action):
+    env = make(lambda: Spaces(spaces.Box(-1, 1, (3,)), action), 2)
+    PPO("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu").learn(32)
+
+
 def test_maskable_ppo_trains_with_no_other_change(make):
     env = make("toy-maze", 4)  # raises if a masked move is played
     model = MaskablePPO("MlpPolicy", env, n_steps=64, batch_size=64, n_epochs=2, seed=0, device="cpu")

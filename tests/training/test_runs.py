@@ -3,10 +3,12 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import gymnasium as gym
@@ -17,7 +19,7 @@ import yaml
 
 import corral
 from corral.core.errors import CheckpointError, CorralError, EnvFault, RunInUse, UsageError
-from corral.core.metrics import describe
+from corral.core.metrics import INFO_PREFIX, METRICS
 from corral.monitor.writers import read_metrics
 from corral.policy.policy import n_action_params
 from corral.training.checkpoint import list_checkpoints
@@ -57,12 +59,14 @@ def test_a_run_directory_has_all_it_should(tmp_path):
 
 def test_every_metric_is_explained():
     rows = read_metrics(train("Pendulum-v1", eval_freq=128, eval_episodes=1).run_dir / "metrics.jsonl")
-    assert not [name for row in rows for name in row if describe(name) is None]
+    assert not [name for row in rows for name in row if name not in METRICS and not name.startswith(INFO_PREFIX)]
 
 
 def test_runs_get_names_of_their_own():
     runs = {corral.train("CartPole-v1", **SMALL, timesteps=64, eval_freq=0).run_dir for _ in range(2)}
-    assert len(runs) == 2 and all(run.parent == Path("runs") and run.name.startswith("CartPole-v1-") for run in runs)
+    assert len(runs) == 2 and all(
+        run.parent == Path("runs").absolute() and run.name.startswith("CartPole-v1-") for run in runs
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +97,7 @@ def test_a_callback_sees_logs_and_stops():
     assert seen == [(1, 64, True), (2, 128, True), (3, 192, True)]
     assert result.summary.exit_reason == "enough" and result.summary.steps == 192
     assert [row["mine/number"] for row in read_metrics(result.run_dir / "metrics.jsonl")] == [10, 20, 30]
-    assert [int(p.name[5:]) for p in list_checkpoints(result.run_dir / "checkpoints")] == [192]
+    assert [int(p.name[5:]) for p in list_checkpoints(result.run_dir / "checkpoints")] == [0, 192]
 
 
 def test_numbers_in_infos_become_metrics():
@@ -175,7 +179,7 @@ def test_code_named_by_a_run_is_not_imported_until_it_is_repeated(tmp_path):
     (tmp_path / "game.py").write_text("from tests.envs import Counter\nmake = Counter\n")
     run = train("game.py:make", eval_freq=0, timesteps=64).run_dir
     with pytest.raises(UsageError, match=r"repeat it: corral resume run --env game.py:make"):
-        corral.resume(run, quiet=True)
+        corral.resume("run", quiet=True)
     assert corral.resume(run, env="game.py:make", timesteps=128, quiet=True).summary.steps == 128
     corral.load(run)  # needs no env at all
 
@@ -207,13 +211,48 @@ def test_a_directory_has_one_writer(tmp_path):
 
 def test_a_run_without_checkpoints_says_so(tmp_path):
     run = train(eval_freq=0, timesteps=64).run_dir
-    import shutil
-
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(CheckpointError, match="no checkpoint to go on from"):
         corral.resume(run, quiet=True)
     with pytest.raises(UsageError, match="not a run directory"):
         corral.resume(tmp_path / "nothing", quiet=True)
+
+
+def test_what_auto_decided_can_be_read_again():
+    run = train(eval_freq=0, timesteps=64, parallel_start_method="spawn").run_dir  # auto chose serial
+    assert corral.resume(run, timesteps=128, quiet=True).summary.steps == 128
+    assert corral.resume(run, timesteps=192, backend="serial", quiet=True).summary.steps == 192
+
+
+def test_a_best_policy_that_was_lost_is_not_remembered():
+    run = train(eval_freq=64, eval_episodes=1, checkpoint_freq=64).run_dir
+    for path in [*list_checkpoints(run / "checkpoints")[1:], *list_checkpoints(run / "best")]:
+        shutil.rmtree(path)  # as if everything after the first had been lost
+    result = corral.resume(run, timesteps=256, quiet=True)
+    assert result.summary.best_eval_reward is not None and len(list_checkpoints(run / "best")) == 1
+
+
+def test_resume_with_another_env_of_the_same_name_is_refused():
+    def make(length, size):
+        class Sized(Counter):
+            def __init__(self):
+                super().__init__(length)
+                self.observation_space = type(self.observation_space)(-size, size, (2,), np.float32)
+
+        return lambda: Sized()
+
+    run = train(make(3, 10), eval_freq=0, timesteps=64).run_dir
+    with pytest.raises(CheckpointError, match="the env has spaces"):
+        corral.resume(run, env=make(3, 20), quiet=True)
+    with pytest.raises(UsageError, match="unknown setting 'timestep'"):
+        corral.resume(run, env=make(3, 10), timestep=5, quiet=True)
+
+
+def test_load_says_when_the_newest_checkpoint_is_damaged():
+    run = train(eval_freq=0, checkpoint_freq=64).run_dir
+    (list_checkpoints(run / "checkpoints")[-1] / "state.json").write_bytes(b"{")
+    with pytest.warns(UserWarning, match="using an older checkpoint"):
+        assert corral.load(run).timesteps == 192
 
 
 # ---- faults ----------------------------------------------------------------------------------------------------
@@ -310,6 +349,44 @@ def test_threads_of_number_libraries_do_not_change_results():
     assert len(hashes) == 1
 
 
+def test_a_full_disk_does_not_end_a_run(monkeypatch, capsys):
+    from corral.training.run_directory import RunDirectory
+
+    real = RunDirectory.lock
+
+    def fill(self):
+        real(self)
+        self.metrics_file.symlink_to("/dev/full")
+
+    monkeypatch.setattr(RunDirectory, "lock", fill)
+    assert train(eval_freq=0).summary.steps == 256
+    assert "metrics cannot be written" in capsys.readouterr().err
+
+
+def test_a_directory_with_other_files_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("precious")
+    with pytest.raises(UsageError, match="is not empty"):
+        train(lambda: Broken("raise", 1))
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_an_env_that_misbehaves_at_the_end_does_not_spoil_the_run(backend, tmp_path):
+    class Awkward(Counter):
+        def reset(self, *, seed=None, options=None):
+            os.chdir("/")
+            return super().reset(seed=seed)
+
+        def close(self):
+            raise RuntimeError("will not close")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert train(Awkward, backend=backend, eval_freq=0).summary.steps == 256
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
 def test_a_fault_in_training_loses_nothing():
     class Late(Counter):
         total = 0
@@ -323,12 +400,12 @@ def test_a_fault_in_training_loses_nothing():
     with pytest.raises(EnvFault, match="the dragon won"):
         train(Late, timesteps=10_000, backend="serial", eval_freq=0)
     assert json.loads(Path("run/summary.json").read_text())["exit_reason"] == "failed: EnvFault"
-    assert [int(p.name[5:]) for p in list_checkpoints(Path("run/checkpoints"))] == [256]
+    assert [int(p.name[5:]) for p in list_checkpoints(Path("run/checkpoints"))] == [0, 256]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_a_signal_leaves_one_complete_checkpoint(tmp_path, number, code, backend):
+def test_a_signal_leaves_a_complete_checkpoint(tmp_path, number, code, backend):
     command = [
         sys.executable,
         "-m",
@@ -352,9 +429,7 @@ def test_a_signal_leaves_one_complete_checkpoint(tmp_path, number, code, backend
     assert child.wait(timeout=30) == code
     assert time.monotonic() - started < 10
     rows = read_metrics(metrics)
-    assert [int(p.name[5:]) for p in list_checkpoints(tmp_path / "run" / "checkpoints")] == [
-        rows[-1]["time/total_timesteps"]
-    ]
+    assert int(list_checkpoints(tmp_path / "run" / "checkpoints")[-1].name[5:]) == rows[-1]["time/total_timesteps"]
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["exit_reason"] == signal.Signals(number).name
     resumed = corral.resume("run", timesteps=int(rows[-1]["time/total_timesteps"]) + 1, quiet=True)
     assert resumed.summary.steps == rows[-1]["time/total_timesteps"] + 512

@@ -282,6 +282,14 @@ def test_masks_that_come_late_or_raise_are_named(backend):
                 raise RuntimeError("no mask today")
             return np.ones(2, bool)
 
+    class Exiting(Counter):
+        def action_masks(self):
+            if self.step_count == 2:
+                raise SystemExit(0)
+            return np.ones(2, bool)
+
+    with pytest.raises(EnvFault, match="SystemExit"):
+        run_until_it_breaks(Exiting, backend)
     with pytest.raises(BadEnvData, match="though the first reset had none"):
         run_until_it_breaks(Late, backend)
     with pytest.raises(EnvFault, match=r"action_masks\(\) raised RuntimeError: no mask today .*step 2"):

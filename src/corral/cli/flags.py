@@ -73,6 +73,7 @@ def add_config_flags(parser: argparse.ArgumentParser, shown: Container[str] | No
             options["action"] = argparse.BooleanOptionalAction
         elif name in ("net_arch", "env_kwargs"):
             options |= {"nargs": "+", "metavar": "SIZE" if name == "net_arch" else "KEY=VALUE"}
+            options |= {"action": "extend"} if name == "env_kwargs" else {}
         else:
             options["metavar"] = _metavar(field.annotation)
         groups[title].add_argument(*flags, **options)

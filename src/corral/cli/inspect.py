@@ -11,7 +11,7 @@ import gymnasium as gym
 from rich.console import Console
 from rich.table import Table
 
-from corral.core.config import parse_config
+from corral.core.config import parse_env_kwargs
 from corral.core.envs import BUILT_IN
 from corral.core.errors import UsageError
 from corral.doctor.checks import examine
@@ -34,7 +34,7 @@ def run_doctor(options: argparse.Namespace) -> int:
     if options.steps < 1 or options.n_envs < 1:
         raise UsageError("--steps and --n-envs should be at least 1")
     console = Console(highlight=False, soft_wrap=True)
-    kwargs = parse_config({"env": "", "env_kwargs": options.env_kwargs}).env_kwargs
+    kwargs = parse_env_kwargs(options.env_kwargs)
     counts = dict.fromkeys(_COLOURS, 0)
     for finding in examine(options.env, kwargs, options.n_envs, options.steps):
         counts[finding.level] += 1

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 
-from corral.core.config import parse_config
+from corral.core.config import parse_env_kwargs
 from corral.core.envs import EnvFactory, import_callable, resolve_env
 from corral.core.errors import UsageError
 from corral.monitor.console import print_table
@@ -49,7 +50,7 @@ def run_eval(options: argparse.Namespace) -> int:
 
 def run_play(options: argparse.Namespace) -> int:
     """Show episodes in the terminal, in a window, or in a file."""
-    _positive(options, "episodes", "max_steps")
+    _positive(options, "episodes", "max_steps", *(["fps"] if options.fps is not None else []))
     save = Path(options.save) if options.save else None
     if save is not None:
         check_video(save)
@@ -61,8 +62,11 @@ def run_play(options: argparse.Namespace) -> int:
     else:
         if Path(options.run).exists() or options.run.startswith(("runs/", "./", "/")):
             raise UsageError(f"{options.run!r} is not a run directory: it has no config.yaml")
-        kwargs = parse_config({"env": "", "env_kwargs": options.env_kwargs}).env_kwargs
-        actor, factory = None, resolve_env(options.run, kwargs)
+        if options.env or options.policy or options.checkpoint != "best":
+            raise UsageError(
+                f"{options.run} is an env, not a run: --env, --policy and --checkpoint mean nothing for it"
+            )
+        actor, factory = None, resolve_env(options.run, parse_env_kwargs(options.env_kwargs))
         print(f"{options.run} is an env, not a run: playing random legal moves")
     mode = "rgb_array" if save else _watch_mode(factory)
     moments = play_episodes(
@@ -109,13 +113,15 @@ def _watch_mode(factory: EnvFactory) -> str:
 def _load(options: argparse.Namespace, verb: str) -> tuple[Model, EnvFactory]:
     directory = find_run(options.run)
     config = directory.read_config()
-    check_named_code(config, options.env, options.policy, f"corral {verb} {directory.path}")
+    check_named_code(config, options.env, options.policy, f"corral {verb} {shlex.quote(directory.shown)}")
     factory = resolve_env(config.env, config.env_kwargs)
     network = import_callable(config.policy, "policy") if config.policy is not None else None
     return load(directory.path, checkpoint=options.checkpoint, policy=network), factory
 
 
 def _positive(options: argparse.Namespace, *names: str) -> None:
+    if options.seed < 0:
+        raise UsageError(f"--seed {options.seed}: should be at least 0")
     for name in names:
         if getattr(options, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')} {getattr(options, name)}: should be at least 1")

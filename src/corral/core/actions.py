@@ -43,8 +43,10 @@ class ActionCodec:
         self.layout = Layout(space, role="action")
         heads: list[Head] = []
         gaussian: list[bool] = []
+        self._columns: list[slice] = []  # of an action row, for each leaf
         params = actions = mask = 0
         for leaf in self.layout.leaves:
+            first = actions
             for kind, size in _factors(leaf):
                 columns = 1 if kind == "categorical" else size
                 entries = {"categorical": size, "bernoulli": 2 * size, "gaussian": 0}[kind]
@@ -59,6 +61,7 @@ class ActionCodec:
                 )
                 gaussian += [kind == "gaussian"] * columns
                 params, actions, mask = params + size, actions + columns, mask + entries
+            self._columns.append(slice(first, actions))
         self.heads = tuple(heads)
         self.gaussian = tuple(gaussian)
         self.n_params, self.n_actions, self.n_mask = params, actions, mask
@@ -66,11 +69,8 @@ class ActionCodec:
 
     def decode(self, actions: Array, out: Leaves) -> None:
         """Write action rows [N, D] into the env's per-leaf arrays: offsets added, boxes clipped, whole ones rounded."""
-        first = 0
-        for leaf in self.layout.leaves:
-            target = out[leaf.path]
-            columns = actions[:, first : first + max(1, int(np.prod(leaf.shape)))]
-            first += columns.shape[1]
+        for leaf, part in zip(self.layout.leaves, self._columns, strict=True):
+            target, columns = out[leaf.path], actions[:, part]
             if isinstance(leaf.space, spaces.Box):
                 rows = columns if leaf.is_float else np.rint(columns)
                 np.clip(rows.reshape(target.shape), leaf.space.low, leaf.space.high, out=target, casting="unsafe")
@@ -93,22 +93,11 @@ class ActionCodec:
             if masks is not None:
                 allowed &= masks[:, head.mask].reshape(allowed.shape)
             actions[:, head.actions] = (generator.random(allowed.shape) * allowed).argmax(-1)
-        first = 0
-        for leaf in self.layout.leaves:
-            columns = slice(first, first := first + max(1, int(np.prod(leaf.shape))))
+        for leaf, part in zip(self.layout.leaves, self._columns, strict=True):
             if isinstance(leaf.space, spaces.Box) and leaf.space.is_bounded():
-                low, high = (
-                    leaf.space.low.ravel() / 2,
-                    leaf.space.high.ravel() / 2,
-                )  # halves, for the range may overflow
-                actions[:, columns] = 2 * generator.uniform(low, high, (n, first - columns.start))
+                low, high = leaf.space.low.ravel() / 2, leaf.space.high.ravel() / 2  # their difference may overflow
+                actions[:, part] = 2 * generator.uniform(low, high, (n, part.stop - part.start))
         return actions
-
-    def to_env(self, actions: Array) -> Any:
-        """A batch of action rows [N, D] as Gymnasium's batched action."""
-        out = self.layout.allocate(len(actions))
-        self.decode(actions, out)
-        return self.layout.batch(out, copy=False)
 
 
 def _factors(leaf: Leaf) -> list[tuple[Literal["categorical", "bernoulli", "gaussian"], int]]:

@@ -29,7 +29,16 @@ from pydantic import (
 
 from corral.core.errors import UsageError
 
-__all__ = ["RESUMABLE", "SECTIONS", "TrainConfig", "did_you_mean", "dump_yaml", "load_yaml", "parse_config"]
+__all__ = [
+    "RESUMABLE",
+    "SECTIONS",
+    "TrainConfig",
+    "did_you_mean",
+    "dump_yaml",
+    "load_yaml",
+    "parse_config",
+    "parse_env_kwargs",
+]
 
 SECTIONS = ("parallel", "training")
 """Optional headings under which a YAML file may group its keys."""
@@ -71,11 +80,13 @@ def _words_to_mapping(given: Any) -> Any:
     """``["key=value", ...]`` as a mapping; values are read as YAML, so numbers and booleans are what they look like."""
     if not isinstance(given, list | tuple):
         return given
-    pairs = {}
+    pairs: dict[str, Any] = {}
     for word in given:
         key, equals, value = str(word).partition("=")
         if not equals or not key:
             raise ValueError(f"{word!r} is not of the form key=value")
+        if key in pairs:
+            raise ValueError(f"{key} is given twice")
         pairs[key] = _yaml_scalar(value)
     return pairs
 
@@ -267,6 +278,11 @@ def _nearest(wanted: int, total: int) -> str:
     return " and ".join(str(d) for d in (below, above) if d is not None)
 
 
+def parse_env_kwargs(given: Any) -> dict[str, Any]:
+    """Constructor arguments, from a mapping or from ``key=value`` words."""
+    return parse_config({"env": "", "env_kwargs": given}).env_kwargs
+
+
 def parse_config(values: Mapping[str, Any]) -> TrainConfig:
     """Check ``values`` (from YAML, flags or keyword arguments) and freeze them."""
     for key in values:
@@ -308,6 +324,7 @@ class _OneValuePerKey(yaml.SafeLoader):
     """YAML's last value of a repeated key would win in silence."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        self.flatten_mapping(node)
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         twice = [key for i, key in enumerate(keys) if key in keys[:i]]
         if twice:

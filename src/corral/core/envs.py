@@ -156,7 +156,7 @@ def _import_module(name: str, what: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name is not None and name.split(".")[0] == error.name.split(".")[0]:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise UsageError(f"{what}: no module named {name!r} (looked in the current directory too)") from None
         raise _import_failed(name, what, error) from error
     except Exception as error:

@@ -54,7 +54,7 @@ class EnvPlace:
     env: int
     """Index of the env in the run, 0 to n_envs - 1."""
     episode: int
-    """How many episodes this env had begun before this one."""
+    """How many episodes this env had begun before this one; -1 while it was being made."""
     seed: int | None
     """The seed that this episode was reset with."""
     step: int
@@ -63,6 +63,8 @@ class EnvPlace:
     """The action that was being played, or None during a reset."""
 
     def __str__(self) -> str:
+        if self.episode < 0:
+            return f"env {self.env}"
         doing = "while resetting" if self.action is None else f"on action {self.action}"
         return f"env {self.env}, seed {self.seed}, episode {self.episode}, step {self.step}, {doing}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["METRICS", "describe"]
+__all__ = ["INFO_PREFIX", "METRICS"]
 
 METRICS: dict[str, str] = {
     "time/total_timesteps": "steps taken so far, all envs together",
@@ -33,10 +33,4 @@ METRICS: dict[str, str] = {
     "eval/seconds": "seconds the evaluation took",
 }
 INFO_PREFIX = "info/"
-
-
-def describe(name: str) -> str | None:
-    """What ``name`` means, or None for a name that is not Corral's."""
-    if name.startswith(INFO_PREFIX):
-        return f"mean of info[{name.removeprefix(INFO_PREFIX)!r}] over the steps that reported it"
-    return METRICS.get(name)
+"""Before the name of a number that envs reported in ``info``."""

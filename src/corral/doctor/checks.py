@@ -21,6 +21,7 @@ from corral.core.errors import CorralError
 from corral.core.spaces import Layout
 from corral.vec import ProcessVectorEnv, SerialVectorEnv
 from corral.vec.api import CorralVectorEnv
+from corral.vec.process import descriptors_needed
 
 __all__ = ["Finding", "examine"]
 
@@ -327,7 +328,7 @@ def _limits(n_envs: int) -> Iterator[Finding]:
     except ImportError:  # Windows has no such limit
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = 64 + 8 * n_envs
+    needed = descriptors_needed(n_envs)
     seen = f"{soft:,} (at most {hard:,}); {n_envs} workers would need about {needed}"
     if 0 <= hard < needed:
         yield Finding(

@@ -54,6 +54,8 @@ class CorralVecEnv(VecEnv):
 
     def step_async(self, actions: npt.NDArray[Any]) -> None:
         """Begin a step."""
+        if isinstance(self.action_space.dtype, np.dtype):  # Bernoulli samples come as floats
+            actions = np.asarray(actions).astype(self.action_space.dtype, copy=False)
         self.env.step_async(actions)
 
     def step_wait(self) -> VecEnvStepReturn:

@@ -22,6 +22,7 @@ __all__ = ["Learner", "LearnerDiverged", "UpdateStats"]
 
 _ADAM_EPSILON = 1e-5  # Stable-Baselines3's, and the original implementation's
 _STATE_NAMES = ("exp_avg", "exp_avg_sq", "step")
+_MEASURED = ("loss", "policy_gradient_loss", "value_loss", "entropy_loss", "approx_kl", "clip_fraction", "grad_norm")
 
 
 class LearnerDiverged(CorralError):
@@ -40,7 +41,6 @@ class UpdateStats:
     clip_fraction: float
     grad_norm: float
     explained_variance: float
-    minibatches: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         batch = self._to_batch(rollout, estimate)
-        totals = torch.zeros(7, device=self.device)
+        totals = torch.zeros(len(_MEASURED), device=self.device)
         done = 0
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(network_seed(self.seed, iteration + 1))  # for networks that draw numbers, such as dropout
@@ -106,20 +106,8 @@ class Learner:
                 f"loss or weights are not finite in iteration {iteration} (learning_rate {learning_rate:g}); the last "
                 "checkpoint is intact. Try a smaller --learning-rate, --normalize-obs or --normalize-reward."
             )
-        names = (
-            "loss",
-            "policy_gradient_loss",
-            "value_loss",
-            "entropy_loss",
-            "approx_kl",
-            "clip_fraction",
-            "grad_norm",
-        )
-        return UpdateStats(
-            **dict(zip(names, means, strict=True)),
-            explained_variance=_explained_variance(rollout.values, estimate.returns),
-            minibatches=done,
-        )
+        stats = dict(zip(_MEASURED, means, strict=True))
+        return UpdateStats(**stats, explained_variance=_explained_variance(rollout.values, estimate.returns))
 
     def _gradient_step(self, batch: _Batch) -> tuple[Tensor, bool]:
         """One minibatch: its measurements, and whether the update should go on."""
@@ -141,6 +129,7 @@ class Learner:
             loss.backward()  # type: ignore[no-untyped-call]
             norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), c.max_grad_norm)
             self.optimizer.step()
+        # in the order of _MEASURED
         measured = torch.stack([x.detach() for x in (loss, policy_loss, value_loss, entropy_loss, kl, clipped, norm)])
         return measured, not too_far
 

@@ -14,12 +14,10 @@ class LocalSource:
 
     def __init__(self, env: CorralVectorEnv, actor: Actor, n_steps: int, seed: int) -> None:
         self.env = env
-        self.version = 0
         self._collector = Collector(env, actor, n_steps, seed)
 
     def publish(self, weights: Weights, version: int) -> None:
-        """Note the version; the weights are already where the actor looks."""
-        self.version = version
+        """Nothing to do: the weights are already where the actor looks."""
 
     def collect(self, iteration: int) -> Rollout:
         """Collect one rollout."""

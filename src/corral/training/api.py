@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,19 +13,27 @@ from typing import Any
 
 import gymnasium as gym
 
-from corral.core.config import RESUMABLE, TrainConfig, dump_yaml, load_yaml, parse_config
+from corral.core.config import (
+    RESUMABLE,
+    TrainConfig,
+    did_you_mean,
+    dump_yaml,
+    load_yaml,
+    parse_config,
+    parse_env_kwargs,
+)
 from corral.core.envs import import_callable, python_name, resolve_env
-from corral.core.errors import CheckpointError, CorralError, UsageError
+from corral.core.errors import CheckpointError, UsageError
 from corral.core.seeding import fresh_seed
 from corral.monitor.console import Board, QuietBoard
 from corral.monitor.report import Reporter
 from corral.policy.policy import NetworkFactory
-from corral.training.checkpoint import FoundCheckpoint, newest_checkpoint, set_aside
+from corral.training.checkpoint import FoundCheckpoint, list_checkpoints, newest_checkpoint, set_aside
 from corral.training.interrupts import Interrupted, Interrupts
 from corral.training.loop import Callback, train_loop
 from corral.training.progress import budgets_of, ended_by
 from corral.training.run import Run, assemble, restore, weights_hash
-from corral.training.run_directory import RunDirectory, check_free, check_named_code, find_run
+from corral.training.run_directory import RunDirectory, check_named_code, code_flags, find_run, plan_run
 
 __all__ = ["Summary", "TrainResult", "resume", "train"]
 
@@ -73,18 +82,16 @@ def train(
     ``policy`` is a function ``(observation_space, action_space) -> torch.nn.Module``, or its ``module:name``.
     """
     values = {**(load_yaml(config) if config is not None else {}), **settings}
-    env_kwargs = values.get("env_kwargs", {})
-    factory = resolve_env(env, parse_config({"env": "", "env_kwargs": env_kwargs}).env_kwargs)
+    factory = resolve_env(env, parse_env_kwargs(values.get("env_kwargs", {})))
     if policy is not None:
-        values["policy"] = policy if isinstance(policy, str) else python_name(policy)
+        values["policy"] = _name(policy)
     checked = parse_config({**values, "env": factory.name})
     network = _network(checked.policy, policy)
-    if checked.output_dir is not None:
-        check_free(checked.output_dir)
+    directory = plan_run(checked.output_dir, checked.env)  # now, before an env can change the working directory
     seed = fresh_seed() if checked.seed is None else checked.seed
     checked = checked.model_copy(update={"seed": seed})
     run = assemble(checked, seed, factory, network)
-    return _carry_out(run, None, callback, quiet)
+    return _carry_out(run, directory, callback, quiet)
 
 
 def resume(
@@ -106,19 +113,20 @@ def resume(
     try:
         recorded = directory.read_config()
         config = _with_changes(recorded, settings)
-        factory = None if env is None or isinstance(env, str) else resolve_env(env, recorded.env_kwargs)
-        env_name = factory.name if factory is not None else env
-        policy_name = policy if policy is None or isinstance(policy, str) else python_name(policy)
-        check_named_code(recorded, str(env_name) if env_name else None, policy_name, f"corral resume {directory.path}")
-        factory = factory or resolve_env(recorded.env, recorded.env_kwargs)
+        check_named_code(recorded, _name(env), _name(policy), f"corral resume {shlex.quote(directory.shown)}")
+        factory = resolve_env(recorded.env if env is None else env, recorded.env_kwargs)
         found = newest_checkpoint(directory.checkpoints)
         if found is None:
-            raise CheckpointError(f"{directory.path} has no checkpoint to go on from; start again with `corral train`")
+            raise CheckpointError(f"{directory.shown} has no checkpoint to go on from; delete it and start again")
         assembled = assemble(config, int(found.checkpoint.state["seed"]), factory, _network(recorded.policy, policy))
         try:
             restore(assembled, found.checkpoint)
             for folder in (directory.checkpoints, directory.best):
                 set_aside(folder, newer_than=found.checkpoint.timesteps)
+            if not list_checkpoints(directory.best):  # the best came later, and is lost
+                assembled.progress.best_reward = None
+            if not {"backend", "num_workers", "num_envs_per_worker"} & settings.keys():
+                assembled.backend = dataclasses.replace(assembled.backend, why="as before")
         except BaseException as error:
             assembled.close()
             if isinstance(error, KeyError | RuntimeError | ValueError | TypeError):
@@ -132,7 +140,7 @@ def resume(
 
 def _carry_out(
     run: Run,
-    directory: RunDirectory | None,
+    directory: RunDirectory,
     callback: Callback | None,
     quiet: bool,
     resumed: FoundCheckpoint | None = None,
@@ -142,7 +150,8 @@ def _carry_out(
     config = run.config
     try:
         with Interrupts() as interrupts:
-            directory = directory or RunDirectory.create(config.output_dir, config.env)
+            if resumed is None:
+                directory.create()
             _write_config(run, directory)
             reporter = Reporter(
                 directory.metrics_file,
@@ -152,30 +161,29 @@ def _carry_out(
                 resume_from=resumed.checkpoint.timesteps if resumed else None,
             )
             _open_board(board, run, directory, resumed)
-            reason = "failed"
             try:
                 reason = train_loop(run, directory, reporter, interrupts, callback)
-            except Interrupted as error:
-                reason = error.name
-                raise
-            except CorralError as error:
-                reason = f"failed: {type(error).__name__}"
-                if error.exit_code == 2 and run.progress.iteration == 0 and resumed is None:
-                    reporter.close()
+            except BaseException as error:
+                reporter.close()
+                if getattr(error, "exit_code", 1) == 2 and run.progress.iteration == 0 and resumed is None:
                     directory.discard()  # it never began
-                    reason = ""
+                else:
+                    _finish(board, run, directory, _why(error))
                 raise
-            finally:
-                if reason:
-                    reporter.close()
-                    summary = _finish(board, run, directory, reason)
-        if newest_checkpoint(directory.checkpoints) is None:
+            reporter.close()
+            summary = _finish(board, run, directory, reason)
+        if not list_checkpoints(directory.checkpoints):
             raise CheckpointError(f"no checkpoint could be saved in {directory.checkpoints}; the run's policy is lost")
         return TrainResult(directory.path, summary)
     finally:
-        run.close()
-        if directory is not None:
+        try:
+            run.close()
+        finally:
             directory.unlock()
+
+
+def _why(error: BaseException) -> str:
+    return error.name if isinstance(error, Interrupted) else f"failed: {type(error).__name__}"
 
 
 def _open_board(board: QuietBoard, run: Run, directory: RunDirectory, resumed: FoundCheckpoint | None) -> None:
@@ -188,7 +196,7 @@ def _open_board(board: QuietBoard, run: Run, directory: RunDirectory, resumed: F
             board.warn(f"{complaint}; using an older checkpoint")
         board.note(f"resuming {config.env} at {progress.timesteps:,} steps: {config.n_envs} envs {where}")
     board.note(f"backend {choice.backend} ({choice.why})")
-    board.note(f"writing to {directory.path}")
+    board.note(f"writing to {directory.shown}")
     if config.batch_size > config.rollout_size:
         board.note(
             f"batch_size {config.batch_size} is more than a rollout of {config.rollout_size}: one full batch is used"
@@ -201,9 +209,16 @@ def _open_board(board: QuietBoard, run: Run, directory: RunDirectory, resumed: F
 def _finish(board: QuietBoard, run: Run, directory: RunDirectory, reason: str) -> Summary:
     summary = _summary(run, reason)
     text = json.dumps(dataclasses.asdict(summary), indent=1)
-    directory.summary_file.write_text(text + "\n", encoding="utf-8")
+    try:
+        directory.summary_file.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        board.warn(f"summary.json cannot be written: {error}")
     board.table(*_closing(run, directory, summary))
     return summary
+
+
+def _name(given: Any) -> str | None:
+    return given if given is None or isinstance(given, str) else python_name(given)
 
 
 def _network(spec: str | None, given: str | NetworkFactory | None) -> NetworkFactory | None:
@@ -215,10 +230,13 @@ def _network(spec: str | None, given: str | NetworkFactory | None) -> NetworkFac
 def _with_changes(recorded: TrainConfig, settings: dict[str, Any]) -> TrainConfig:
     """The run's config with what may change changed. A new budget, or a new way to run, replaces the old one whole."""
     for name in settings:
+        if name not in TrainConfig.model_fields:
+            raise UsageError(f"unknown setting {name!r}{did_you_mean(name, RESUMABLE)}")
         if name not in RESUMABLE:
             raise UsageError(f"{name} belongs to the run and cannot change on resume; {', '.join(RESUMABLE)} can")
     values = recorded.model_dump()
-    for together in ({"timesteps", "num_episodes", "duration"}, {"backend", "num_workers", "num_envs_per_worker"}):
+    ways = {"backend", "num_workers", "num_envs_per_worker", "parallel_start_method"}
+    for together in ({"timesteps", "num_episodes", "duration"}, ways):
         if together & settings.keys():
             values = {name: value for name, value in values.items() if name not in together}
     return parse_config({**values, **settings})
@@ -230,8 +248,9 @@ def _write_config(run: Run, directory: RunDirectory) -> None:
         update={
             "backend": choice.backend,
             "num_workers": choice.num_workers if choice.backend == "process" else None,
+            "parallel_start_method": run.config.parallel_start_method if choice.backend == "process" else "auto",
             "device": str(run.learner.device),
-            "output_dir": str(directory.path),
+            "output_dir": directory.shown,
         }
     )
     notes = {"backend": choice.why, "device": run.why_device}
@@ -275,13 +294,15 @@ def _closing(run: Run, directory: RunDirectory, summary: Summary) -> tuple[str, 
         ("evaluation reward, last / best", f"{number(summary.eval_reward)} / {number(summary.best_eval_reward)}"),
         ("envs", f"{summary.n_envs}, {summary.backend}, {summary.num_workers} worker(s)"),
     ]
-    path = directory.path
+    path, code = shlex.quote(directory.shown), code_flags(run.config)
+    if "python:" in code:  # no command can name it
+        return run.config.env, rows, [f"results in {path}", f"  curves:   tensorboard --logdir {path}"]
     more = "" if summary.exit_reason.startswith(("SIG", "failed")) else f" --timesteps {2 * summary.steps}"
     advice = [
         f"results in {path}",
         f"  curves:   tensorboard --logdir {path}",
-        f"  evaluate: corral eval {path}",
-        f"  watch:    corral play {path} --save clip.gif",
-        f"  go on:    corral resume {path}{more}",
+        f"  evaluate: corral eval {path}{code}",
+        f"  watch:    corral play {path}{code} --save clip.gif",
+        f"  go on:    corral resume {path}{code}{more}",
     ]
-    return f"{run.config.env}", rows, advice
+    return run.config.env, rows, advice

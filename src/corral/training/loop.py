@@ -58,8 +58,10 @@ def train_loop(
 ) -> str:
     """Train until a budget is used up; returns which. However it ends, the last whole iteration is saved."""
     config, progress, learner, source = run.config, run.progress, run.learner, run.source
-    saved_at = progress.timesteps if progress.iteration else None  # what was resumed is on disk already
+    source.publish(learner.policy.state_dict(), progress.iteration)
     run.safe, reason = capture(run), ended_by(config, progress)
+    # What was resumed is on disk already; a new run has something to resume from its first moment on.
+    saved_at = progress.timesteps if progress.iteration else _save(run, directory, reporter, run.safe)
     try:
         while reason is None:
             with interrupts.allowed():  # what is cut short here is thrown away
@@ -81,7 +83,8 @@ def train_loop(
             try:
                 if reason or is_due(config.eval_freq, before, progress.timesteps):
                     row |= _evaluate(run, directory, reporter, interrupts)
-                if callback is not None and (asked := _call(callback, run, row, directory)) and reason is None:
+                asked = None if callback is None else _call(callback, run, row, directory)
+                if asked is not None and reason is None:
                     reason = asked
                     row |= {} if "eval/mean_reward" in row else _evaluate(run, directory, reporter, interrupts)
             finally:

@@ -40,7 +40,10 @@ class Model:
         self.observation_space = space_from_data(checkpoint.state["spaces"]["observation"])
         self.action_space = space_from_data(checkpoint.state["spaces"]["action"])
         self.policy = build_policy(config, self.observation_space, self.action_space, network)
-        self.policy.load_state_dict(dict(checkpoint.policy))
+        try:
+            self.policy.load_state_dict(dict(checkpoint.policy))
+        except RuntimeError as error:
+            raise CheckpointError(f"the checkpoint does not fit this run's config: {error}") from None
         self.policy.eval()
         self.actor = TorchActor(self.policy, torch.device("cpu"))
         self._seed, self._drawn = fresh_seed(), 0
@@ -73,9 +76,9 @@ class Model:
         leaves = {leaf.path: leaves[leaf.path].astype(leaf.dtype, copy=False) for leaf in layout.leaves}
         if isinstance(action_masks, tuple):  # one array for each dimension of a MultiDiscrete
             action_masks = np.concatenate(action_masks, axis=-1)
-        masks = None if action_masks is None else np.asarray(action_masks, np.bool_).reshape(-1, codec.n_mask)
-        if masks is not None and len(masks) != n:
-            raise ValueError(f"{len(masks)} action masks for {n} observations")
+        masks = None if action_masks is None else np.atleast_2d(np.asarray(action_masks, np.bool_))
+        if masks is not None and (masks.shape != (n, codec.n_mask) or not masks.any(-1).all()):
+            raise ValueError(f"action masks of shape {masks.shape}, expected {(n, codec.n_mask)}, none all false")
         if deterministic:
             rows = self.actor.best(leaves, masks)
         else:
@@ -107,5 +110,7 @@ def load(run: str | os.PathLike[str], *, checkpoint: str = "best", policy: Netwo
             warnings.warn(f"{error}; using the latest checkpoint instead", stacklevel=2)
     found = found or newest_checkpoint(directory.checkpoints)
     if found is None:
-        raise CheckpointError(f"{directory.path} has no checkpoint yet")
+        raise CheckpointError(f"{directory.shown} has no checkpoint yet")
+    for complaint in found.complaints:
+        warnings.warn(f"{complaint}; using an older checkpoint", stacklevel=2)
     return Model(config, found.checkpoint, policy)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +35,7 @@ def play_episodes(
     factory: EnvFactory, actor: Actor | None, *, render_mode: str, episodes: int, seed: int, max_steps: int
 ) -> Iterator[Moment]:
     """Play and yield every moment. Without an actor, moves are random and legal."""
-    env = SerialVectorEnv(_Rendered(factory, render_mode), 1)  # type: ignore[arg-type]
+    env = SerialVectorEnv(functools.partial(factory, render_mode), 1)
     generator = np.random.default_rng(seed)
     now = env.arrays
     try:
@@ -62,14 +63,3 @@ def play_episodes(
             yield Moment(episode, step, reward, True, None)
     finally:
         env.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Rendered:
-    """A factory whose envs are made for looking at."""
-
-    factory: Callable[..., Any]
-    render_mode: str
-
-    def __call__(self) -> Any:
-        return self.factory(self.render_mode)

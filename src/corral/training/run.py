@@ -54,9 +54,11 @@ class Run:
 
     def close(self) -> None:
         """Release envs and processes."""
-        self.source.close()
-        if self.eval_env is not None:
-            self.eval_env.close()
+        try:
+            self.source.close()
+        finally:
+            if self.eval_env is not None:
+                self.eval_env.close()
 
 
 def assemble(config: TrainConfig, seed: int, factory: EnvFactory, network: NetworkFactory | None) -> Run:
@@ -174,6 +176,8 @@ def capture(run: Run) -> Checkpoint:
 def restore(run: Run, checkpoint: Checkpoint) -> None:
     """Continue from a checkpoint of the same config."""
     state = checkpoint.state
+    if state["spaces"] != run.spaces:
+        raise ValueError(f"the env has spaces {run.spaces}, but the run was made with {state['spaces']}")
     run.learner.policy.load_state_dict(dict(checkpoint.policy))
     run.learner.restore_optimizer(checkpoint.optimizer)
     run.learner.n_updates = int(state["n_updates"])

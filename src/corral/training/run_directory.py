@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import os
 import re
 import shlex
@@ -16,7 +16,7 @@ from corral.core.config import TrainConfig, load_yaml, parse_config
 from corral.core.envs import names_code
 from corral.core.errors import RunInUse, UsageError
 
-__all__ = ["RunDirectory", "check_free", "check_named_code", "find_run"]
+__all__ = ["RunDirectory", "check_named_code", "code_flags", "find_run", "plan_run"]
 
 ROOT = Path("runs")
 
@@ -25,7 +25,9 @@ class RunDirectory:
     """The files of one run. Holding one means being its only writer."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.shown = str(path)
+        """The path as the user knows it."""
+        self.path = path = path.absolute()  # an env may change the working directory
         self.config_file = path / "config.yaml"
         self.metrics_file = path / "metrics.jsonl"
         self.progress_file = path / "progress.csv"
@@ -35,29 +37,16 @@ class RunDirectory:
         self.summary_file = path / "summary.json"
         self._lock: IO[str] | None = None
 
-    @classmethod
-    def create(cls, output_dir: str | None, env: str) -> RunDirectory:
-        """A new, locked run directory, named by the user or after env and time."""
-        if output_dir is not None:
-            run = cls(Path(output_dir))
-            check_free(output_dir)
-            try:
-                run.path.mkdir(parents=True, exist_ok=True)
-                run.lock()
-            except OSError as error:
-                raise UsageError(f"output_dir {output_dir!r} cannot be used: {error.strerror or error}") from None
-            return run
-        stem = f"{re.sub(r'[^A-Za-z0-9.-]+', '-', env).strip('-')}-{time.strftime('%Y%m%d-%H%M%S')}"
-        for suffix in ("", *(f"-{i}" for i in range(2, 1000))):
-            with contextlib.suppress(FileExistsError):
-                (ROOT / (stem + suffix)).mkdir(parents=True)
-                run = cls(ROOT / (stem + suffix))
-                run.lock()
-                return run
-        raise UsageError(f"cannot find a free name for {ROOT / stem}; give one with --output-dir")
+    def create(self) -> None:
+        """Make it and become its only writer."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.lock()
+        except OSError as error:
+            raise UsageError(f"output_dir {self.shown!r} cannot be used: {error.strerror or error}") from None
 
-    def lock(self, keep: bool = True) -> None:
-        """Become the only writer, or see whether one could. The system frees the lock when its process ends, anyhow."""
+    def lock(self) -> None:
+        """Become the only writer. The system frees the lock when the process ends, however it ends."""
         file = (self.path / ".lock").open("a+", encoding="ascii")
         try:
             _lock(file)
@@ -66,11 +55,8 @@ class RunDirectory:
             pid = file.read().strip() or "unknown"
             file.close()
             raise RunInUse(
-                f"{self.path} is in use by process {pid}; wait for it, or choose another --output-dir"
+                f"{self.shown} is in use by process {pid}; wait for it, or choose another --output-dir"
             ) from None
-        if not keep:
-            file.close()
-            return
         file.seek(0)
         file.truncate()
         file.write(str(os.getpid()))
@@ -84,27 +70,33 @@ class RunDirectory:
             self._lock = None
 
     def discard(self) -> None:
-        """Take back what was written: the run never began."""
-        for file in (self.config_file, self.metrics_file, self.progress_file, self.summary_file, self.path / ".lock"):
-            file.unlink(missing_ok=True)
-        for folder in (self.tensorboard, self.checkpoints, self.best):
-            shutil.rmtree(folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # not empty: it was there before
-            self.path.rmdir()
+        """Take back a directory that the run was given new or empty: it never began."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def read_config(self) -> TrainConfig:
         """The config that the run was started with."""
         return parse_config(load_yaml(self.config_file))
 
 
-def check_free(output_dir: str) -> None:
-    """Refuse a directory that already holds a run, finished or not."""
-    path = Path(output_dir)
-    if (path / "config.yaml").exists():
-        RunDirectory(path).lock(keep=False)  # in use: exit 3
-        raise UsageError(f"{output_dir} already holds a run; go on with `corral resume {output_dir}` or choose another")
-    if path.exists() and not path.is_dir():
+def plan_run(output_dir: str | None, env: str) -> RunDirectory:
+    """Where a new run will be: as the user says, or named after env and time. Nothing is written yet.
+
+    A directory that holds anything, a run or files that are none of ours, is refused.
+    """
+    if output_dir is None:
+        stem = f"{re.sub(r'[^A-Za-z0-9.-]+', '-', env).strip('-')}-{time.strftime('%Y%m%d-%H%M%S')}"
+        names = (ROOT / (stem if i == 1 else f"{stem}-{i}") for i in itertools.count(1))
+        return RunDirectory(next(path for path in names if not path.exists()))
+    run = RunDirectory(Path(output_dir))
+    if run.path.exists() and not run.path.is_dir():
         raise UsageError(f"output_dir {output_dir!r} is a file, expected a directory")
+    if run.config_file.exists():
+        run.lock()  # raises if it is in use
+        run.unlock()
+        raise UsageError(f"{output_dir} already holds a run; go on with `corral resume {output_dir}` or choose another")
+    if run.path.is_dir() and any(child.name != ".lock" for child in run.path.iterdir()):
+        raise UsageError(f"output_dir {output_dir!r} is not empty; choose another")
+    return run
 
 
 def find_run(name: str | os.PathLike[str]) -> RunDirectory:
@@ -130,14 +122,20 @@ def check_named_code(recorded: TrainConfig, env: str | None, policy: str | None,
         if said is not None and said != known[name]:
             raise UsageError(f"{name} {said!r} is not what the run was made with: {known[name] or 'the built-in one'}")
     missing = {name: spec for name, spec in known.items() if given[name] is None and spec and names_code(spec)}
-    if any(spec.startswith("python:") for spec in missing.values()):
+    from_python = [spec for spec in missing.values() if spec.startswith("python:")]
+    if from_python:
         words = ", ".join(f"{name}=..." for name in missing)
         raise UsageError(
-            f"the run used {', '.join(missing.values())}, which only Python can give: corral.resume(run, {words})"
+            f"the run used {', '.join(from_python)}, which only Python can give: corral.resume(run, {words})"
         )
     if missing:
-        flags = " ".join(f"--{name} {shlex.quote(spec)}" for name, spec in missing.items())
-        raise UsageError(f"the run names code to import; if you trust it, repeat it: {command} {flags}")
+        raise UsageError(f"the run names code to import; if you trust it, repeat it: {command}{code_flags(recorded)}")
+
+
+def code_flags(config: TrainConfig) -> str:
+    """The flags that a command on this run needs, because its env or policy is code."""
+    named = {"env": config.env, "policy": config.policy}
+    return "".join(f" --{name} {shlex.quote(spec)}" for name, spec in named.items() if spec and names_code(spec))
 
 
 def _lock(file: IO[str]) -> None:

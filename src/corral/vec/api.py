@@ -18,11 +18,11 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from corral.core.actions import ActionCodec
-from corral.core.errors import CorralError
+from corral.core.errors import CorralError, UsageError
 from corral.core.spaces import Layout, poisoned
 from corral.core.types import InfoSums, Leaves
 
-__all__ = ["CallState", "CorralVectorEnv", "EnvFacts", "InfoMode", "InfoRow", "StepArrays"]
+__all__ = ["CallState", "CorralVectorEnv", "EnvFacts", "InfoMode", "InfoRow", "StepArrays", "merge_sums"]
 
 Array = npt.NDArray[Any]
 Env = gym.Env[Any, Any]
@@ -38,13 +38,18 @@ class EnvFacts:
     action_space: gym.Space[Any]
     metadata: Mapping[str, Any]
     render_mode: str | None
-    env_id: str | None
 
     @classmethod
     def of(cls, env: Env) -> EnvFacts:
         """Read them off an env."""
-        spec_id = env.spec.id if env.spec is not None else None
-        return cls(env.observation_space, env.action_space, dict(env.metadata), env.render_mode, spec_id)
+        return cls(env.observation_space, env.action_space, dict(env.metadata), env.render_mode)
+
+    def check_same(self, other: EnvFacts) -> None:
+        """Refuse envs of one run that differ."""
+        for name in ("observation_space", "action_space"):
+            one, two = getattr(self, name), getattr(other, name)
+            if one != two:
+                raise UsageError(f"envs of one run must be alike, but their {name}s differ: {one} and {two}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,15 @@ class InfoRow:
     env: int
     info: dict[str, Any]
     final: dict[str, Any] | None = None
+
+
+def merge_sums(parts: Sequence[dict[str, InfoSums]]) -> dict[str, InfoSums]:
+    """Add up what the envs reported, in env order, so that rounding does not depend on who held which env."""
+    merged: dict[str, InfoSums] = {}
+    for part in parts:
+        for key, sums in part.items():
+            merged.setdefault(key, InfoSums()).add(sums.total, sums.count)
+    return merged
 
 
 class CallState(Enum):

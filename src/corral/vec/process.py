@@ -32,14 +32,13 @@ from corral.core.errors import UsageError, WorkerDied
 from corral.core.machine import available_cores
 from corral.core.types import InfoSums
 from corral.vec import shared_memory, worker
-from corral.vec.api import CallState, CorralVectorEnv, EnvFacts, InfoMode, InfoRow, StepArrays
-from corral.vec.serial import merge_sums
+from corral.vec.api import CallState, CorralVectorEnv, EnvFacts, InfoMode, InfoRow, StepArrays, merge_sums
 
-__all__ = ["ProcessVectorEnv", "StartMethod", "split_envs"]
+__all__ = ["ProcessVectorEnv", "StartMethod", "descriptors_needed", "split_envs"]
 
 StartMethod = Literal["auto", "spawn", "forkserver", "fork"]
 _CLOSE_SECONDS = 3.0
-_DESCRIPTORS_PER_WORKER = 8
+_DESCRIPTORS, _DESCRIPTORS_PER_WORKER = 64, 8
 _LOOK_SECONDS = 1.0
 _WINDOWS_WAITS = 30  # workers that one wait can watch: Windows allows 63 handles, and each has two
 
@@ -76,8 +75,10 @@ class ProcessVectorEnv(CorralVectorEnv):
         try:
             self._start(factory, shares, start_method, seed, infos)
             self._waiter = _Waiter(self._workers)
-            facts = [cloudpickle.loads(reply[1:]) for reply in self._replies(self._workers)]
-            super().__init__(_agreed(facts), n_envs)
+            facts: list[EnvFacts] = [cloudpickle.loads(reply[1:]) for reply in self._replies(self._workers)]
+            for other in facts[1:]:
+                facts[0].check_same(other)
+            super().__init__(facts[0], n_envs)
             self._share_memory()
         except BaseException as error:
             self._finalizer()
@@ -117,9 +118,8 @@ class ProcessVectorEnv(CorralVectorEnv):
 
     def _reset(self, seeds: list[int | None], options: list[dict[str, Any] | None]) -> list[InfoRow]:
         def message(w: _Worker) -> bytes:
-            return worker.RESET + bytes(
-                cloudpickle.dumps((seeds[w.envs.start : w.envs.stop], options[w.envs.start : w.envs.stop]))
-            )
+            part = slice(w.envs.start, w.envs.stop)
+            return worker.RESET + bytes(cloudpickle.dumps(worker.ResetRequest(seeds[part], options[part])))
 
         replies: list[worker.ResetReply] = self._ask(message)
         if len({reply.has_masks for reply in replies}) > 1:
@@ -153,9 +153,8 @@ class ProcessVectorEnv(CorralVectorEnv):
         asked = [w for w in self._workers if any(i in w.envs for i in wanted)]
 
         def message(w: _Worker) -> bytes:
-            return worker.APPLY + bytes(
-                cloudpickle.dumps((function, [i - w.envs.start for i in wanted if i in w.envs]))
-            )
+            theirs = [i - w.envs.start for i in wanted if i in w.envs]
+            return worker.APPLY + bytes(cloudpickle.dumps(worker.ApplyRequest(function, theirs)))
 
         results: dict[int, Any] = {}
         for w, values in zip(asked, self._ask(message, asked, fatal=False), strict=True):
@@ -292,15 +291,6 @@ def _died(w: _Worker) -> WorkerDied:
     )
 
 
-def _agreed(facts: list[EnvFacts]) -> EnvFacts:
-    for other in facts[1:]:
-        for name in ("observation_space", "action_space"):
-            first, second = getattr(facts[0], name), getattr(other, name)
-            if first != second:
-                raise UsageError(f"envs of one run must be alike, but their {name}s differ: {first} and {second}")
-    return facts[0]
-
-
 def _start_method(wanted: StartMethod) -> str:
     available = multiprocessing.get_all_start_methods()
     if wanted == "auto":
@@ -310,13 +300,18 @@ def _start_method(wanted: StartMethod) -> str:
     return wanted
 
 
+def descriptors_needed(num_workers: int) -> int:
+    """About how many files a process with so many workers has open."""
+    return _DESCRIPTORS + _DESCRIPTORS_PER_WORKER * num_workers
+
+
 def _check_descriptors(num_workers: int) -> None:
     if sys.platform == "win32":
         return
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = 64 + _DESCRIPTORS_PER_WORKER * num_workers
+    needed = descriptors_needed(num_workers)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
     if hard == resource.RLIM_INFINITY or hard >= needed:
@@ -324,7 +319,7 @@ def _check_descriptors(num_workers: int) -> None:
         return
     raise UsageError(
         f"num_workers {num_workers} needs about {needed} open files, but the limit is {hard}; "
-        f"use fewer workers (--num-workers {max(1, (hard - 64) // _DESCRIPTORS_PER_WORKER)}) or raise it (ulimit -n)"
+        f"raise it (ulimit -n) or use --num-workers {max(1, (hard - _DESCRIPTORS) // _DESCRIPTORS_PER_WORKER)}"
     )
 
 

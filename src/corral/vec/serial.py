@@ -7,19 +7,24 @@ from typing import Any
 
 import gymnasium as gym
 
-from corral.core.envs import EnvFactory
 from corral.core.types import InfoSums
-from corral.vec.api import CallState, CorralVectorEnv, EnvFacts, InfoMode, InfoRow
+from corral.vec.api import CallState, CorralVectorEnv, EnvFacts, InfoMode, InfoRow, merge_sums
 from corral.vec.stepper import Stepper, build_envs
 
-__all__ = ["SerialVectorEnv", "merge_sums"]
+__all__ = ["SerialVectorEnv"]
 
 
 class SerialVectorEnv(CorralVectorEnv):
     """N envs stepped in a loop."""
 
     def __init__(
-        self, factory: EnvFactory, n_envs: int, *, seed: int | None = None, infos: InfoMode = "full", first_env: int = 0
+        self,
+        factory: Callable[[], gym.Env[Any, Any]],
+        n_envs: int,
+        *,
+        seed: int | None = None,
+        infos: InfoMode = "full",
+        first_env: int = 0,
     ) -> None:
         envs = build_envs(factory, first_env, n_envs)
         try:
@@ -37,7 +42,9 @@ class SerialVectorEnv(CorralVectorEnv):
         return self._stepper.envs
 
     def _reset(self, seeds: list[int | None], options: list[dict[str, Any] | None]) -> list[InfoRow]:
+        self.state = CallState.FAILED
         rows = self._stepper.reset(seeds, options)
+        self.state = CallState.IDLE
         self.has_masks = self._stepper.has_masks
         return rows
 
@@ -67,12 +74,3 @@ class SerialVectorEnv(CorralVectorEnv):
         """Close the envs."""
         self.state = CallState.CLOSED
         self._stepper.close()
-
-
-def merge_sums(parts: Sequence[dict[str, InfoSums]]) -> dict[str, InfoSums]:
-    """Add up what the envs reported, in env order, so that rounding does not depend on who held which env."""
-    merged: dict[str, InfoSums] = {}
-    for part in parts:
-        for key, sums in part.items():
-            merged.setdefault(key, InfoSums()).add(sums.total, sums.count)
-    return merged

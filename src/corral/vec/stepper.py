@@ -7,6 +7,7 @@ worker processes (``process``), so that both behave alike. No value passes unles
 from __future__ import annotations
 
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -14,7 +15,6 @@ import gymnasium as gym
 import numpy as np
 
 from corral.core.actions import ActionCodec
-from corral.core.envs import EnvFactory
 from corral.core.errors import BadEnvData, EnvFault, EnvPlace, UsageError
 from corral.core.seeding import episode_seed
 from corral.core.spaces import Layout
@@ -30,25 +30,20 @@ _MASK = "action_mask"
 _LARGEST = float(np.finfo(np.float32).max)  # the learner computes in single precision
 
 
-def build_envs(factory: EnvFactory, first_env: int, n: int) -> list[Env]:
+def build_envs(factory: Callable[[], Env], first_env: int, n: int) -> list[Env]:
     """Make ``n`` envs; a constructor that raises is a wrong set-up, reported once with its own traceback."""
     envs: list[Env] = []
-    for index in range(first_env, first_env + n):
-        try:
-            env = factory()
-            EnvFacts.of(env)
-        except UsageError:
+    try:
+        for _ in range(n):
+            envs.append(factory())
+            EnvFacts.of(envs[0]).check_same(EnvFacts.of(envs[-1]))
+    except (Exception, SystemExit) as error:
+        for made in envs:
+            made.close()
+        if isinstance(error, UsageError):
             raise
-        except (Exception, SystemExit) as error:
-            for made in envs:
-                made.close()
-            place = EnvPlace(index, episode=0, seed=None, step=0)
-            raise _fault(EnvFault, f"making the env failed: {_named(error)}", place, error, True) from error
-        envs.append(env)
-        for name in ("observation_space", "action_space"):
-            one, two = getattr(envs[0], name), getattr(env, name)
-            if one != two:
-                raise UsageError(f"envs of one run must be alike, but their {name}s differ: {one} and {two}")
+        place = EnvPlace(first_env + len(envs), episode=-1, seed=None, step=0)
+        raise _fault(EnvFault, f"making the env failed: {_named(error)}", place, error, True) from error
     return envs
 
 
@@ -116,14 +111,11 @@ class Stepper:
 
     def close(self) -> None:
         """Close every env."""
-        errors: list[Exception] = []
-        for env in self.envs:
+        for i, env in enumerate(self.envs):
             try:
                 env.close()
-            except Exception as error:  # the others should be closed all the same
-                errors.append(error)
-        if errors:
-            raise errors[0]
+            except Exception as error:  # nothing depends on it any more, and the others should be closed all the same
+                warnings.warn(f"closing env {self.first_env + i} raised {_named(error)}", stacklevel=2)
 
     # ---- one env ---------------------------------------------------------------------------------------------
 
@@ -191,7 +183,7 @@ class Stepper:
             return
         try:
             given = method() if method is not None else info.get(_MASK)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._raise(EnvFault, f"action_masks() raised {_named(error)}", i, action, error)
         if given is None:
             self._bad(i, action, f"info has no {_MASK!r}, though the first reset had one")
@@ -234,7 +226,7 @@ class Stepper:
         if told:
             sums = self.sums[i]
             for key, value in told.items():
-                if isinstance(value, _NUMBER):
+                if isinstance(value, _NUMBER) and abs(value) <= _LARGEST:  # type: ignore[operator]
                     sums.setdefault(key, InfoSums()).add(float(value))
 
     # ---- checks ----------------------------------------------------------------------------------------------

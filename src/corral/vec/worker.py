@@ -10,6 +10,7 @@ import os
 import pickle
 import random
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -46,6 +47,22 @@ class WorkerSetup:
     use_death_signal: bool
     environ: dict[str, str]
     """The parent's environment variables: a fork server has those of the day it was started."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResetRequest:
+    """Seeds and options, one for each of the worker's envs."""
+
+    seeds: list[int | None]
+    options: list[dict[str, Any] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyRequest:
+    """A function, and the worker's envs (counted from 0) to call it on."""
+
+    function: Callable[[Any], Any]
+    envs: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +119,12 @@ def _answer(stepper: Stepper, message: bytes) -> bytes:
         return VALUE + _dump(stepper, rows) if rows else OK
     command, payload = message[:1], message[1:]
     if command == RESET:
-        seeds, options = pickle.loads(payload)
-        rows = stepper.reset(seeds, options)
+        reset: ResetRequest = pickle.loads(payload)
+        rows = stepper.reset(reset.seeds, reset.options)
         return VALUE + _dump(stepper, ResetReply(bool(stepper.has_masks), rows))
     if command == APPLY:
-        function, envs = cloudpickle.loads(payload)
-        return VALUE + bytes(cloudpickle.dumps([function(stepper.envs[i]) for i in envs]))
+        call: ApplyRequest = cloudpickle.loads(payload)
+        return VALUE + bytes(cloudpickle.dumps([call.function(stepper.envs[i]) for i in call.envs]))
     assert command == DRAIN, command
     return VALUE + pickle.dumps(stepper.drain_infos())
 
