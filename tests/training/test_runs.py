@@ -336,9 +336,10 @@ def test_threads_of_number_libraries_do_not_change_results():
 
     class Blas(Counter):
         def step(self, action):
-            matrix = np.random.default_rng(self.step_count).random((300, 300))
+            matrix = np.random.default_rng(self.step_count).random((400, 400))
+            last_byte = np.linalg.solve(matrix, matrix[0] + 1).sum().tobytes()[0]
             outcome = super().step(action)
-            return outcome[0], float(np.linalg.solve(matrix, matrix[0]).sum() % 1), *outcome[2:]
+            return outcome[0], last_byte / 255, *outcome[2:]
 
     hashes = {
         train(Blas, output_dir=f"r{i}", timesteps=64, eval_freq=0, **way).summary.weights_sha256
@@ -433,6 +434,16 @@ def test_a_signal_leaves_a_complete_checkpoint(tmp_path, number, code, backend):
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["exit_reason"] == signal.Signals(number).name
     resumed = corral.resume("run", timesteps=int(rows[-1]["time/total_timesteps"]) + 1, quiet=True)
     assert resumed.summary.steps == rows[-1]["time/total_timesteps"] + 512
+
+
+def test_a_signal_does_not_wait_for_the_end_of_a_long_rollout(tmp_path):
+    command = [sys.executable, "-m", "corral", "train", "toy-work", "--env-kwargs", "step_ms=20", "--output-dir", "run"]
+    child = subprocess.Popen([*command, "--num-workers", "2"], stdout=subprocess.DEVNULL)
+    _wait(lambda: list_checkpoints(tmp_path / "run" / "checkpoints"))
+    time.sleep(0.5)
+    child.send_signal(signal.SIGINT)
+    assert child.wait(timeout=10) == 130  # the rollout would have taken minutes
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 0
 
 
 def _wait(condition, seconds=30):

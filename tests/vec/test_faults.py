@@ -168,7 +168,7 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path, method):
         stdout=subprocess.PIPE,
         text=True,
         cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])},
     )
     pids = [int(word) for word in parent.stdout.readline().split()]
     assert len(pids) == 2
