@@ -36,11 +36,14 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
+TRAIN_ARGS = $(TRAIN_ENV) --timesteps $(TRAIN_STEPS) --n-envs $(TRAIN_ENVS)
+TRAIN_ARGS += $(if $(TRAIN_UPDATE_EPOCHS),--n-epochs $(TRAIN_UPDATE_EPOCHS))
+TRAIN_ARGS += $(if $(TRAIN_BATCH_SIZE),--batch-size $(TRAIN_BATCH_SIZE))
+TRAIN_ARGS += $(if $(TRAIN_OUTPUT_DIR),--output-dir $(TRAIN_OUTPUT_DIR)) $(TRAIN_FLAGS)
+
 train: setup
-	$(BIN)/corral train $(TRAIN_ENV) --timesteps $(TRAIN_STEPS) --n-envs $(TRAIN_ENVS) \
-	  $(if $(TRAIN_UPDATE_EPOCHS),--n-epochs $(TRAIN_UPDATE_EPOCHS)) $(if $(TRAIN_BATCH_SIZE),--batch-size $(TRAIN_BATCH_SIZE)) \
-	  $(if $(TRAIN_OUTPUT_DIR),--output-dir $(TRAIN_OUTPUT_DIR)) $(TRAIN_FLAGS)
-	@echo "(the corral command is $(BIN)/corral; activate it with: source $(BIN)/activate)"
+	$(BIN)/corral train $(strip $(TRAIN_ARGS))
+	@echo "(the corral command is in $(BIN); for this shell: source $(BIN)/activate)"
 
 test: setup
 	$(BIN)/python -m pytest -n auto --dist worksteal

@@ -1,6 +1,7 @@
 """The command line as users meet it: what it prints, what it writes, how it exits."""
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from corral.cli.main import main
 
+ROOT = Path(__file__).parents[2]
 SMALL = [
     "--n-envs",
     "2",
@@ -43,6 +45,8 @@ def corral(*words):
         (["train", "CartPole-v1", "--n-envs", "0"], "n_envs '0': should be greater than or equal to 1"),
         (["train", "CartPole-v1", "--n-envs", "2.5"], "n_envs '2.5'"),
         (["train", "CartPole-v1", "--n-envs"], "expected one argument"),
+        (["train", "CartPole-v1", "--lr", "0.1"], "unknown flag --lr (did you mean '--learning-rate'?)"),
+        (["train", "typo.py"], "which callable of typo.py?"),
         (["train", "CartPole-v1", "--batch-size", "100"], "does not divide the rollout"),
         (["train", "CartPole-v1", "--device", "cuda"], "CUDA devices; use --device cpu"),
         (["train", "CartPole-v1", "--config", "none.yaml"], "cannot read config 'none.yaml'"),
@@ -106,6 +110,29 @@ def test_text_games_play_in_the_terminal(capsys):
     assert corral("play", "toy-maze", "--max-steps", "3") == 0
     out = capsys.readouterr().out
     assert "@" in out and "random legal moves" in out and "episode 1: reward" in out
+
+
+def test_code_is_repeated_by_pasting_what_is_printed(tmp_path, capsys):
+    Path("game.py").write_text("from tests.envs import Counter as make\n")
+    assert corral("train", "game.py:make", *SMALL, "--output-dir", "my run") == 0
+    assert "corral eval 'my run' --env game.py:make" in capsys.readouterr().out
+    words = ["eval", "my run", "--episodes", "2"]
+    assert corral(*words) == 2
+    printed = capsys.readouterr().err.strip().split("repeat it: corral ")[1]
+    assert shlex.split(printed) == [*words, "--env", "game.py:make"]
+    assert corral(*shlex.split(printed)) == 0
+
+
+def test_the_sample_game_is_fit_and_plays(capsys):
+    game = f"{ROOT / 'examples' / 'my_game.py'}:make_env"
+    assert corral("doctor", game, "--steps", "500") == 0
+    assert "masked" not in capsys.readouterr().out
+    assert corral("train", game, *SMALL, "--output-dir", "r", "--env-kwargs", "limit=12") == 0
+    assert "actions masked by the env" in capsys.readouterr().out
+    assert corral("play", "r", "--env", game) == 0
+    out = capsys.readouterr().out
+    last = [line for line in out.splitlines() if line.startswith("total")][-1]
+    assert "episode 1: reward" in out and last != "total 0 of 12"  # the end of the episode is shown
 
 
 def test_doctor_exits_with_its_verdict(tmp_path, capsys):

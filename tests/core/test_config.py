@@ -82,6 +82,7 @@ def test_a_batch_larger_than_the_rollout_is_the_rollout():
     [
         ([64, 64], {"pi": (64, 64), "vf": (64, 64)}),
         (["32"], {"pi": (32,), "vf": (32,)}),
+        ("128,64", {"pi": (128, 64), "vf": (128, 64)}),
         ("128 64", {"pi": (128, 64), "vf": (128, 64)}),
         (["pi=64,64", "vf=32"], {"pi": (64, 64), "vf": (32,)}),
         ({"pi": [8], "vf": [9, 9]}, {"pi": (8,), "vf": (9, 9)}),
@@ -133,7 +134,7 @@ def test_sections_are_dissolved_and_numbers_in_any_spelling_accepted(tmp_path):
         ("n_env: 3", "unknown key 'n_env' .*did you mean 'n_envs'"),
         ("training:\n  lr: 3", "unknown key 'lr'"),
         ("a: [1", "line 1|line 2"),
-        ("- 1", "key: value"),
+        ("- 1", "key: value. lines, not a list"),
         ("!!python/object/apply:os.system ['touch owned']", "could not determine a constructor"),
         ("n_steps: 1\nn_steps: 2", "'n_steps' is set twice"),
         ("n_steps: 1\ntraining:\n  n_steps: 2", "sets 'n_steps' twice"),

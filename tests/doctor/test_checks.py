@@ -40,7 +40,7 @@ def test_healthy_envs_pass(env):
         (Hoarder, "same seed, same episode", "warn", "remembers"),
         (Hoarder, "other seed, other episode", "warn", "same episode"),
         (lambda: Counter(length=10**9), "episodes end", "warn", "none ended"),
-        (lambda: Counter(length=100), "scale of the numbers", "warn", "rewards up to 100"),
+        (lambda: Counter(length=100), "scale of the numbers", "warn", "rewards from 1 to 100"),
     ],
 )
 def test_what_is_wrong_is_found_with_a_remedy(env, what, level, seen):

@@ -178,9 +178,12 @@ def test_resume_refuses_what_would_be_another_run(settings, error, complaint):
 def test_code_named_by_a_run_is_not_imported_until_it_is_repeated(tmp_path):
     (tmp_path / "game.py").write_text("from tests.envs import Counter\nmake = Counter\n")
     run = train("game.py:make", eval_freq=0, timesteps=64).run_dir
-    with pytest.raises(UsageError, match=r"repeat it: corral resume run --env game.py:make"):
+    with pytest.raises(UsageError, match=r"repeat it: --env game.py:make"):
         corral.resume("run", quiet=True)
     assert corral.resume(run, env="game.py:make", timesteps=128, quiet=True).summary.steps == 128
+    assert corral.resume(run, env="./game.py:make", timesteps=192, quiet=True).summary.steps == 192
+    with pytest.raises(UsageError, match="is not what the run was made with"):
+        corral.resume(run, env="game.py:other", quiet=True)
     corral.load(run)  # needs no env at all
 
 
@@ -480,6 +483,8 @@ def test_predict_obeys_masks_and_nested_spaces():
         observation, _, done, cut, _ = env.step(action)  # raises if it was masked
         if done or cut:
             break
+    with pytest.warns(UserWarning, match="trained with action masks"):
+        maze.predict(observation)
     everything = corral.load(train("toy-everything", output_dir="everything").run_dir)
     env = corral.make_env("toy-everything")
     observation, _ = env.reset(seed=0)

@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
         unknown = re.match(r"unrecognized arguments: (\S+)", message)
         if unknown:
             flag = unknown[1].split("=")[0]
-            known = [option for action in self._actions for option in action.option_strings]
+            known = [option for action in self._actions for option in action.option_strings if option != "--help"]
             message = f"unknown flag {flag}{did_you_mean(flag, known)}" if flag.startswith("-") else message
         self.exit(2, f"{self.prog}: {message}. `{self.prog} --help` explains.\n")
 

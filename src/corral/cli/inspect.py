@@ -9,7 +9,6 @@ from pathlib import Path
 
 import gymnasium as gym
 from rich.console import Console
-from rich.table import Table
 
 from corral.core.config import parse_env_kwargs
 from corral.core.envs import BUILT_IN
@@ -68,16 +67,17 @@ def run_list(options: argparse.Namespace) -> int:
 
 
 def _list_runs(console: Console) -> None:
-    table = Table("run", "steps", "fps", "reward", "ended by")
-    for config in sorted(ROOT.glob("*/config.yaml"), key=lambda path: path.stat().st_mtime):
-        table.add_row(str(config.parent), *_ending(config.parent / "summary.json"))
-    console.print(table if table.row_count else f"no runs under {ROOT}/ yet; start one with `corral train CartPole-v1`")
+    configs = sorted(ROOT.glob("*/config.yaml"), key=lambda path: path.stat().st_mtime)
+    for config in configs:
+        console.print(f"{config.parent}  {_ending(config.parent / 'summary.json')}", markup=False, soft_wrap=True)
+    if not configs:
+        console.print(f"no runs under {ROOT}/ yet; start one with `corral train CartPole-v1`", markup=False)
 
 
-def _ending(summary: Path) -> tuple[str, str, str, str]:
+def _ending(summary: Path) -> str:
     try:
         s = json.loads(summary.read_text(encoding="utf-8"))
-        reward = "" if s["mean_reward"] is None else f"{s['mean_reward']:.2f}"
-        return f"{s['steps']:,}", f"{s['fps']:,.0f}", reward, str(s["exit_reason"])
+        reward = "none" if s["mean_reward"] is None else f"{s['mean_reward']:,.2f}"
+        return f"{s['steps']:,} steps, reward {reward}, {s['fps']:,.0f} fps, ended by {s['exit_reason']}"
     except (OSError, ValueError, KeyError, TypeError):
-        return "", "", "", "not finished"
+        return "not finished"

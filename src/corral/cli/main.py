@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import io
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 from corral import __version__
 from corral.cli.flags import Parser, add_config_flags
 from corral.core.config import RESUMABLE, did_you_mean
-from corral.core.errors import CorralError
+from corral.core.errors import CorralError, UnrepeatedCode
 
 __all__ = ["main"]
 
@@ -40,12 +41,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     verb, function = verbs[words[0]]
     options = verb.parse_args(words[1:])
     module, _, name = function.partition(":")
-    return _guarded(words[0], lambda: int(getattr(importlib.import_module(module), name)(options)))
+    return _guarded(words, lambda: int(getattr(importlib.import_module(module), name)(options)))
 
 
-def _guarded(verb: str, call: Callable[[], int]) -> int:
+def _guarded(words: list[str], call: Callable[[], int]) -> int:
+    verb = words[0]
     try:
         return call()
+    except UnrepeatedCode as error:
+        typed = f"corral {shlex.join(words)} {error.flags}"
+        print(f"corral {verb}: the run names code to import; if you trust it, repeat it: {typed}", file=sys.stderr)
+        return error.exit_code
     except CorralError as error:
         print(f"corral {verb}: {error}", file=sys.stderr)
         return error.exit_code

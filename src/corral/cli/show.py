@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
+from rich.progress import Progress
 
 from corral.core.config import parse_env_kwargs
 from corral.core.envs import EnvFactory, import_callable, resolve_env
@@ -28,15 +29,19 @@ __all__ = ["run_eval", "run_play"]
 def run_eval(options: argparse.Namespace) -> int:
     """Evaluate a run's policy on one env."""
     _positive(options, "episodes", "max_steps")
-    model, factory = _load(options, "eval")
+    model, factory = _load(options)
     env = make_vector_env(factory, 1, backend="serial", infos="summed")
     try:
-        result = evaluate_actor(env, model.actor, options.episodes, options.seed, options.max_steps)
+        with Progress(transient=True) as bar:
+            task = bar.add_task("episodes", total=options.episodes)
+            result = evaluate_actor(
+                env, model.actor, options.episodes, options.seed, options.max_steps, lambda: bar.advance(task)
+            )
     finally:
         env.close()
     rewards = result.rewards
     rows = [
-        ("policy", f"{options.run} ({options.checkpoint}, {model.timesteps:,} steps)"),
+        ("policy", f"{find_run(options.run).shown} ({options.checkpoint}, {model.timesteps:,} steps)"),
         ("episodes", f"{len(rewards)}, most likely actions, seed {options.seed}"),
         ("mean reward", f"{result.mean_reward:.2f} ± {_interval(rewards):.2f} (95% interval)"),
         ("deviation, lowest, highest", f"{result.std_reward:.2f}, {min(rewards):.2f}, {max(rewards):.2f}"),
@@ -53,11 +58,12 @@ def run_play(options: argparse.Namespace) -> int:
     _positive(options, "episodes", "max_steps", *(["fps"] if options.fps is not None else []))
     save = Path(options.save) if options.save else None
     if save is not None:
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame need not look for a screen
         check_video(save)
     if options.run == "latest" or (Path(options.run) / "config.yaml").exists():
         if options.env_kwargs:
             raise UsageError("--env-kwargs is for random play on an env; a run has its own")
-        model, factory = _load(options, "play")
+        model, factory = _load(options)
         actor = model.actor
     else:
         if Path(options.run).exists() or options.run.startswith(("runs/", "./", "/")):
@@ -74,16 +80,17 @@ def run_play(options: argparse.Namespace) -> int:
     )
     frames = []
     for moment in moments:
-        if moment.frame is not None and save:
+        if save:
             frames.append(np.asarray(moment.frame, np.uint8))
         elif isinstance(moment.frame, str):
-            print(f"{moment.frame}\nstep {moment.step}, reward {moment.reward:.2f}\n")
+            print(f"{moment.frame}\nstep {moment.step}, reward {moment.reward:.2f}\n", flush=True)
+            time.sleep(1 / options.fps if options.fps else 0)
         if moment.done:
             print(f"episode {moment.episode + 1}: reward {moment.reward:.2f} in {moment.step} steps")
     if save:
         fps = options.fps or resolve_fps(factory)
         save_video(save, frames, fps)
-        print(f"saved {len(frames)} frames to {save}")
+        print(f"saved {len(frames)} frame{'s' if len(frames) > 1 else ''} to {save}")
     return 0
 
 
@@ -110,12 +117,13 @@ def _watch_mode(factory: EnvFactory) -> str:
     raise UsageError(f"{factory.name} renders neither text nor pictures (its render modes: {modes or 'none'})")
 
 
-def _load(options: argparse.Namespace, verb: str) -> tuple[Model, EnvFactory]:
+def _load(options: argparse.Namespace) -> tuple[Model, EnvFactory]:
     directory = find_run(options.run)
     config = directory.read_config()
-    check_named_code(config, options.env, options.policy, f"corral {verb} {shlex.quote(directory.shown)}")
-    factory = resolve_env(config.env, config.env_kwargs)
-    network = import_callable(config.policy, "policy") if config.policy is not None else None
+    check_named_code(config, options.env, options.policy)
+    factory = resolve_env(options.env or config.env, config.env_kwargs)
+    named = options.policy or config.policy
+    network = import_callable(named, "policy") if named is not None else None
     return load(directory.path, checkpoint=options.checkpoint, policy=network), factory
 
 

@@ -68,7 +68,9 @@ def _net_arch(given: Any) -> Any:
     if isinstance(given, Mapping):
         return {"pi": given.get("pi", ()), "vf": given.get("vf", ()), **given}
     words = [str(word) for word in given] if isinstance(given, list | tuple) else str(given).split()
-    if any("=" in word for word in words):
+    if not any("=" in word for word in words):
+        words = [size for word in words for size in word.split(",")]
+    else:
         parts = dict(word.split("=", 1) for word in words if "=" in word)
         if len(parts) < len(words):
             raise ValueError("give either sizes for both (64 64) or pi=64,64 vf=64,64")
@@ -304,9 +306,25 @@ def _number(key: str, value: Any) -> Any:
     return value
 
 
+_ELSEWHERE = {
+    "lr": "learning_rate",
+    "num_envs": "n_envs",
+    "steps": "timesteps",
+    "total_timesteps": "timesteps",
+    "epochs": "n_epochs",
+    "minibatch_size": "batch_size",
+    "entropy_coef": "ent_coef",
+    "hidden_sizes": "net_arch",
+}
+"""What other libraries call it."""
+
+
 def did_you_mean(word: str, known: Any) -> str:
     """`` (did you mean …?)`` with the closest of the known words, or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    flag = "--" if word.startswith("--") else ""
+    usual = _ELSEWHERE.get(word.lstrip("-").replace("-", "_"), "")
+    usual = flag + usual.replace("_", "-") if flag else usual
+    close = [usual] if usual in known else difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
@@ -350,7 +368,7 @@ def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
     if data is None:
         return {}
     if not isinstance(data, dict):
-        raise UsageError(f"config {str(path)!r} should be a list of `key: value` lines, not {type(data).__name__}")
+        raise UsageError(f"config {str(path)!r} should hold `key: value` lines, not a {type(data).__name__}")
     flat: dict[str, Any] = {}
     for key, value in data.items():
         section = key in SECTIONS and (value is None or isinstance(value, dict))

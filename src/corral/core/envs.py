@@ -102,6 +102,8 @@ def resolve_env(env: str | Callable[..., Env] | EnvFactory, kwargs: Mapping[str,
     if ":" in env:
         import_callable(env, "env")
         return EnvFactory(env, kwargs)
+    if env.endswith(".py"):
+        raise UsageError(f"which callable of {env}? Say {env}:name, with the name of a class or function in it")
     known = [*BUILT_IN, *gym.registry]
     raise UsageError(f"unknown env {env!r}{did_you_mean(env, known)}; `corral list` shows what there is")
 
@@ -147,7 +149,8 @@ def _gym_spec(name: str) -> Any:
         return gym.spec(plain)
     except gym.error.Error as error:
         known = [*BUILT_IN, *gym.registry]
-        raise UsageError(f"unknown env {name!r}{did_you_mean(name, known)}: {str(error).splitlines()[0]}") from None
+        hint = did_you_mean(name, known) or f": {str(error).splitlines()[0]}"
+        raise UsageError(f"unknown env {name!r}{hint}") from None
 
 
 def _import_module(name: str, what: str) -> Any:

@@ -12,6 +12,7 @@ __all__ = [
     "EnvPlace",
     "MissingPackage",
     "RunInUse",
+    "UnrepeatedCode",
     "UsageError",
     "WorkerDied",
 ]
@@ -27,6 +28,14 @@ class UsageError(CorralError):
     """A wrong flag, config key, env name or setting: nothing was started and nothing was written."""
 
     exit_code = 2
+
+
+class UnrepeatedCode(UsageError):
+    """A run directory names code to import, and the user did not say that it may be; ``flags`` says so."""
+
+    def __init__(self, flags: str) -> None:
+        super().__init__(f"the run names code to import; if you trust it, repeat it: {flags}")
+        self.flags = flags
 
 
 class MissingPackage(UsageError, ImportError):

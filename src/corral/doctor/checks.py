@@ -206,7 +206,9 @@ def _episodes(walk: _Walk, steps: int) -> Finding:
 
 def _scale(walk: _Walk) -> Finding:
     reward = max(map(abs, walk.rewards), default=0.0)
-    seen = f"observations up to {walk.largest:.3g}, rewards up to {reward:.3g}"
+    seen = f"rewards from {min(walk.rewards):.3g} to {max(walk.rewards):.3g}"
+    if walk.largest:
+        seen = f"observations up to {walk.largest:.3g}, {seen}"
     remedies = []
     if walk.largest > 20:
         remedies.append("--normalize-obs")

@@ -16,9 +16,10 @@ from corral.vec.make import make_parallel_env as make_gymnasium_env
 from corral.vec.process import StartMethod
 
 try:
+    from stable_baselines3.common.monitor import Monitor
     from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvObs, VecEnvStepReturn
 except ImportError:
-    raise MissingPackage("corral.sb3 needs Stable-Baselines3: pip install 'corral[sb3]'") from None
+    raise MissingPackage("corral.sb3 needs Stable-Baselines3: pip install stable-baselines3 sb3-contrib") from None
 
 __all__ = ["CorralVecEnv", "make_parallel_env"]
 
@@ -123,7 +124,9 @@ class CorralVecEnv(VecEnv):
     def env_is_wrapped(
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
-        """Whether some envs have a wrapper of this class."""
+        """Whether some envs have a wrapper of this class. ``Monitor`` counts as present: its infos are given here."""
+        if wrapper_class is Monitor:
+            return [True] * len(self._indices(indices))
 
         def wrapped(env: Any) -> bool:
             while isinstance(env, gym.Wrapper):

@@ -79,7 +79,8 @@ class Board(QuietBoard):
             self._try(lambda: progress.update(self._task, completed=min(done, self._total), news=news))
         elif time.monotonic() - self._last_line > _PLAIN_SECONDS or done >= self._total:
             self._last_line = time.monotonic()
-            self.note(f"{done:,.6g} of {self._total:,.6g} {self._unit} | {news}")
+            show = "{:,.3f}" if self._unit == "hours" else "{:,.0f}"
+            self.note(f"{show.format(done)} of {show.format(self._total)} {self._unit} | {news}")
 
     def stop(self) -> None:
         """Leave the bar as it is."""

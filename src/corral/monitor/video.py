@@ -14,7 +14,6 @@ from corral.core.errors import MissingPackage, UsageError
 __all__ = ["check_video", "save_video"]
 
 Frame = npt.NDArray[np.uint8]
-_INSTALL = "pip install 'corral[video]'"
 
 
 def check_video(path: Path) -> None:
@@ -49,5 +48,5 @@ def _ffmpeg() -> Any:
     try:
         import imageio_ffmpeg
     except ImportError:
-        raise MissingPackage(f"saving .mp4 needs imageio-ffmpeg: {_INSTALL}; .gif works without") from None
+        raise MissingPackage("saving .mp4 needs an encoder: pip install imageio-ffmpeg; .gif does not") from None
     return imageio_ffmpeg

@@ -113,7 +113,7 @@ def resume(
     try:
         recorded = directory.read_config()
         config = _with_changes(recorded, settings)
-        check_named_code(recorded, _name(env), _name(policy), f"corral resume {shlex.quote(directory.shown)}")
+        check_named_code(recorded, _name(env), _name(policy))
         factory = resolve_env(recorded.env if env is None else env, recorded.env_kwargs)
         found = newest_checkpoint(directory.checkpoints)
         if found is None:
@@ -188,13 +188,14 @@ def _why(error: BaseException) -> str:
 
 def _open_board(board: QuietBoard, run: Run, directory: RunDirectory, resumed: FoundCheckpoint | None) -> None:
     config, choice, progress = run.config, run.backend, run.progress
-    where = "in this process" if choice.backend == "serial" else f"in {choice.num_workers} worker processes"
+    masked = ", actions masked by the env" if run.masked else ""
+    where = f"{config.n_envs} envs {_where(run)}{masked}"
     if resumed is None:
-        board.note(f"training PPO on {config.env}: {config.n_envs} envs {where}, seed {run.seed}")
+        board.note(f"training PPO on {config.env}: {where}, seed {run.seed}")
     else:
         for complaint in resumed.complaints:
             board.warn(f"{complaint}; using an older checkpoint")
-        board.note(f"resuming {config.env} at {progress.timesteps:,} steps: {config.n_envs} envs {where}")
+        board.note(f"resuming {config.env} at {progress.timesteps:,} steps: {where}")
     board.note(f"backend {choice.backend} ({choice.why})")
     board.note(f"writing to {directory.shown}")
     if config.batch_size > config.rollout_size:
@@ -206,6 +207,13 @@ def _open_board(board: QuietBoard, run: Run, directory: RunDirectory, resumed: F
     board.start(*budgets_of(config, progress)[0])
 
 
+def _where(run: Run) -> str:
+    workers = run.backend.num_workers
+    if run.backend.backend == "serial":
+        return "in this process"
+    return f"in {workers} worker process{'es' if workers > 1 else ''}"
+
+
 def _finish(board: QuietBoard, run: Run, directory: RunDirectory, reason: str) -> Summary:
     summary = _summary(run, reason)
     text = json.dumps(dataclasses.asdict(summary), indent=1)
@@ -213,7 +221,10 @@ def _finish(board: QuietBoard, run: Run, directory: RunDirectory, reason: str) -
         directory.summary_file.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         board.warn(f"summary.json cannot be written: {error}")
-    board.table(*_closing(run, directory, summary))
+    if reason.startswith("failed"):  # the error itself follows
+        board.note(f"stopped: everything up to step {summary.steps:,} is saved in {directory.shown}")
+    else:
+        board.table(*_closing(run, directory, summary))
     return summary
 
 
@@ -292,17 +303,16 @@ def _closing(run: Run, directory: RunDirectory, summary: Summary) -> tuple[str, 
         ("steps per second", f"{summary.fps:,.0f}"),
         ("mean reward, last 100 episodes", number(summary.mean_reward)),
         ("evaluation reward, last / best", f"{number(summary.eval_reward)} / {number(summary.best_eval_reward)}"),
-        ("envs", f"{summary.n_envs}, {summary.backend}, {summary.num_workers} worker(s)"),
+        ("envs", f"{summary.n_envs}, {_where(run)}"),
     ]
     path, code = shlex.quote(directory.shown), code_flags(run.config)
-    if "python:" in code:  # no command can name it
-        return run.config.env, rows, [f"results in {path}", f"  curves:   tensorboard --logdir {path}"]
-    more = "" if summary.exit_reason.startswith(("SIG", "failed")) else f" --timesteps {2 * summary.steps}"
-    advice = [
-        f"results in {path}",
-        f"  curves:   tensorboard --logdir {path}",
-        f"  evaluate: corral eval {path}{code}",
-        f"  watch:    corral play {path}{code} --save clip.gif",
-        f"  go on:    corral resume {path}{code}{more}",
-    ]
+    advice = [f"results in {path}", f"  curves:   tensorboard --logdir {path}"]
+    if "python:" not in code:  # which no command could name
+        words = f"{path} {code}".rstrip()
+        more = "" if summary.exit_reason.startswith("SIG") else f" --timesteps {2 * summary.steps}"
+        advice += [
+            f"  evaluate: corral eval {words}",
+            f"  watch:    corral play {words} --save clip.gif",
+            f"  go on:    corral resume {words}{more}",
+        ]
     return run.config.env, rows, advice

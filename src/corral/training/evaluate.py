@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,7 +39,14 @@ class EvaluationResult:
         return float(np.mean(self.lengths))
 
 
-def evaluate_actor(env: CorralVectorEnv, actor: Actor, episodes: int, seed: int, max_steps: int) -> EvaluationResult:
+def evaluate_actor(
+    env: CorralVectorEnv,
+    actor: Actor,
+    episodes: int,
+    seed: int,
+    max_steps: int,
+    on_episode: Callable[[], object] = lambda: None,
+) -> EvaluationResult:
     """Play ``episodes`` episodes, the k-th always with the same seed, each for at most ``max_steps``."""
     assert env.num_envs == 1
     now, rewards, lengths, cut_off = env.arrays, [], [], 0
@@ -55,4 +63,5 @@ def evaluate_actor(env: CorralVectorEnv, actor: Actor, episodes: int, seed: int,
         rewards.append(reward)
         lengths.append(length)
         cut_off += not done
+        on_episode()
     return EvaluationResult(tuple(rewards), tuple(lengths), cut_off)

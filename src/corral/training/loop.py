@@ -187,8 +187,8 @@ def _evaluate(run: Run, directory: RunDirectory, reporter: Reporter, interrupts:
             reporter.board.warn(f"best policy {error}")
     cut = f", {result.cut_off} cut off after {config.eval_max_steps} steps" if result.cut_off else ""
     reporter.board.note(
-        f"evaluation at {progress.timesteps:,} steps: reward {result.mean_reward:.2f} ± {result.std_reward:.2f} "
-        f"over {config.eval_episodes} episodes{cut}"
+        f"evaluation at {progress.timesteps:,} steps: reward {result.mean_reward:,.2f} "
+        f"(deviation {result.std_reward:,.2f}, {config.eval_episodes} episodes{cut})"
     )
     return {
         "eval/mean_reward": result.mean_reward,

@@ -37,6 +37,8 @@ class Model:
     def __init__(self, config: TrainConfig, checkpoint: Checkpoint, network: NetworkFactory | None = None) -> None:
         self.config = config
         self.timesteps = checkpoint.timesteps
+        self.masked = bool(checkpoint.state["masked"])
+        """Whether it was trained with action masks, and so should be asked with them."""
         self.observation_space = space_from_data(checkpoint.state["spaces"]["observation"])
         self.action_space = space_from_data(checkpoint.state["spaces"]["action"])
         self.policy = build_policy(config, self.observation_space, self.action_space, network)
@@ -76,6 +78,10 @@ class Model:
         leaves = {leaf.path: leaves[leaf.path].astype(leaf.dtype, copy=False) for leaf in layout.leaves}
         if isinstance(action_masks, tuple):  # one array for each dimension of a MultiDiscrete
             action_masks = np.concatenate(action_masks, axis=-1)
+        if action_masks is None and self.masked:
+            warnings.warn(
+                "this policy was trained with action masks; without them it may choose illegal actions", stacklevel=2
+            )
         masks = None if action_masks is None else np.atleast_2d(np.asarray(action_masks, np.bool_))
         if masks is not None and (masks.shape != (n, codec.n_mask) or not masks.any(-1).all()):
             raise ValueError(f"action masks of shape {masks.shape}, expected {(n, codec.n_mask)}, none all false")
@@ -101,6 +107,8 @@ def load(run: str | os.PathLike[str], *, checkpoint: str = "best", policy: Netwo
     if config.policy is not None and policy is None:
         raise UsageError(f"the run has a network of its own, {config.policy}; give it as load(run, policy=...)")
     if checkpoint not in ("best", "latest"):
+        if not Path(checkpoint).is_dir():
+            raise UsageError(f"checkpoint {checkpoint!r}: should be best, latest or a checkpoint's directory")
         return Model(config, load_checkpoint(Path(checkpoint)), policy)
     found = None
     if checkpoint == "best":

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
 from corral.core.envs import EnvFactory
-from corral.core.errors import UsageError
+from corral.core.errors import MissingPackage, UsageError
 from corral.core.seeding import EVALUATION, episode_seed
 from corral.core.types import Actor
 from corral.vec.serial import SerialVectorEnv
@@ -35,7 +35,7 @@ def play_episodes(
     factory: EnvFactory, actor: Actor | None, *, render_mode: str, episodes: int, seed: int, max_steps: int
 ) -> Iterator[Moment]:
     """Play and yield every moment. Without an actor, moves are random and legal."""
-    env = SerialVectorEnv(functools.partial(factory, render_mode), 1)
+    env = SerialVectorEnv(lambda: _LastFrame(factory(render_mode)), 1)
     generator = np.random.default_rng(seed)
     now = env.arrays
     try:
@@ -57,9 +57,22 @@ def play_episodes(
                 env.recv()
                 reward, step = reward + float(now.rewards[0]), step + 1
                 done = bool(now.terminated[0] or now.truncated[0])
-                # After the end the env already shows its next episode: the last frame stays the one before.
-                if not done:
-                    yield Moment(episode, step, reward, False, env.render()[0])
-            yield Moment(episode, step, reward, True, None)
+                over = done or step == max_steps
+                frame = env.get_attr("last_frame")[0] if done else env.render()[0]
+                yield Moment(episode, step, reward, over, frame)
+    except gym.error.DependencyNotInstalled as error:
+        raise MissingPackage(f"{factory.name} cannot be rendered: {error}") from None
     finally:
         env.close()
+
+
+class _LastFrame(gym.Wrapper[Any, Any, Any, Any]):
+    """Keeps what an episode looked like when it ended; by the next look, another one has begun."""
+
+    last_frame: Any = None
+
+    def step(self, action: Any) -> Any:
+        outcome = self.env.step(action)
+        if isinstance(outcome, tuple) and any(outcome[2:4]):
+            self.last_frame = self.env.render()
+        return outcome

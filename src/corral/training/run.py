@@ -48,6 +48,7 @@ class Run:
     return_scaler: ReturnScaler | None
     moments: dict[str, RunningMoments]
     spaces: dict[str, Any]
+    masked: bool
     progress: Progress
     safe: Checkpoint | None = None
     """The last whole iteration."""
@@ -108,6 +109,7 @@ def assemble(config: TrainConfig, seed: int, factory: EnvFactory, network: Netwo
             "observation": space_to_data(env.single_observation_space),
             "action": space_to_data(env.single_action_space),
         },
+        masked=bool(env.has_masks),
         progress=Progress(),
     )
 
@@ -169,6 +171,7 @@ def capture(run: Run) -> Checkpoint:
             "return_scaler": run.return_scaler.state() if run.return_scaler else None,
             "moments": {path: moments.state() for path, moments in run.moments.items()},
             "spaces": run.spaces,
+            "masked": run.masked,
         },
     )
 

@@ -14,7 +14,7 @@ from typing import IO
 
 from corral.core.config import TrainConfig, load_yaml, parse_config
 from corral.core.envs import names_code
-from corral.core.errors import RunInUse, UsageError
+from corral.core.errors import RunInUse, UnrepeatedCode, UsageError
 
 __all__ = ["RunDirectory", "check_named_code", "code_flags", "find_run", "plan_run"]
 
@@ -54,9 +54,7 @@ class RunDirectory:
             file.seek(0)
             pid = file.read().strip() or "unknown"
             file.close()
-            raise RunInUse(
-                f"{self.shown} is in use by process {pid}; wait for it, or choose another --output-dir"
-            ) from None
+            raise RunInUse(f"{self.shown} is in use by process {pid}; wait for it to end, or stop it") from None
         file.seek(0)
         file.truncate()
         file.write(str(os.getpid()))
@@ -93,7 +91,9 @@ def plan_run(output_dir: str | None, env: str) -> RunDirectory:
     if run.config_file.exists():
         run.lock()  # raises if it is in use
         run.unlock()
-        raise UsageError(f"{output_dir} already holds a run; go on with `corral resume {output_dir}` or choose another")
+        raise UsageError(
+            f"{output_dir} already holds a run; go on with `corral resume {output_dir}`, or choose another --output-dir"
+        )
     if run.path.is_dir() and any(child.name != ".lock" for child in run.path.iterdir()):
         raise UsageError(f"output_dir {output_dir!r} is not empty; choose another")
     return run
@@ -112,30 +112,36 @@ def find_run(name: str | os.PathLike[str]) -> RunDirectory:
     return RunDirectory(path)
 
 
-def check_named_code(recorded: TrainConfig, env: str | None, policy: str | None, command: str) -> None:
+def check_named_code(recorded: TrainConfig, env: str | None, policy: str | None) -> None:
     """Refuse to import what a run directory names, unless the user names the same.
 
     Built-in envs and plain ids load by themselves; a name that would make Python import something does not.
     """
     given, known = {"env": env, "policy": policy}, {"env": recorded.env, "policy": recorded.policy}
     for name, said in given.items():
-        if said is not None and said != known[name]:
+        if said is not None and _bare(said) != _bare(known[name] or ""):
             raise UsageError(f"{name} {said!r} is not what the run was made with: {known[name] or 'the built-in one'}")
     missing = {name: spec for name, spec in known.items() if given[name] is None and spec and names_code(spec)}
-    from_python = [spec for spec in missing.values() if spec.startswith("python:")]
-    if from_python:
+    if any(spec.startswith("python:") for spec in missing.values()):
         words = ", ".join(f"{name}=..." for name in missing)
         raise UsageError(
-            f"the run used {', '.join(from_python)}, which only Python can give: corral.resume(run, {words})"
+            f"the run used {', '.join(missing.values())}, which only Python can give: corral.resume(run, {words}); "
+            "corral.load(run) needs no env"
         )
     if missing:
-        raise UsageError(f"the run names code to import; if you trust it, repeat it: {command}{code_flags(recorded)}")
+        raise UnrepeatedCode(code_flags(recorded))
 
 
 def code_flags(config: TrainConfig) -> str:
     """The flags that a command on this run needs, because its env or policy is code."""
     named = {"env": config.env, "policy": config.policy}
-    return "".join(f" --{name} {shlex.quote(spec)}" for name, spec in named.items() if spec and names_code(spec))
+    return " ".join(f"--{name} {shlex.quote(spec)}" for name, spec in named.items() if spec and names_code(spec))
+
+
+def _bare(spec: str) -> str:
+    """``path/to/file.py:callable`` without the path: the same file may be reached from another directory."""
+    source, colon, attribute = spec.rpartition(":")
+    return f"{Path(source).name}:{attribute}" if colon and source.endswith(".py") else spec
 
 
 def _lock(file: IO[str]) -> None:

@@ -285,9 +285,10 @@ def _died(w: _Worker) -> WorkerDied:
     if code is not None and code < 0:
         known = {number.value: number.name for number in signal.Signals}
         how = f"was killed by {known.get(-code, f'signal {-code}')}"
+    memory = ", or the system did for want of memory" if code == -getattr(signal, "SIGKILL", 9) else ""
     return WorkerDied(
-        f"the {w} (pid {w.pid}) {how} without a word: the env, or a library under it, ended the process. "
-        "Run `corral doctor` on the env, or use --backend serial to see it happen in this process."
+        f"the {w} (pid {w.pid}) {how} without a word: the env, or a library under it, ended the process{memory}. "
+        "To see where: python -X faulthandler -m corral ... --backend serial --n-envs 1"
     )
 
 

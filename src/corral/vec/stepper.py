@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from corral.core.actions import ActionCodec
-from corral.core.errors import BadEnvData, EnvFault, EnvPlace, UsageError
+from corral.core.errors import BadEnvData, EnvFault, EnvPlace, MissingPackage, UsageError
 from corral.core.seeding import episode_seed
 from corral.core.spaces import Layout
 from corral.core.types import InfoSums
@@ -42,6 +42,8 @@ def build_envs(factory: Callable[[], Env], first_env: int, n: int) -> list[Env]:
             made.close()
         if isinstance(error, UsageError):
             raise
+        if isinstance(error, gym.error.DependencyNotInstalled):
+            raise MissingPackage(f"the env cannot be made: {error}") from None
         place = EnvPlace(first_env + len(envs), episode=-1, seed=None, step=0)
         raise _fault(EnvFault, f"making the env failed: {_named(error)}", place, error, True) from error
     return envs
@@ -249,7 +251,8 @@ class Stepper:
                 what = "reward" if array is rewards else "observation"
                 if action is None and self._steps[i]:
                     action = self._codec.layout.read(self.arrays.actions, i)
-                self._bad(i, action, f"the {what} is not finite in single precision: {array[bad[0]]!r:.120}")
+                how = "too large for single precision" if np.isfinite(array[bad[0]]).all() else "not finite"
+                self._bad(i, action, f"the {what} is {how}: {array[bad[0]]!r:.120}")
 
     def _bad(self, i: int, action: Any, message: str) -> NoReturn:
         self._raise(BadEnvData, message, i, action, None)
