@@ -108,7 +108,7 @@ class Board(QuietBoard):
 
 def print_table(console: Console, title: str, rows: Sequence[tuple[str, str]]) -> None:
     """Two columns: a name and what it was."""
-    table = Table(title=title, title_justify="left", show_header=False)
+    table = Table("", Column(overflow="fold"), title=title, title_justify="left", show_header=False)
     for name, value in rows:
         table.add_row(Text(name), Text(value))
     console.print(table)

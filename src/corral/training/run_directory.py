@@ -82,7 +82,9 @@ def plan_run(output_dir: str | None, env: str) -> RunDirectory:
     A directory that holds anything, a run or files that are none of ours, is refused.
     """
     if output_dir is None:
-        stem = f"{re.sub(r'[^A-Za-z0-9.-]+', '-', env).strip('-')}-{time.strftime('%Y%m%d-%H%M%S')}"
+        source, _, attribute = env.rpartition(":")
+        name = Path(source).stem if source.endswith(".py") else attribute
+        stem = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-')}-{time.strftime('%Y%m%d-%H%M%S')}"
         names = (ROOT / (stem if i == 1 else f"{stem}-{i}") for i in itertools.count(1))
         return RunDirectory(next(path for path in names if not path.exists()))
     run = RunDirectory(Path(output_dir))

@@ -258,7 +258,8 @@ class Stepper:
         self._raise(BadEnvData, message, i, action, None)
 
     def _raise(self, kind: type[EnvFault], message: str, i: int, action: Any, cause: BaseException | None) -> NoReturn:
-        shown = None if action is None else f"{action!r:.120}"
+        plain = action.item() if isinstance(action, np.generic) else action
+        shown = None if action is None else f"{plain!r:.120}"
         place = EnvPlace(self.first_env + i, self._episode[i], self._seeds[i], self._steps[i], shown)
         raise _fault(kind, message, place, cause, not self._worked) from cause
 
