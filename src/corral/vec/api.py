@@ -6,6 +6,7 @@ of any ``gymnasium.vector.VectorEnv``.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
@@ -123,7 +124,7 @@ class CallState(Enum):
     CLOSED = "closed"
 
 
-class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
+class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC):
     """N copies of an env. Episodes restart in the step that ends them, with the final observation kept.
 
     Subclasses say where the envs live, by giving ``send``, ``recv``, ``_reset``, ``apply`` and ``drain_infos``.
@@ -149,24 +150,25 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     # ---- what a subclass gives -------------------------------------------------------------------------------
 
+    @abstractmethod
     def _reset(self, seeds: list[int | None], options: list[dict[str, Any] | None]) -> list[InfoRow]:
-        raise NotImplementedError
+        """Begin an episode in every env; sets ``has_masks``."""
 
+    @abstractmethod
     def send(self) -> None:
         """Begin a step with the actions that are in ``arrays.actions``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def recv(self) -> list[InfoRow]:
         """Finish the step: ``arrays`` hold its outcome. Infos only in mode ``full``, and only where there are any."""
-        raise NotImplementedError
 
+    @abstractmethod
     def apply(self, function: Callable[[Env], Any], envs: Sequence[int] | None = None) -> list[Any]:
         """Call ``function(env)`` where each env lives; the results in the order of ``envs``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def drain_infos(self) -> dict[str, InfoSums]:
         """In mode ``summed``: the numbers in infos since the last call, summed in env order."""
-        raise NotImplementedError
 
     # ---- for training ----------------------------------------------------------------------------------------
 
