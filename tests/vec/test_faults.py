@@ -15,7 +15,7 @@ import pytest
 from corral.core.envs import resolve_env
 from corral.core.errors import BadEnvData, CorralError, EnvFault, UsageError, WorkerDied
 from corral.vec import ProcessVectorEnv, make_vector_env, shared_memory
-from corral.vec.process import split_envs
+from corral.vec.pool import split_envs
 from tests.envs import Broken, Counter, Masked
 
 BACKENDS = pytest.mark.parametrize("backend", ["serial", "process"])

@@ -19,9 +19,10 @@ _ALIASES = {"timesteps": ("--total-timesteps",)}
 _TITLES = {
     "budget": "budget (whichever is reached first, after the iteration that reaches it)",
     "environment": "environment",
-    "parallel": "parallelism (never changes the result, except for --n-envs)",
+    "parallel": "parallelism (never changes the result, except for --n-envs and --overlap)",
     "ppo": "PPO (names and defaults of Stable-Baselines3)",
     "policy": "policy",
+    "learner": "learner (part of the result, so kept on resume)",
     "run": "run",
 }
 

@@ -140,10 +140,15 @@ class TrainConfig(BaseModel):
     num_episodes: int | None = _field(None, "budget", "Stop after this many finished episodes.", ge=1)
     duration: float | None = _field(None, "budget", "Stop after this many hours.", gt=0)
 
-    backend: Literal["auto", "serial", "process"] = _field(
-        "auto", "parallel", "Who steps the envs. The result is the same for all; auto picks the faster and says why."
+    backend: Literal["auto", "serial", "process", "worker"] = _field(
+        "auto",
+        "parallel",
+        "Who steps and acts: serial (this process), process (workers step), worker (workers step and act). The result "
+        "is the same for all; auto measures and says why.",
     )
-    n_envs: int = _field(8, "parallel", "How many envs are stepped side by side.", ge=1, le=MOST_ENVS)
+    n_envs: int = _field(
+        8, "parallel", "How many envs are stepped side by side; auto measures and says why.", ge=1, le=MOST_ENVS
+    )
     num_workers: int | None = _field(
         None, "parallel", "Worker processes that share the envs (default: one per core).", ge=1, le=MOST_WORKERS
     )
@@ -152,6 +157,16 @@ class TrainConfig(BaseModel):
     )
     parallel_start_method: Literal["auto", "spawn", "forkserver", "fork"] = _field(
         "auto", "parallel", "How workers are started; auto is forkserver where it exists, else spawn."
+    )
+
+    overlap: bool = _field(
+        False,
+        "parallel",
+        "Collect the next rollout while learning from the last; changes the result: the policy lags one iteration "
+        "behind, which is corrected for.",
+    )
+    adaptive: bool = _field(
+        False, "parallel", "Move envs between workers, and use more or fewer of them, as measured during the run."
     )
 
     n_steps: int = _field(2048, "ppo", "Steps of each env in a rollout.", ge=1)
@@ -189,9 +204,17 @@ class TrainConfig(BaseModel):
         None, "run", "Root of every random number (default: drawn, and recorded).", ge=0, lt=2**63
     )
     device: str = _field("auto", "run", "cpu, cuda, cuda:1, mps, or auto.")
-    learner_threads: int = _field(
-        1, "run", "Threads of the gradient step; part of the result, so kept on resume.", ge=1
+    learner: Literal["auto", "numpy", "torch"] = _field(
+        "auto", "learner", "What computes gradients; auto is numpy for the built-in network on the CPU, else torch."
     )
+    learner_shares: int | None = _field(
+        None,
+        "learner",
+        "Parts of a minibatch that processes compute side by side (numpy; default: one for each 128 rows, 8 at most).",
+        ge=1,
+    )
+    learner_threads: int = _field(1, "learner", "Threads of a gradient step (torch).", ge=1)
+    compile: bool = _field(False, "learner", "Compile the loss with torch.compile, which takes a minute at start.")
     output_dir: str | None = _field(None, "run", "The run directory (default: runs/<env>-<date>-<time>).")
     eval_freq: int = _field(50_000, "run", "Evaluate every so many steps, and at the end; 0 for never.", ge=0)
     eval_episodes: int = _field(10, "run", "Episodes of each evaluation, on one env, most likely actions.", ge=1)
@@ -241,7 +264,7 @@ class TrainConfig(BaseModel):
                 )
         if self.num_workers is not None:
             if self.backend == "serial" and self.num_workers > 1:
-                raise ValueError(f"num_workers {self.num_workers} needs backend process, but backend is serial")
+                raise ValueError(f"num_workers {self.num_workers} needs backend worker, but backend is serial")
             if self.num_workers > self.n_envs:
                 raise ValueError(f"num_workers {self.num_workers} is more than n_envs {self.n_envs}: some would idle")
         if self.batch_size < self.rollout_size and self.rollout_size % self.batch_size:
@@ -258,9 +281,36 @@ class TrainConfig(BaseModel):
             for name in ("net_arch", "activation_fn", "ortho_init"):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise ValueError(f"{name} shapes the built-in network, but policy is {self.policy}; set it there")
+        self._agree_on_learner()
+        if self.adaptive and self.backend in ("serial", "process"):
+            raise ValueError(f"adaptive is for backend worker, but backend is {self.backend}")
         if self.learning_rate_end is not None and self.timesteps is None:
             raise ValueError("learning_rate_end needs timesteps, to know where the line ends")
         return self
+
+    def _agree_on_learner(self) -> None:
+        needs_torch = {
+            "compile": self.compile,
+            f"learner_threads {self.learner_threads}": self.learner_threads > 1,
+            f"policy {self.policy}": self.policy is not None,
+            f"activation_fn {self.activation_fn}": self.activation_fn in ("gelu", "silu"),
+            f"device {self.device}": self.device not in ("auto", "cpu"),
+        }
+        why = next((name for name, wanted in needs_torch.items() if wanted), None)
+        if why is not None:
+            if self.learner == "numpy":
+                raise ValueError(f"{why} needs learner torch, but learner is numpy")
+            object.__setattr__(self, "learner", "torch")
+        if self.learner_shares is not None:
+            if self.learner == "torch":
+                raise ValueError(f"learner_shares {self.learner_shares} is for learner numpy, but {why or 'it is torch'}")
+            if self.learner_shares > self.minibatch_size:
+                raise ValueError(f"learner_shares {self.learner_shares} is more than the {self.minibatch_size} rows")
+
+    @property
+    def shares(self) -> int:
+        """Parts of a minibatch: part of the run, never of the machine, because sums depend on it."""
+        return self.learner_shares or max(1, min(8, self.minibatch_size // 128))
 
     @property
     def rollout_size(self) -> int:

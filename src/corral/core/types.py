@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Actor", "Acts", "EpisodeRecord", "InfoSums", "Leaves", "Rollout", "RolloutSource", "Weights"]
+__all__ = ["Actor", "Acts", "EpisodeRecord", "InfoSums", "Leaves", "Rollout", "RolloutSource", "Seconds", "Weights"]
 
 Array = npt.NDArray[Any]
 Leaves = dict[str, Array]
@@ -34,6 +34,10 @@ class Acts:
 class Actor(Protocol):
     """Turns observations into actions. Given the same noise it gives the same actions, in any process."""
 
+    def load(self, weights: Weights) -> None:
+        """Act with these weights from now on; they are copied."""
+        ...
+
     def act(self, observations: Leaves, masks: Array | None, noise: npt.NDArray[np.float32]) -> Acts:
         """Sample actions for N envs; ``noise`` [N, D] is all the randomness there is."""
         ...
@@ -42,8 +46,8 @@ class Actor(Protocol):
         """The most likely action of each env, [N, D]."""
         ...
 
-    def values(self, observations: Leaves) -> npt.NDArray[np.float32]:
-        """The value of each observation, [N]."""
+    def values(self, observations: Leaves, envs: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """The value of each observation, [B]; ``envs`` [B] says whose it is."""
         ...
 
 
@@ -71,6 +75,14 @@ class InfoSums:
 
 
 @dataclass(frozen=True, slots=True)
+class Seconds:
+    """Where the time of collecting went, in seconds of whoever spent it longest."""
+
+    act: float = 0.0
+    step: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Rollout:
     """T steps of N envs, collected with one version of the policy. Masks are an optional column."""
 
@@ -86,6 +98,7 @@ class Rollout:
     masks: npt.NDArray[np.bool_] | None = None  # [T, N, A]
     episodes: tuple[EpisodeRecord, ...] = ()  # finished in this rollout, by (step, env)
     infos: Mapping[str, InfoSums] = field(default_factory=dict)
+    seconds: Seconds = Seconds()
 
     @property
     def n_steps(self) -> int:
@@ -102,11 +115,19 @@ class RolloutSource(Protocol):
     """Decides who acts. The training loop knows nothing else about parallelism."""
 
     def publish(self, weights: Weights, version: int) -> None:
-        """Make ``weights`` the policy of the next rollout."""
+        """Make ``weights`` the policy of the next rollout that begins."""
         ...
 
-    def collect(self, iteration: int) -> Rollout:
-        """Collect the rollout of ``iteration``. Its arrays are reused by the next call."""
+    def begin(self, iteration: int) -> None:
+        """Begin to collect the rollout of ``iteration``; a source with workers returns at once."""
+        ...
+
+    def collect(self) -> Rollout:
+        """The rollout that was begun. Its arrays are reused: by the next one, or with overlap by the one after."""
+        ...
+
+    def pids(self) -> list[int]:
+        """The process ids of the workers."""
         ...
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from corral.core.errors import CorralError
 from corral.core.spaces import Layout
 from corral.vec import ProcessVectorEnv, SerialVectorEnv
 from corral.vec.api import CorralVectorEnv
-from corral.vec.process import descriptors_needed
+from corral.vec.pool import descriptors_needed
 
 __all__ = ["Finding", "examine"]
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from corral.core.errors import MissingPackage
 from corral.vec.api import CorralVectorEnv, InfoRow
 from corral.vec.make import make_parallel_env as make_gymnasium_env
-from corral.vec.process import StartMethod
+from corral.vec.pool import StartMethod
 
 try:
     from stable_baselines3.common.monitor import Monitor

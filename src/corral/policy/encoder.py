@@ -1,52 +1,54 @@
-"""From observation leaves to what a network eats: scaling, one-hot codes, and the frozen part of normalisation."""
+"""From observation leaves to what a network eats: scaling, one-hot codes, and the frozen part of normalisation.
+
+Numpy, because workers without torch act with it too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from gymnasium import spaces
-from torch import Tensor, nn
 
 from corral.core.spaces import Layout, Leaf
+from corral.core.types import Leaves
 
-__all__ = ["ObservationNormalizer", "encode", "encoded_size"]
+__all__ = ["Scale", "encode", "encoded_size", "normalized", "scales_from"]
 
+Floats = npt.NDArray[np.float32]
 CLIP = 10.0
+MEAN, DEVIATION = "normalizer.mean_{}", "normalizer.deviation_{}"
 
 
-class ObservationNormalizer(nn.Module):
-    """Scales float leaves by means and deviations that only change between iterations, so they travel as weights."""
+class Scale(NamedTuple):
+    """Statistics that a float leaf is normalised with."""
 
-    def __init__(self, layout: Layout) -> None:
-        super().__init__()
-        self.paths = tuple(leaf.path for leaf in layout.leaves if leaf.is_float)
-        for i, leaf in enumerate(leaf for leaf in layout.leaves if leaf.is_float):
-            self.register_buffer(f"mean_{i}", torch.zeros(leaf.shape))
-            self.register_buffer(f"deviation_{i}", torch.ones(leaf.shape))
-
-    def set(self, path: str, mean: npt.NDArray[Any], deviation: npt.NDArray[Any]) -> None:
-        """Use these statistics from now on."""
-        i = self.paths.index(path)
-        self.get_buffer(f"mean_{i}").copy_(torch.as_tensor(mean))
-        self.get_buffer(f"deviation_{i}").copy_(torch.as_tensor(deviation))
-
-    def forward(self, observations: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The same leaves, the float ones scaled and clipped."""
-        scaled = dict(observations)
-        for i, path in enumerate(self.paths):
-            centred = observations[path].float() - self.get_buffer(f"mean_{i}")
-            scaled[path] = (centred / self.get_buffer(f"deviation_{i}")).clamp(-CLIP, CLIP)
-        return scaled
+    mean: Floats
+    deviation: Floats
 
 
-def encode(layout: Layout, observations: Mapping[str, Tensor]) -> Tensor:
+def normalized(observations: Leaves, scales: Mapping[str, Scale]) -> Leaves:
+    """The same leaves, those with a scale normalised and clipped."""
+    leaves = dict(observations)
+    for path, scale in scales.items():
+        centred = observations[path].astype(np.float32) - scale.mean
+        leaves[path] = np.clip(centred / scale.deviation, np.float32(-CLIP), np.float32(CLIP))
+    return leaves
+
+
+def encode(layout: Layout, observations: Leaves, out: Floats | None = None) -> Floats:
     """All leaves as one row of features [B, F]: one-hot codes for choices, 0 to 1 for bytes, the rest as it is."""
-    columns = [_encode_leaf(leaf, observations[leaf.path]) for leaf in layout.leaves]
-    return columns[0] if len(columns) == 1 else torch.cat(columns, dim=-1)
+    rows = len(next(iter(observations.values())))
+    if out is None:
+        out = np.empty((rows, encoded_size(layout)), np.float32)
+    at = 0
+    for leaf in layout.leaves:
+        size = _leaf_size(leaf)
+        _encode_leaf(leaf, observations[leaf.path].reshape(rows, -1), out[:, at : at + size])
+        at += size
+    return out
 
 
 def encoded_size(layout: Layout) -> int:
@@ -54,18 +56,18 @@ def encoded_size(layout: Layout) -> int:
     return sum(_leaf_size(leaf) for leaf in layout.leaves)
 
 
-def _encode_leaf(leaf: Leaf, value: Tensor) -> Tensor:  # [B, *leaf.shape] -> [B, f]
-    rows = value.reshape(len(value), -1)
-    if isinstance(leaf.space, spaces.Discrete):
-        return nn.functional.one_hot(rows[:, 0].long() - int(leaf.space.start), int(leaf.space.n)).float()
-    if isinstance(leaf.space, spaces.MultiDiscrete):
-        starts, sizes = leaf.space.start.reshape(-1), leaf.space.nvec.reshape(-1)
-        codes = [
-            nn.functional.one_hot(rows[:, i].long() - int(start), int(n))
-            for i, (start, n) in enumerate(zip(starts, sizes, strict=True))
-        ]
-        return torch.cat(codes, dim=-1).float()
-    return rows.float() / 255.0 if _is_bytes(leaf) else rows.float()
+def _encode_leaf(leaf: Leaf, value: npt.NDArray[Any], out: Floats) -> None:  # [B, n] -> [B, f]
+    if isinstance(leaf.space, spaces.Box | spaces.MultiBinary):
+        if _is_bytes(leaf):
+            np.divide(value, np.float32(255), out=out, dtype=np.float32)
+        else:
+            out[...] = value
+        return
+    starts, sizes = leaf.space.start, getattr(leaf.space, "nvec", None)
+    starts, sizes = np.ravel(starts), np.ravel(leaf.space.n if sizes is None else sizes)
+    out[...] = 0
+    first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    np.put_along_axis(out, value.astype(np.int64) - starts + first, np.float32(1), axis=1)
 
 
 def _is_bytes(leaf: Leaf) -> bool:
@@ -84,3 +86,12 @@ def _leaf_size(leaf: Leaf) -> int:
     if isinstance(leaf.space, spaces.MultiDiscrete):
         return int(leaf.space.nvec.sum())
     return int(np.prod(leaf.shape))
+
+
+def scales_from(layout: Layout, weights: Mapping[str, Any]) -> dict[str, Scale]:
+    """The statistics among a policy's weights, by leaf; none if it does not normalise."""
+    paths = [leaf.path for leaf in layout.leaves if leaf.is_float and MEAN.format(0) in weights]
+    return {
+        path: Scale(np.asarray(weights[MEAN.format(i)]), np.asarray(weights[DEVIATION.format(i)]))
+        for i, path in enumerate(paths)
+    }

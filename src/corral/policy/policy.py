@@ -7,16 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from corral.core.actions import ActionCodec
 from corral.core.errors import UsageError
 from corral.core.spaces import Layout
-from corral.policy import distributions
-from corral.policy.encoder import ObservationNormalizer, encode, encoded_size
+from corral.core.types import Leaves
+from corral.policy import distributions, mlp
+from corral.policy.encoder import Scale, encode, encoded_size, normalized
 
-__all__ = ["Evaluation", "MlpNetwork", "NetworkFactory", "Policy", "n_action_params"]
+__all__ = ["Evaluation", "MlpNetwork", "NetworkFactory", "ObservationNormalizer", "Policy", "n_action_params"]
 
 NetworkFactory = Callable[[gym.Space[Any], gym.Space[Any]], nn.Module]
 """Builds a network from the observation and the action space of one env.
@@ -70,6 +72,30 @@ class MlpNetwork(nn.Module):
         return self.pi(features), self.vf(features).squeeze(-1)
 
 
+class ObservationNormalizer(nn.Module):
+    """Means and deviations of the float leaves. They only change between iterations, so they travel as weights."""
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__()
+        self.paths = tuple(leaf.path for leaf in layout.leaves if leaf.is_float)
+        for i, leaf in enumerate(leaf for leaf in layout.leaves if leaf.is_float):
+            self.register_buffer(f"mean_{i}", torch.zeros(leaf.shape))
+            self.register_buffer(f"deviation_{i}", torch.ones(leaf.shape))
+
+    def set(self, path: str, mean: npt.NDArray[Any], deviation: npt.NDArray[Any]) -> None:
+        """Use these statistics from now on."""
+        i = self.paths.index(path)
+        self.get_buffer(f"mean_{i}").copy_(torch.as_tensor(mean))
+        self.get_buffer(f"deviation_{i}").copy_(torch.as_tensor(deviation))
+
+    def scales(self) -> dict[str, Scale]:
+        """The statistics of each leaf, as arrays."""
+        return {
+            path: Scale(self.get_buffer(f"mean_{i}").cpu().numpy(), self.get_buffer(f"deviation_{i}").cpu().numpy())
+            for i, path in enumerate(self.paths)
+        }
+
+
 class Policy(nn.Module):
     """Observations in, action distribution and value out. Everything that is saved and published is in here."""
 
@@ -90,22 +116,35 @@ class Policy(nn.Module):
         self.codec = ActionCodec(action_space)
         self.normalizer = ObservationNormalizer(self.layout) if normalize_obs else None
         self.custom = network is not None
+        arch = net_arch or {"pi": (64, 64), "vf": (64, 64)}
+        self.net_arch = tuple(arch["pi"]), tuple(arch["vf"])
+        self.activation_fn = activation_fn
         if network is not None:
             self.network = network(observation_space, action_space)
             if not isinstance(self.network, nn.Module):
                 raise UsageError(f"the policy returned {type(self.network).__name__}, expected a torch.nn.Module")
         else:
-            arch = net_arch or {"pi": (64, 64), "vf": (64, 64)}
             sizes = encoded_size(self.layout), self.codec.n_params
-            self.network = MlpNetwork(*sizes, arch["pi"], arch["vf"], activation_fn, ortho_init)
+            self.network = MlpNetwork(*sizes, *self.net_arch, activation_fn, ortho_init)
         self.log_std = nn.Parameter(torch.full((sum(self.codec.gaussian),), log_std_init))
 
-    def prepare(self, observations: Mapping[str, Tensor]) -> Inputs:
+    def mlp_shape(self) -> mlp.MlpShape | None:
+        """The built-in network's sizes, if numpy can run it; None for any other."""
+        if self.custom or self.activation_fn not in mlp.ACTIVATIONS:
+            return None
+        return mlp.MlpShape(
+            encoded_size(self.layout), self.codec.n_params, *self.net_arch, self.activation_fn, self.log_std.numel()
+        )
+
+    def features(self, observations: Leaves) -> Leaves:
         """The part of the forward pass that no weight takes part in; the learner does it once for each rollout."""
-        leaves = dict(observations)
-        if self.normalizer is not None:
-            leaves = self.normalizer(leaves)
+        leaves = observations if self.normalizer is None else normalized(observations, self.normalizer.scales())
         return leaves if self.custom else {_FEATURES: encode(self.layout, leaves)}
+
+    def prepare(self, observations: Leaves) -> Inputs:
+        """``features`` as tensors, where the weights are."""
+        device = self.log_std.device
+        return {name: torch.from_numpy(leaf).to(device) for name, leaf in self.features(observations).items()}
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Prepared observations to action parameters [B, P] and values [B]."""

@@ -1,35 +1,94 @@
-"""Actors: the policy as the collector sees it, numpy in and numpy out."""
+"""The torch actor, and the choice of an actor for a policy: numpy for the built-in network, torch for all others."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
+import cloudpickle
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from corral.core.types import Acts, Leaves
+from corral.core.types import Actor, Acts, Leaves, Weights
 from corral.policy import distributions
-from corral.policy.policy import Policy
+from corral.policy.policy import NetworkFactory, Policy
+from corral.rollout.mlp_actor import MlpActorSetup, find_mlp_placement
+from corral.rollout.placement import Place, Placement, find_placement
 
-__all__ = ["TorchActor"]
+__all__ = ["ActorSetup", "TorchActor", "TorchActorSetup", "actor_setup"]
 
 Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float32]
+
+
+class ActorSetup(Protocol):
+    """How to build an actor, in any process."""
+
+    placement: Placement
+
+    def build(self, first_env: int, n_envs: int) -> Actor:
+        """An actor for consecutive envs of the run; it acts once it has weights."""
+        ...
+
+
+def actor_setup(policy: Policy, network: NetworkFactory | None, device: torch.device, n_envs: int) -> ActorSetup:
+    """The actor for a policy, with the placement of rows that this machine needs."""
+    shape = policy.mlp_shape() if device.type == "cpu" else None
+    spaces = policy.layout.space, policy.codec.layout.space
+    if shape is not None:
+        return MlpActorSetup(*spaces, shape, find_mlp_placement(shape, n_envs))
+    options = {"net_arch": dict(zip(("pi", "vf"), policy.net_arch, strict=True)), "activation_fn": policy.activation_fn}
+    options["normalize_obs"] = policy.normalizer is not None
+    pickled = None if network is None else bytes(cloudpickle.dumps(network))
+    return TorchActorSetup(*spaces, options, pickled, str(device), _find_placement(policy, device, n_envs))
+
+
+@dataclass(frozen=True, slots=True)
+class TorchActorSetup:
+    """What a worker needs to build the policy again, besides weights."""
+
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+    options: Mapping[str, Any]
+    network: bytes | None
+    """A cloudpickled factory of the network, if it is not the built-in one."""
+    device: str
+    placement: Placement
+
+    def build(self, first_env: int, n_envs: int) -> TorchActor:
+        """An actor with a policy of its own."""
+        with torch.random.fork_rng(devices=[]):
+            network = None if self.network is None else cloudpickle.loads(self.network)
+            policy = Policy(self.observation_space, self.action_space, network=network, **self.options)
+        device = torch.device(self.device)
+        return TorchActor(policy.to(device).eval(), self.placement, first_env, n_envs)
 
 
 class TorchActor:
     """Runs a torch policy, on whatever device it is."""
 
-    def __init__(self, policy: Policy, device: torch.device) -> None:
+    def __init__(self, policy: Policy, placement: Placement, first_env: int = 0, n_envs: int = 1) -> None:
         self.policy = policy
-        self.device = device
+        self.placement = placement
+        self._n_envs = n_envs
+        self._place = placement.of(range(first_env, first_env + n_envs))
+
+    def load(self, weights: Weights) -> None:
+        """Act with these weights from now on."""
+        mine = self.policy.state_dict()
+        for name, weight in weights.items():
+            mine[name].copy_(torch.as_tensor(weight))
 
     @torch.inference_mode()
-    def act(self, observations: Leaves, masks: Array | None, noise: npt.NDArray[np.float32]) -> Acts:
+    def act(self, observations: Leaves, masks: Array | None, noise: Floats) -> Acts:
         """Sample actions, with their log-probabilities and the values of the observations."""
         policy, mask = self.policy, self._mask(masks)
-        params, values = policy(self._prepare(observations))
+        place = self._place if len(noise) == self._n_envs else self.placement.of(range(len(noise)))
+        params, values = self._forward(observations, place)
         heads = policy.codec.heads
         actions = distributions.sample(heads, params, policy.log_std, mask, self._tensor(noise))
         known = distributions.likelihood(heads, params, policy.log_std, actions, mask)
@@ -38,21 +97,47 @@ class TorchActor:
     @torch.inference_mode()
     def best(self, observations: Leaves, masks: Array | None) -> Array:
         """The most likely actions."""
-        params, _ = self.policy(self._prepare(observations))
+        rows = len(next(iter(observations.values())))
+        params, _ = self._forward(observations, self.placement.of(range(rows)))
         return distributions.mode(self.policy.codec.heads, params, self._mask(masks)).cpu().numpy()
 
     @torch.inference_mode()
-    def values(self, observations: Leaves) -> npt.NDArray[np.float32]:
-        """The values of the observations."""
-        _, values = self.policy(self._prepare(observations))
-        found: npt.NDArray[np.float32] = values.cpu().numpy()
+    def values(self, observations: Leaves, envs: npt.NDArray[np.int64]) -> Floats:
+        """The values of observations of these envs."""
+        _, values = self._forward(observations, self.placement.of(envs))
+        found: Floats = values.cpu().numpy()
         return found
 
-    def _prepare(self, observations: Leaves) -> dict[str, Tensor]:
-        return self.policy.prepare({path: self._tensor(leaf) for path, leaf in observations.items()})
+    def _forward(self, observations: Leaves, place: Place) -> tuple[Tensor, Tensor]:
+        padded = {path: np.zeros((place.padded, *leaf.shape[1:]), leaf.dtype) for path, leaf in observations.items()}
+        for path, leaf in observations.items():
+            padded[path][place.rows] = leaf
+        inputs = self.policy.prepare(padded)
+        parts = [self.policy({name: leaf[call] for name, leaf in inputs.items()}) for call in place.calls()]
+        params, values = (torch.cat(column) for column in zip(*parts, strict=True))
+        rows = place.rows if isinstance(place.rows, slice) else torch.from_numpy(place.rows)
+        return params[rows], values[rows]
 
     def _mask(self, masks: Array | None) -> Tensor | None:
         return None if masks is None else self._tensor(masks)
 
     def _tensor(self, array: Array) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
+        return torch.from_numpy(array).to(self.policy.log_std.device)
+
+
+def _find_placement(policy: Policy, device: torch.device, n_envs: int) -> Placement:
+    space = policy.layout.space
+    space.seed(0)
+    rows: list[Any] = []
+
+    @torch.inference_mode()
+    def run(count: int, first: int, stop: int) -> list[Array]:
+        while len(rows) < count:
+            rows.append(space.sample())
+        leaves = policy.layout.allocate(stop - first)
+        for i, row in enumerate(rows[first:stop]):
+            policy.layout.write(leaves, i, row)
+        return [out.cpu().numpy() for out in policy(policy.prepare(leaves))]
+
+    with torch.random.fork_rng(devices=[]):
+        return find_placement(run, n_envs)

@@ -1,19 +1,31 @@
 """The one loop that acts, steps and stores. It imports no torch and does not know where its envs or its arrays live.
 
-``local`` hosts it in this process; other sources host it unchanged where their envs are, on their own rows.
+``local`` hosts it in this process; ``worker`` hosts it where the envs are, on their columns of the arrays.
 """
 
 from __future__ import annotations
+
+import time
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from corral.core.seeding import action_noise
-from corral.core.spaces import poisoned
-from corral.core.types import Actor, EpisodeRecord, Leaves, Rollout
-from corral.vec.api import CorralVectorEnv
+from corral.core.types import Actor, EpisodeRecord, InfoSums, Leaves, Rollout, Seconds
+from corral.rollout.arrays import RolloutArrays
+from corral.vec.api import CorralVectorEnv, merge_sums
 
-__all__ = ["Collector"]
+__all__ = ["Collector", "Segment", "join"]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What there is to say about some envs' part of a rollout, besides the arrays."""
+
+    episodes: list[tuple[int, EpisodeRecord]]  # with the step at which it ended
+    infos: list[dict[str, InfoSums]]  # by env
+    seconds: Seconds
 
 
 class Collector:
@@ -24,81 +36,69 @@ class Collector:
         self.actor = actor
         self.n_steps = n_steps
         self.seed = seed
-        self.first_env = first_env
-        env.reset_arrays()
-        n = env.num_envs
-        self._reward_so_far = np.zeros(n)
-        self._length_so_far = np.zeros(n, np.int64)
-        self._observations = env.layout.allocate(n_steps, n)
-        self._actions = poisoned((n_steps, n, env.codec.n_actions), env.codec.dtype)
-        self._masks = poisoned((n_steps, n, env.codec.n_mask), np.bool_) if env.has_masks else None
-        self._log_probs, self._values, self._rewards, self._final_values = (
-            poisoned((n_steps, n), np.float32) for _ in range(4)
-        )
-        self._terminated, self._truncated = (poisoned((n_steps, n), np.bool_) for _ in range(2))
+        self._envs = np.arange(first_env, first_env + env.num_envs)
+        self._reward_so_far = np.zeros(env.num_envs)
+        self._length_so_far = np.zeros(env.num_envs, np.int64)
 
-    def collect(self, iteration: int) -> Rollout:
-        """Play ``n_steps`` steps in every env. The arrays of the rollout are overwritten by the next call."""
-        env, now = self.env, self.env.arrays
+    def collect(self, iteration: int, out: RolloutArrays) -> Segment:
+        """Play ``n_steps`` steps in every env, into the env's columns of the rollout."""
+        env, now, clock = self.env, self.env.arrays, time.perf_counter
         noise = self._noise(iteration)  # [T, N, D]
-        episodes: list[EpisodeRecord] = []
+        episodes: list[tuple[int, EpisodeRecord]] = []
         finals = _FinalObservations(env)
-        self._final_values.fill(0.0)
+        leaves = [(leaf, out.observations[path]) for path, leaf in now.observations.items()]
+        out.final_values.fill(0.0)
+        acting = stepping = 0.0
 
         for t in range(self.n_steps):
+            started = clock()
+            for leaf, column in leaves:
+                column[t] = leaf
             masks = env.masks
-            for path, leaf in now.observations.items():
-                self._observations[path][t] = leaf
-            if self._masks is not None:
-                self._masks[t] = masks
+            if out.masks is not None:
+                out.masks[t] = masks
 
             acts = self.actor.act(now.observations, masks, noise[t])
-            self._actions[t] = acts.actions
-            self._log_probs[t] = acts.log_probs
-            self._values[t] = acts.values
+            out.actions[t] = acts.actions
+            out.log_probs[t] = acts.log_probs
+            out.values[t] = acts.values
 
-            env.codec.decode(self._actions[t], now.actions)
+            env.codec.decode(acts.actions, now.actions)
+            acted = clock()
             env.send()
             env.recv()
-            self._rewards[t] = now.rewards
-            self._terminated[t] = now.terminated
-            self._truncated[t] = now.truncated
+            stepped = clock()
+            acting += acted - started
+            stepping += stepped - acted
+            out.rewards[t] = now.rewards
+            out.terminated[t] = now.terminated
+            out.truncated[t] = now.truncated
 
             self._reward_so_far += now.rewards
             self._length_so_far += 1
             done = now.terminated | now.truncated
             if done.any():
                 for i in np.flatnonzero(done):
-                    episodes.append(self._finish_episode(int(i)))
+                    episodes.append((t, self._finish_episode(int(i))))
                 finals.keep(t, now.truncated & ~now.terminated)
 
+        started = clock()
         if finals.places:
-            steps, envs = zip(*finals.places, strict=True)
-            self._final_values[list(steps), list(envs)] = self.actor.values(finals.stacked())
-        return Rollout(
-            observations=self._observations,
-            actions=self._actions,
-            log_probs=self._log_probs,
-            values=self._values,
-            rewards=self._rewards,
-            terminated=self._terminated,
-            truncated=self._truncated,
-            final_values=self._final_values,
-            last_values=self.actor.values(now.observations),
-            masks=self._masks,
-            episodes=tuple(episodes),
-            infos=env.drain_infos(),
-        )
+            steps, envs = (np.array(part) for part in zip(*finals.places, strict=True))
+            out.final_values[steps, envs] = self.actor.values(finals.stacked(), self._envs[envs])
+        out.last_values[...] = self.actor.values(now.observations, self._envs)
+        acting += clock() - started
+        return Segment(episodes, env.drain_infos(), Seconds(acting, stepping))
 
     def _noise(self, iteration: int) -> npt.NDArray[np.float32]:
-        envs = range(self.first_env, self.first_env + self.env.num_envs)
         gaussian = self.env.codec.gaussian
-        return np.stack([action_noise(self.seed, env, iteration, self.n_steps, gaussian) for env in envs], axis=1)
+        rows = [action_noise(self.seed, int(env), iteration, self.n_steps, gaussian) for env in self._envs]
+        return np.stack(rows, axis=1)
 
     def _finish_episode(self, i: int) -> EpisodeRecord:
         truncated = bool(self.env.arrays.truncated[i]) and not bool(self.env.arrays.terminated[i])
         record = EpisodeRecord(
-            self.first_env + i, float(self._reward_so_far[i]), int(self._length_so_far[i]), truncated
+            int(self._envs[i]), float(self._reward_so_far[i]), int(self._length_so_far[i]), truncated
         )
         self._reward_so_far[i] = 0.0
         self._length_so_far[i] = 0
@@ -121,3 +121,14 @@ class _FinalObservations:
 
     def stacked(self) -> Leaves:
         return {path: np.concatenate([row[path] for row in self._rows]) for path in self._rows[0]}
+
+
+def join(arrays: RolloutArrays, segments: list[Segment]) -> Rollout:
+    """A rollout from its arrays and what each collector of them said, in env order."""
+    episodes = sorted((item for segment in segments for item in segment.episodes), key=lambda e: (e[0], e[1].env))
+    return Rollout(
+        **arrays.columns(),
+        episodes=tuple(record for _, record in episodes),
+        infos=merge_sums([env for segment in segments for env in segment.infos]),
+        seconds=Seconds(max(s.seconds.act for s in segments), max(s.seconds.step for s in segments)),
+    )

@@ -258,8 +258,8 @@ def _write_config(run: Run, directory: RunDirectory) -> None:
     decided = run.config.model_copy(
         update={
             "backend": choice.backend,
-            "num_workers": choice.num_workers if choice.backend == "process" else None,
-            "parallel_start_method": run.config.parallel_start_method if choice.backend == "process" else "auto",
+            "num_workers": choice.num_workers if choice.backend != "serial" else None,
+            "parallel_start_method": run.config.parallel_start_method if choice.backend != "serial" else "auto",
             "device": str(run.learner.device),
             "output_dir": directory.shown,
         }

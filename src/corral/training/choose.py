@@ -25,7 +25,7 @@ _PROBE_STEPS, _PROBE_SECONDS = 200, 0.5
 class BackendChoice:
     """Who steps, with how many workers, and why. Never changes a result."""
 
-    backend: Literal["serial", "process"]
+    backend: Literal["serial", "process", "worker"]
     num_workers: int
     why: str
 
@@ -36,8 +36,10 @@ def choose_backend(config: TrainConfig, factory: EnvFactory) -> BackendChoice:
     if config.backend == "serial":
         return BackendChoice("serial", 1, "as asked")
     workers = config.num_workers or min(cores, config.n_envs)
-    if config.backend == "process" or config.num_workers is not None:
-        return BackendChoice("process", workers, "as asked")
+    if config.backend in ("process", "worker"):
+        return BackendChoice(config.backend, workers, "as asked")
+    if config.num_workers is not None:
+        return BackendChoice("worker", workers, "workers were asked for")
     if workers == 1:
         reason = "there is one core" if cores == 1 else "there is one env"
         return BackendChoice("serial", 1, f"auto: {reason}, so workers would only cost messages")
@@ -45,7 +47,7 @@ def choose_backend(config: TrainConfig, factory: EnvFactory) -> BackendChoice:
     alone = step * config.n_envs
     shared = step * -(-config.n_envs // workers) + _MESSAGE_US
     figures = f"auto: {config.n_envs} envs step in {alone:,.0f} µs here, in {shared:,.0f} µs with {workers} workers"
-    return BackendChoice("process", workers, figures) if shared < alone else BackendChoice("serial", 1, figures)
+    return BackendChoice("worker", workers, figures) if shared < alone else BackendChoice("serial", 1, figures)
 
 
 def _step_microseconds(factory: EnvFactory) -> float:

@@ -5,6 +5,7 @@ Everything that varies (who steps, who acts, what network) was decided before it
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -62,24 +63,32 @@ def train_loop(
     run.safe, reason = capture(run), ended_by(config, progress)
     # What was resumed is on disk already; a new run has something to resume from its first moment on.
     saved_at = progress.timesteps if progress.iteration else _save(run, directory, reporter, run.safe)
+    begun = False
+    mark = time.perf_counter() - progress.eval_seconds
     try:
         while reason is None:
             with interrupts.allowed():  # what is cut short here is thrown away
                 started = time.perf_counter()
-                rollout = source.collect(progress.iteration)
+                if not begun:
+                    source.begin(progress.iteration)
+                rollout = source.collect()
+                begun = config.overlap and not _is_last(run)
+                if begun:  # with the weights as they are, one iteration behind those it will be learned with
+                    source.begin(progress.iteration + 1)
                 collected = time.perf_counter()
-                estimate = _advantages(run, rollout)
+                rollout, estimate, rho = _advantages(run, rollout)
                 rate = learning_rate(config, progress.timesteps + config.rollout_size)
                 stats = learner.update(rollout, estimate, progress.iteration, rate)
             _merge_observations(run, rollout)
             updated = time.perf_counter()
 
             before = progress.timesteps
-            progress.advance(rollout, updated - started)
+            progress.advance(rollout, updated - progress.eval_seconds - mark)
+            mark = updated - progress.eval_seconds  # evaluation does not count
             source.publish(learner.policy.state_dict(), progress.iteration)
             run.safe, reason = capture(run), ended_by(config, progress)
 
-            row = _metrics(run, rollout, stats, rate, collected - started, updated - collected)
+            row = _metrics(run, rollout, stats, rate, rho, collected - started, updated - collected)
             try:
                 if reason or is_due(config.eval_freq, before, progress.timesteps):
                     row |= _evaluate(run, directory, reporter, interrupts)
@@ -97,11 +106,22 @@ def train_loop(
     return reason
 
 
-def _advantages(run: Run, rollout: Rollout) -> Advantages:
-    config, rewards = run.config, rollout.rewards
+def _is_last(run: Run) -> bool:
+    """Whether the iteration under way uses up the budget of steps."""
+    config = run.config
+    return config.timesteps is not None and run.progress.timesteps + config.rollout_size >= config.timesteps
+
+
+def _advantages(run: Run, rollout: Rollout) -> tuple[Rollout, Advantages, float | None]:
+    """What to learn from a rollout. One that lags behind is seen with today's policy, and how far it lags is told."""
+    config, rewards, ratios = run.config, rollout.rewards, None
     if run.return_scaler is not None:
         rewards = run.return_scaler.scale(rewards, rollout.terminated | rollout.truncated)
-    return estimate_advantages(
+    if config.overlap:
+        log_probs, values = run.learner.engine.evaluate(rollout)
+        ratios = np.exp(log_probs - rollout.log_probs)
+        rollout = dataclasses.replace(rollout, log_probs=log_probs, values=values)
+    estimate = estimate_advantages(
         rewards,
         rollout.values,
         rollout.terminated,
@@ -110,7 +130,9 @@ def _advantages(run: Run, rollout: Rollout) -> Advantages:
         rollout.last_values,
         config.gamma,
         config.gae_lambda,
+        ratios,
     )
+    return rollout, estimate, None if ratios is None else float(np.minimum(ratios, 1).mean())
 
 
 def _merge_observations(run: Run, rollout: Rollout) -> None:
@@ -123,7 +145,9 @@ def _merge_observations(run: Run, rollout: Rollout) -> None:
         normalizer.set(path, moments.mean, moments.deviation)
 
 
-def _metrics(run: Run, rollout: Rollout, stats: UpdateStats, rate: float, collect_s: float, update_s: float) -> Metrics:
+def _metrics(
+    run: Run, rollout: Rollout, stats: UpdateStats, rate: float, rho: float | None, collect_s: float, update_s: float
+) -> Metrics:
     progress = run.progress
     row: Metrics = {
         "time/total_timesteps": progress.timesteps,
@@ -132,6 +156,8 @@ def _metrics(run: Run, rollout: Rollout, stats: UpdateStats, rate: float, collec
         "time/time_elapsed": progress.seconds,
         "time/collect_s": collect_s,
         "time/update_s": update_s,
+        "time/act_s": rollout.seconds.act,
+        "time/step_s": rollout.seconds.step,
         "rollout/episodes": progress.episodes,
         "rollout/episodes_in_rollout": len(rollout.episodes),
     }
@@ -152,6 +178,8 @@ def _metrics(run: Run, rollout: Rollout, stats: UpdateStats, rate: float, collec
         "train/grad_norm": stats.grad_norm,
         "train/n_updates": run.learner.n_updates,
     }
+    if rho is not None:
+        row["train/rho"] = rho
     if run.learner.policy.log_std.numel():
         row["train/std"] = float(run.learner.policy.log_std.detach().exp().mean())
     return row | {f"{INFO_PREFIX}{key}": sums.total / sums.count for key, sums in rollout.infos.items()}
@@ -171,6 +199,7 @@ def _evaluate(run: Run, directory: RunDirectory, reporter: Reporter, interrupts:
         return {}
     started = time.perf_counter()
     with interrupts.allowed():
+        run.actor.load(run.learner.policy.state_dict())
         result = evaluate_actor(run.eval_env, run.actor, config.eval_episodes, run.seed, config.eval_max_steps)
     seconds = time.perf_counter() - started
     progress.eval_seconds += seconds

@@ -16,7 +16,7 @@ from corral.core.errors import CheckpointError, UsageError
 from corral.core.seeding import action_noise, fresh_seed
 from corral.core.space_data import space_from_data
 from corral.policy.policy import NetworkFactory
-from corral.rollout.actors import TorchActor
+from corral.rollout.actors import actor_setup
 from corral.training.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint
 from corral.training.run import build_policy
 from corral.training.run_directory import find_run
@@ -47,7 +47,8 @@ class Model:
         except RuntimeError as error:
             raise CheckpointError(f"the checkpoint does not fit this run's config: {error}") from None
         self.policy.eval()
-        self.actor = TorchActor(self.policy, torch.device("cpu"))
+        self.actor = actor_setup(self.policy, network, torch.device("cpu"), n_envs=1).build(0, 1)
+        self.actor.load(self.policy.state_dict())
         self._seed, self._drawn = fresh_seed(), 0
 
     def predict(

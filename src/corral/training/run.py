@@ -8,23 +8,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import torch
 from torch import Tensor
 
 from corral.core.config import TrainConfig
 from corral.core.envs import EnvFactory
 from corral.core.errors import UsageError
-from corral.core.machine import limit_compute_threads
+from corral.core.machine import available_cores, limit_compute_threads
 from corral.core.seeding import network_seed
 from corral.core.space_data import space_to_data
 from corral.core.types import Actor, RolloutSource
 from corral.policy.device import choose_device
 from corral.policy.policy import NetworkFactory, Policy
-from corral.ppo.learner import Learner
+from corral.ppo.learner import Engine, Learner
+from corral.ppo.mlp_engine import MlpEngine, share_setup
 from corral.ppo.normalization import ReturnScaler, RunningMoments
-from corral.rollout.actors import TorchActor
+from corral.ppo.shares import Shares
+from corral.ppo.torch_engine import TorchEngine
+from corral.rollout.actors import ActorSetup, actor_setup
 from corral.rollout.local import LocalSource
+from corral.rollout.workers import WorkerSource
 from corral.training.checkpoint import Checkpoint
 from corral.training.choose import BackendChoice, choose_backend
 from corral.training.progress import Progress
@@ -41,6 +44,8 @@ class Run:
     seed: int
     backend: BackendChoice
     why_device: str
+    placement: str
+    """How rows lie in inference batches, so that their results do not depend on the number of workers."""
     source: RolloutSource
     actor: Actor
     learner: Learner
@@ -73,60 +78,85 @@ def assemble(config: TrainConfig, seed: int, factory: EnvFactory, network: Netwo
         return make_vector_env(
             factory,
             n,
-            backend=backend.backend,
+            backend="serial" if backend.backend == "serial" else "process",
             num_workers=workers,
             start_method=config.parallel_start_method,
             seed=root,
             infos="summed",
         )
 
-    env = vector_env(config.n_envs, backend.num_workers, seed)
+    envs: WorkerSource | CorralVectorEnv
+    if backend.backend == "worker":
+        how = config.parallel_start_method, config.overlap
+        envs = WorkerSource(factory, config.n_envs, backend.num_workers, config.n_steps, seed, *how)
+    else:
+        envs = vector_env(config.n_envs, backend.num_workers, seed)
     try:
-        policy = build_policy(config, env.single_observation_space, env.single_action_space, network, seed)
+        facts = envs.facts
+        policy = build_policy(config, facts.observation_space, facts.action_space, network, seed).to(device)
         _check_used(config, policy)
-        learner = Learner(policy, config, seed, device)
-        actor = TorchActor(learner.policy, device)
-        source = _source(env, actor, config, seed)
-        _check_network(env, actor)
+        setup = actor_setup(policy, network, device, config.n_envs)
+        source, masked, engine = _connect(envs, policy, setup, config, seed, device, backend.num_workers)
+        learner = Learner(policy, config, seed, device, engine)
         eval_env = vector_env(1, 1, None) if config.eval_freq else None
     except BaseException:
-        env.close()
+        envs.close()
         raise
-    normalizer = learner.policy.normalizer
+    normalizer = policy.normalizer
     shapes = {leaf.path: leaf.shape for leaf in policy.layout.leaves}
     return Run(
         config=config,
         seed=seed,
         backend=backend,
         why_device=why_device,
+        placement=str(setup.placement),
         source=source,
-        actor=actor,
+        actor=setup.build(0, 1),
         learner=learner,
         eval_env=eval_env,
         return_scaler=ReturnScaler(config.n_envs, config.gamma) if config.normalize_reward else None,
         moments={path: RunningMoments(shapes[path]) for path in (normalizer.paths if normalizer else ())},
         spaces={
-            "observation": space_to_data(env.single_observation_space),
-            "action": space_to_data(env.single_action_space),
+            "observation": space_to_data(facts.observation_space),
+            "action": space_to_data(facts.action_space),
         },
-        masked=bool(env.has_masks),
+        masked=masked,
         progress=Progress(),
     )
 
 
-def _source(env: CorralVectorEnv, actor: Actor, config: TrainConfig, seed: int) -> RolloutSource:
+def _connect(
+    envs: WorkerSource | CorralVectorEnv,
+    policy: Policy,
+    setup: ActorSetup,
+    config: TrainConfig,
+    seed: int,
+    device: torch.device,
+    workers: int,
+) -> tuple[RolloutSource, bool, Engine]:
+    """Bring envs, actor and learner together: the source of rollouts, whether it has masks, and what learns from it."""
+    shape = policy.mlp_shape() if config.learner != "torch" and device.type == "cpu" else None
     try:
-        return LocalSource(env, actor, config.n_steps, seed)
+        if isinstance(envs, WorkerSource):
+            masked = envs.has_masks
+            shares = None if shape is None else share_setup(policy, shape, config, masked)
+            busy = config.overlap or shares is None  # then nobody is free to help
+            helpers = 0 if busy else min(config.shares, available_cores(), workers + 1) - 1
+            crew = envs.connect(setup, policy.state_dict(), shares, helpers)
+            source: RolloutSource = envs
+        else:
+            source = LocalSource(envs, setup.build(0, config.n_envs), config.n_steps, seed, config.overlap)
+            masked, crew = bool(envs.has_masks), None
+            shares = None if shape is None else share_setup(policy, shape, config, masked)
+        if shares is None:
+            return source, masked, TorchEngine(policy, config, device)
+        if crew is None:
+            return source, masked, MlpEngine(policy, config, Shares.here(shares))
+        return source, masked, MlpEngine(policy, config, crew.shares, crew)
     except MemoryError as error:
         raise UsageError(
             f"a rollout of n_steps {config.n_steps} x n_envs {config.n_envs} does not fit: {error}"
         ) from None
-
-
-def _check_network(env: CorralVectorEnv, actor: Actor) -> None:
-    """Act once, so that a network that does not fit shows before anything is written."""
-    noise = np.full((env.num_envs, env.codec.n_actions), 0.5, np.float32)
-    actor.act(env.arrays.observations, env.masks, noise)
 
 
 def _check_used(config: TrainConfig, policy: Policy) -> None:
@@ -163,7 +193,7 @@ def capture(run: Run) -> Checkpoint:
     """A copy of everything that decides how the run goes on. Cheap enough to take in every iteration."""
     return Checkpoint(
         policy={name: tensor.clone() for name, tensor in run.learner.policy.state_dict().items()},
-        optimizer={name: tensor.clone() for name, tensor in run.learner.optimizer_state().items()},
+        optimizer={name: tensor.clone() for name, tensor in run.learner.engine.state().items()},
         state={
             **run.progress.state(),
             "seed": run.seed,
@@ -182,7 +212,7 @@ def restore(run: Run, checkpoint: Checkpoint) -> None:
     if state["spaces"] != run.spaces:
         raise ValueError(f"the env has spaces {run.spaces}, but the run was made with {state['spaces']}")
     run.learner.policy.load_state_dict(dict(checkpoint.policy))
-    run.learner.restore_optimizer(checkpoint.optimizer)
+    run.learner.engine.restore(checkpoint.optimizer)
     run.learner.n_updates = int(state["n_updates"])
     run.progress = Progress.from_state(state)
     if run.return_scaler is not None:

@@ -20,7 +20,7 @@ from gymnasium.vector.utils import batch_space
 
 from corral.core.actions import ActionCodec
 from corral.core.errors import CorralError, UsageError
-from corral.core.spaces import Layout, poisoned
+from corral.core.spaces import Layout, poisoned, to_columns
 from corral.core.types import InfoSums, Leaves
 
 __all__ = ["CallState", "CorralVectorEnv", "EnvFacts", "InfoMode", "InfoRow", "StepArrays", "merge_sums"]
@@ -78,14 +78,7 @@ class StepArrays:
     @classmethod
     def of(cls, arrays: Mapping[str, Array]) -> StepArrays:
         """Assemble from named arrays."""
-        columns: dict[str, Any] = {}
-        for name, array in arrays.items():
-            column, colon, path = name.partition(":")
-            if colon:
-                columns.setdefault(column, {})[path] = array
-            else:
-                columns[column] = array
-        return cls(**columns)
+        return cls(**to_columns(arrays))
 
     def rows(self, first: int, stop: int) -> StepArrays:
         """A view of some of the envs."""
@@ -167,8 +160,8 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC):
         """Call ``function(env)`` where each env lives; the results in the order of ``envs``."""
 
     @abstractmethod
-    def drain_infos(self) -> dict[str, InfoSums]:
-        """In mode ``summed``: the numbers in infos since the last call, summed in env order."""
+    def drain_infos(self) -> list[dict[str, InfoSums]]:
+        """In mode ``summed``: the sums of the numbers in infos since the last call, by env."""
 
     # ---- for training ----------------------------------------------------------------------------------------
 

@@ -10,7 +10,8 @@ import gymnasium as gym
 from corral.core.envs import EnvFactory, resolve_env
 from corral.core.errors import UsageError
 from corral.vec.api import CorralVectorEnv, InfoMode
-from corral.vec.process import ProcessVectorEnv, StartMethod
+from corral.vec.pool import StartMethod
+from corral.vec.process import ProcessVectorEnv
 from corral.vec.serial import SerialVectorEnv
 
 __all__ = ["make_parallel_env", "make_vector_env"]

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 
 from corral.core.types import InfoSums
-from corral.vec.api import CallState, CorralVectorEnv, EnvFacts, InfoMode, InfoRow, merge_sums
+from corral.vec.api import CallState, CorralVectorEnv, EnvFacts, InfoMode, InfoRow
 from corral.vec.stepper import Stepper, build_envs
 
 __all__ = ["SerialVectorEnv"]
@@ -66,9 +66,9 @@ class SerialVectorEnv(CorralVectorEnv):
         self._expect(CallState.IDLE, "use")
         return [function(self.envs[i]) for i in (range(self.num_envs) if envs is None else envs)]
 
-    def drain_infos(self) -> dict[str, InfoSums]:
-        """The numbers in infos since the last call."""
-        return merge_sums(self._stepper.drain_infos())
+    def drain_infos(self) -> list[dict[str, InfoSums]]:
+        """The sums of the numbers in infos since the last call, by env."""
+        return self._stepper.drain_infos()
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the envs."""

@@ -1,0 +1,244 @@
+"""The built-in network as numpy: two towers, forward and backward, on one flat vector of weights.
+
+For networks this small, most of a torch call is overhead, and importing torch costs a worker 200 MB. So workers act
+with this, and the learner computes gradients with it; the same code gives the same bits in every process. Layers of
+both towers that stand side by side share one buffer, so that an activation is one call, and the first layers, which
+see the same input, are one product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["ACTIVATIONS", "Gradient", "Mlp", "MlpShape"]
+
+Floats = npt.NDArray[np.float32]
+TOWERS = ("pi", "vf")
+
+
+class Activation(NamedTuple):
+    """An activation in place, and its derivative as a function of its own output, written into ``out``."""
+
+    apply: Callable[[Floats], Any]
+    slope: Callable[[Floats, Floats], Any]
+
+
+def _tanh_slope(y: Floats, out: Floats) -> None:
+    np.multiply(y, y, out=out)
+    np.subtract(np.float32(1), out, out=out)
+
+
+def _elu(z: Floats) -> None:
+    np.copyto(z, np.expm1(np.minimum(z, 0)), where=z < 0)
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "tanh": Activation(lambda z: np.tanh(z, out=z), _tanh_slope),
+    "relu": Activation(lambda z: np.maximum(z, 0, out=z), lambda y, out: np.greater(y, 0, out=out, casting="unsafe")),
+    "leaky_relu": Activation(
+        lambda z: np.maximum(z, z * np.float32(0.01), out=z),
+        lambda y, out: np.copyto(out, np.where(y > 0, np.float32(1), np.float32(0.01))),
+    ),
+    "elu": Activation(_elu, lambda y, out: np.minimum(y + np.float32(1), np.float32(1), out=out)),
+}
+"""Those whose derivative follows from the output; the others are left to torch."""
+
+
+@dataclass(frozen=True, slots=True)
+class MlpShape:
+    """The sizes of a built-in network, and where in a flat vector each of its parameters lies."""
+
+    n_features: int
+    n_params: int
+    pi: tuple[int, ...]
+    vf: tuple[int, ...]
+    activation: str
+    n_log_std: int = 0
+
+    def hidden(self, tower: str) -> tuple[int, ...]:
+        """Sizes of a tower's hidden layers."""
+        return self.pi if tower == "pi" else self.vf
+
+    @property
+    def n_layers(self) -> int:
+        """Hidden layers of the deeper tower."""
+        return max(len(self.pi), len(self.vf))
+
+    def places(self) -> dict[str, tuple[slice, tuple[int, ...]]]:
+        """Slice and shape of every parameter, by its name in the policy; the weights of a layer side by side."""
+        shapes: list[tuple[str, tuple[int, ...]]] = []
+        for layer in range(self.n_layers):
+            present = [tower for tower in TOWERS if layer < len(self.hidden(tower))]
+            for tower in present:
+                n_in = self.hidden(tower)[layer - 1] if layer else self.n_features
+                shapes.append((f"network.{tower}.{2 * layer}.weight", (self.hidden(tower)[layer], n_in)))
+            for tower in present:
+                shapes.append((f"network.{tower}.{2 * layer}.bias", (self.hidden(tower)[layer],)))
+        for tower, n_out in (("pi", self.n_params), ("vf", 1)):
+            sizes = (self.n_features, *self.hidden(tower))
+            shapes.append((f"network.{tower}.{2 * (len(sizes) - 1)}.weight", (n_out, sizes[-1])))
+            shapes.append((f"network.{tower}.{2 * (len(sizes) - 1)}.bias", (n_out,)))
+        shapes.append(("log_std", (self.n_log_std,)))
+        places, at = {}, 0
+        for name, shape in shapes:
+            size = int(np.prod(shape))
+            places[name] = slice(at, at + size), shape
+            at += size
+        return places
+
+    @property
+    def size(self) -> int:
+        """Numbers in the flat vector."""
+        return max(place.stop for place, _ in self.places().values())
+
+
+class _Layer(NamedTuple):
+    """What one hidden layer of both towers needs; columns are of its buffer."""
+
+    weights: list[Floats]  # [out, in] of each tower that has it; for the first layer one, of both
+    bias: Floats  # of all its columns
+    columns: list[slice]
+    inputs: list[slice]  # columns of the layer before
+    width: int
+
+
+class Mlp:
+    """A built-in network on a flat vector of weights, which may change under it between calls."""
+
+    def __init__(self, shape: MlpShape, flat: Floats | None = None) -> None:
+        self.shape = shape
+        self.flat = np.zeros(shape.size, np.float32) if flat is None else flat
+        self.activation = ACTIVATIONS[shape.activation]
+        self.log_std = self._views(self.flat)["log_std"]
+        self._layers, self._heads = self._parts(self.flat)
+        self._tops = [self._top(tower) for tower in TOWERS]
+        self._buffers: dict[int, list[Floats]] = {}
+
+    def load(self, weights: Mapping[str, Any]) -> None:
+        """Copy parameters, given by name, into the flat vector."""
+        for name, view in self._views(self.flat).items():
+            view[...] = weights[name]
+
+    def parameters(self) -> dict[str, Floats]:
+        """Every parameter by name, as a view of the flat vector."""
+        return self._views(self.flat)
+
+    def forward(self, features: Floats) -> tuple[Floats, Floats]:
+        """Features [B, F] to action parameters [B, P] and values [B]; they stay valid until the next call."""
+        hidden = self._scratch(len(features))
+        before = features
+        for layer, z in zip(self._layers, hidden, strict=True):
+            for weight, columns, inputs in zip(layer.weights, layer.columns, layer.inputs, strict=True):
+                np.matmul(before[:, inputs], weight.T, out=z[:, columns])
+            np.add(z, layer.bias, out=z)
+            self.activation.apply(z)
+            before = z
+        outputs = []
+        for (weight, bias), (layer_index, columns) in zip(self._heads, self._tops, strict=True):
+            top = features if layer_index < 0 else hidden[layer_index][:, columns]
+            outputs.append(np.matmul(top, weight.T) + bias)
+        return outputs[0], outputs[1][:, 0]
+
+    def backward(self, features: Floats, d_params: Floats, d_values: Floats, gradient: Gradient) -> None:
+        """Gradients of the last ``forward(features)``, given those of its outputs, written over ``gradient``."""
+        b = len(features)
+        hidden, slopes = self._scratch(b), gradient.scratch(b, [layer.width for layer in self._layers])
+        deltas = (d_params, d_values[:, None])
+        for delta, (weight, _), (g_weight, g_bias), (layer_index, columns) in zip(
+            deltas, self._heads, gradient.heads, self._tops, strict=True
+        ):
+            top = features if layer_index < 0 else hidden[layer_index][:, columns]
+            np.matmul(delta.T, top, out=g_weight)
+            np.add.reduce(delta, axis=0, out=g_bias)
+            if layer_index >= 0:
+                np.matmul(delta, weight, out=slopes[layer_index].flowing[:, columns])
+        for i in range(len(self._layers) - 1, -1, -1):
+            layer, g_layer, flow = self._layers[i], gradient.layers[i], slopes[i]
+            self.activation.slope(hidden[i], flow.slope)
+            np.multiply(flow.flowing, flow.slope, out=flow.flowing)
+            before = hidden[i - 1] if i else features
+            for weight, g_weight, columns, inputs in zip(
+                layer.weights, g_layer.weights, layer.columns, layer.inputs, strict=True
+            ):
+                np.matmul(flow.flowing[:, columns].T, before[:, inputs], out=g_weight)
+                if i:
+                    np.matmul(flow.flowing[:, columns], weight, out=slopes[i - 1].flowing[:, inputs])
+            np.add.reduce(flow.flowing, axis=0, out=g_layer.bias)
+
+    # ---- inside ----------------------------------------------------------------------------------------------
+
+    def _views(self, flat: Floats) -> dict[str, Floats]:
+        return {name: flat[place].reshape(shape) for name, (place, shape) in self.shape.places().items()}
+
+    def _parts(self, flat: Floats) -> tuple[list[_Layer], list[tuple[Floats, Floats]]]:
+        shape, views, places = self.shape, self._views(flat), self.shape.places()
+        layers: list[_Layer] = []
+        columns_before: dict[str, slice] = {}
+        for i in range(shape.n_layers):
+            present = [tower for tower in TOWERS if i < len(shape.hidden(tower))]
+            widths = [shape.hidden(tower)[i] for tower in present]
+            columns = _consecutive(widths)
+            first = places[f"network.{present[0]}.{2 * i}.bias"][0].start
+            bias = flat[first : first + sum(widths)]
+            if i == 0:  # both towers see the features: one product
+                start = places[f"network.{present[0]}.0.weight"][0].start
+                stacked = flat[start : start + sum(widths) * shape.n_features].reshape(sum(widths), shape.n_features)
+                layers.append(_Layer([stacked], bias, [slice(0, sum(widths))], [slice(None)], sum(widths)))
+            else:
+                weights = [views[f"network.{tower}.{2 * i}.weight"] for tower in present]
+                inputs = [columns_before[tower] for tower in present]
+                layers.append(_Layer(weights, bias, columns, inputs, sum(widths)))
+            columns_before = dict(zip(present, columns, strict=True))
+        heads = []
+        for tower in TOWERS:
+            name = f"network.{tower}.{2 * len(shape.hidden(tower))}"
+            heads.append((views[f"{name}.weight"], views[f"{name}.bias"]))
+        return layers, heads
+
+    def _top(self, tower: str) -> tuple[int, slice]:
+        """The last hidden layer of a tower (-1: the features) and the tower's columns in it."""
+        last = len(self.shape.hidden(tower)) - 1
+        if last < 0:
+            return -1, slice(None)
+        present = [t for t in TOWERS if last < len(self.shape.hidden(t))]
+        return last, _consecutive([self.shape.hidden(t)[last] for t in present])[present.index(tower)]
+
+    def _scratch(self, rows: int) -> list[Floats]:
+        if rows not in self._buffers:
+            if len(self._buffers) > 8:
+                self._buffers.clear()
+            self._buffers[rows] = [np.empty((rows, layer.width), np.float32) for layer in self._layers]
+        return self._buffers[rows]
+
+
+class _Flow(NamedTuple):
+    flowing: Floats
+    slope: Floats
+
+
+class Gradient:
+    """A flat gradient, seen as the layers of an ``Mlp``."""
+
+    def __init__(self, mlp: Mlp, flat: Floats) -> None:
+        self.flat = flat
+        self.layers, self.heads = mlp._parts(flat)
+        self.log_std = mlp._views(flat)["log_std"]
+        self._flows: dict[int, list[_Flow]] = {}
+
+    def scratch(self, rows: int, widths: Sequence[int]) -> list[_Flow]:
+        """Buffers for a backward pass."""
+        if rows not in self._flows:
+            self._flows[rows] = [
+                _Flow(np.empty((rows, width), np.float32), np.empty((rows, width), np.float32)) for width in widths
+            ]
+        return self._flows[rows]
+
+
+def _consecutive(widths: Sequence[int]) -> list[slice]:
+    edges = np.concatenate([[0], np.cumsum(widths)]).astype(int)
+    return [slice(int(a), int(b)) for a, b in zip(edges[:-1], edges[1:], strict=True)]

@@ -1,0 +1,147 @@
+"""Gradient steps by autograd: for any network, on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from corral.core.config import TrainConfig
+from corral.core.types import Rollout
+from corral.policy.policy import Policy
+from corral.ppo import losses
+from corral.ppo.gae import Advantages
+
+__all__ = ["TorchEngine"]
+
+Floats = npt.NDArray[np.float32]
+_ADAM_EPSILON = 1e-5  # Stable-Baselines3's, and the original implementation's
+_STATE_NAMES = ("exp_avg", "exp_avg_sq", "step")
+_MEASURED = ("loss", "policy_gradient_loss", "value_loss", "entropy_loss", "approx_kl", "clip_fraction", "grad_norm")
+_EVALUATED = 4096  # rows that are evaluated at a time
+
+
+class TorchEngine:
+    """Torch's Adam. Measurements stay on the device until the update is over."""
+
+    def __init__(self, policy: Policy, config: TrainConfig, device: torch.device) -> None:
+        self.policy = policy
+        self.config = config
+        self.device = device
+        self.optimizer = torch.optim.Adam(
+            policy.parameters(), lr=config.learning_rate, eps=_ADAM_EPSILON, fused=device.type in ("cpu", "cuda")
+        )
+        self._loss: Callable[..., tuple[Tensor, Tensor]] = self._compute_loss
+        if config.compile:
+            self._loss = torch.compile(self._compute_loss)  # type: ignore[assignment]
+        self._totals = torch.zeros(len(_MEASURED), device=device)
+
+    def load(self, rollout: Rollout, estimate: Advantages, advantages: Floats, order: npt.NDArray[np.int64]) -> None:
+        """Take in a rollout; ``advantages`` and ``order`` [minibatches, minibatch] are as they will be used."""
+        self._inputs = self._prepare(rollout)
+        self._actions = self._joined(rollout.actions)
+        self._masks = None if rollout.masks is None else self._joined(rollout.masks)
+        scalars = (rollout.log_probs, rollout.values, estimate.returns)
+        self._scalars = torch.stack([self._joined(column) for column in scalars], dim=1)  # [T * N, 3]
+        self._order = torch.from_numpy(order).to(self.device)
+        self._advantages = torch.from_numpy(advantages).to(self.device)
+        self._totals.zero_()
+        self.policy.train()
+
+    def gradient(self, minibatch: int) -> None:
+        """Compute the gradient of a minibatch."""
+        rows = self._order[minibatch]
+        inputs = {name: column[rows] for name, column in self._inputs.items()}
+        masks = None if self._masks is None else self._masks[rows]
+        loss, measured = self._loss(
+            inputs, self._actions[rows], masks, self._scalars[rows], self._advantages[minibatch]
+        )
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._kl = measured[4]
+        self._totals[:6] += measured
+
+    def kl(self) -> float:
+        """How far the last minibatch says the policy moved; waits for the device."""
+        return float(self._kl.item())
+
+    def apply(self, learning_rate: float) -> None:
+        """Adam, with the gradient scaled down to ``max_grad_norm``."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self._totals[6] += torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.max_grad_norm)
+        self.optimizer.step()
+
+    def finish(self, gradients: int, applied: int) -> dict[str, float]:
+        """End the update: the means of what was measured. The one moment that waits for the device."""
+        self.policy.eval()
+        *totals, norms = self._totals.tolist()
+        means = [total / max(gradients, 1) for total in totals]
+        return dict(zip(_MEASURED, [*means, norms / max(applied, 1)], strict=True))
+
+    def finite(self) -> bool:
+        """Whether every weight is a number."""
+        return all(bool(torch.isfinite(parameter).all()) for parameter in self.policy.parameters())
+
+    @torch.no_grad()
+    def evaluate(self, rollout: Rollout) -> tuple[Floats, Floats]:
+        """Log-probabilities and values [T, N] of a rollout's actions under the weights as they are now."""
+        inputs, actions = self._prepare(rollout), self._joined(rollout.actions)
+        masks = None if rollout.masks is None else self._joined(rollout.masks)
+        found = []
+        for start in range(0, len(actions), _EVALUATED):
+            part = slice(start, start + _EVALUATED)
+            some = {name: column[part] for name, column in inputs.items()}
+            now = self.policy.evaluate(some, actions[part], None if masks is None else masks[part])
+            found.append(torch.stack([now.log_probs, now.values]))
+        log_probs, values = torch.cat(found, dim=1).cpu().numpy()
+        return log_probs.reshape(rollout.log_probs.shape), values.reshape(rollout.values.shape)
+
+    def _compute_loss(
+        self, inputs: dict[str, Tensor], actions: Tensor, masks: Tensor | None, scalars: Tensor, advantages: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        c = self.config
+        old_log_probs, old_values, returns = scalars.unbind(1)
+        now = self.policy.evaluate(inputs, actions, masks)
+        log_ratio = now.log_probs - old_log_probs
+        policy_loss = losses.policy_loss(log_ratio, advantages, c.clip_range)
+        value_loss = losses.value_loss(now.values, old_values, returns, c.clip_range_vf)
+        entropy_loss = -now.entropy.mean()
+        loss = policy_loss + c.ent_coef * entropy_loss + c.vf_coef * value_loss
+        with torch.no_grad():
+            kl = losses.approximate_kl(log_ratio)
+            clipped = losses.clip_fraction(log_ratio, c.clip_range)
+            # in the order of _MEASURED
+            measured = torch.stack([loss, policy_loss, value_loss, entropy_loss, kl, clipped])
+        return loss, measured
+
+    def _prepare(self, rollout: Rollout) -> dict[str, Tensor]:
+        leaves = {path: leaf.reshape(-1, *leaf.shape[2:]) for path, leaf in rollout.observations.items()}
+        return self.policy.prepare(leaves)
+
+    def _joined(self, column: npt.NDArray[Any]) -> Tensor:
+        return torch.from_numpy(column.reshape(-1, *column.shape[2:])).to(self.device)
+
+    # ---- what a checkpoint holds -----------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Tensor]:
+        """Adam's moments by parameter name."""
+        state = {}
+        for name, parameter in self.policy.named_parameters():
+            for key in _STATE_NAMES:
+                if key in self.optimizer.state[parameter]:
+                    state[f"{key}.{name}"] = self.optimizer.state[parameter][key]
+        return state
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from moments that ``state`` gave."""
+        for name, parameter in self.policy.named_parameters():
+            found = {key: state[f"{key}.{name}"] for key in _STATE_NAMES if f"{key}.{name}" in state}
+            if found:
+                self.optimizer.state[parameter] = {key: value.clone().to(self.device) for key, value in found.items()}
+            else:
+                self.optimizer.state.pop(parameter, None)

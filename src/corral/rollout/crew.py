@@ -1,0 +1,133 @@
+"""Idle rollout workers help the learner: each computes its shares of every minibatch, from memory it already sees.
+
+A minibatch is too short for messages. The trainer writes a number, the helpers see it and compute, and each answers
+with the same number: both sides look at shared memory for a moment before they begin to yield the core.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from corral.ppo.shares import Shares
+from corral.vec.pool import PoolWorker, WorkerPool, died
+
+__all__ = ["ASSIST", "SIGNALS", "ProcessCrew", "assist"]
+
+ASSIST = b"h"
+SIGNALS = "signals"
+_LINE = 8  # numbers in a cache line: each writer has its own
+_OVER = -1
+_SPINS, _YIELDS, _NAP = 2_000, 2_000, 100e-6
+
+
+class ProcessCrew:
+    """The trainer and some workers; share ``s`` belongs to member ``s`` modulo their number, the trainer being 0."""
+
+    def __init__(self, shares: Shares, signals: npt.NDArray[np.int64], pool: WorkerPool, helpers: int) -> None:
+        self.shares = shares
+        self._pool = pool
+        self._helpers = pool.workers[:helpers]
+        self._mine = range(0, shares.setup.shares, helpers + 1)
+        signals[...] = 0
+        self._signals = memoryview(signals.reshape(-1))
+        self._sequence = 0
+        self._fence = _Fence()
+
+    @staticmethod
+    def signals(helpers: int) -> tuple[tuple[int, int], str]:
+        """Shape and dtype of the memory that the crew talks through."""
+        return (helpers + 1, _LINE), "<i8"
+
+    def begin(self) -> None:
+        """Call the helpers."""
+        self._signals[0] = self._sequence
+        self._fence()
+        for worker in self._helpers:
+            self._pool.post(worker, ASSIST + self._sequence.to_bytes(8, "little"))
+
+    def compute(self, minibatch: int) -> None:
+        """Tell the helpers which minibatch, compute our own shares, wait for theirs."""
+        self._sequence += 1
+        self._signals[1] = minibatch
+        self._fence()
+        self._signals[0] = self._sequence
+        for share in self._mine:
+            self.shares.compute(minibatch, share)
+        for i, worker in enumerate(self._helpers, start=1):
+            _wait(self._signals, _LINE * i, self._sequence, lambda worker=worker: self._look(worker))  # type: ignore[misc]
+        self._fence()
+
+    def end(self) -> None:
+        """Send the helpers back to their envs."""
+        self._signals[0] = _OVER
+
+    def _look(self, worker: PoolWorker) -> None:
+        if not worker.process.is_alive():
+            raise died(worker)
+
+
+def assist(pipe: Connection, message: bytes, shares: Shares, signals: npt.NDArray[Any], member: int, size: int) -> None:
+    """A helper's part of one update."""
+    cells, fence = memoryview(signals.reshape(-1)), _Fence()
+    mine = range(member, shares.setup.shares, size)
+    seen = int.from_bytes(message[1:], "little")
+    while True:
+        now = _wait_for_news(cells, seen, pipe)
+        if now == _OVER:
+            return
+        fence()
+        minibatch = cells[1]
+        for share in mine:
+            shares.compute(minibatch, share)
+        fence()
+        cells[_LINE * member] = seen = now
+
+
+def _wait(cells: Any, at: int, value: int, look: Callable[[], None]) -> None:
+    for _ in range(_SPINS):
+        if cells[at] == value:
+            return
+    for _ in range(_YIELDS):
+        if cells[at] == value:
+            return
+        time.sleep(0)
+    while cells[at] != value:
+        look()
+        time.sleep(_NAP)
+
+
+def _wait_for_news(cells: Any, seen: int, pipe: Connection) -> int:
+    for _ in range(_SPINS):
+        if (now := cells[0]) != seen:
+            return int(now)
+    for _ in range(_YIELDS):
+        if (now := cells[0]) != seen:
+            return int(now)
+        time.sleep(0)
+    while (now := cells[0]) == seen:
+        if pipe.poll():  # the update was cut short: hear what comes next
+            return _OVER
+        time.sleep(_NAP)
+    return int(now)
+
+
+class _Fence:
+    """Orders memory between processes: what was written before is seen before what is written after.
+
+    x86 needs none, ARM does. Python has no fence, but a lock has one on its way out and one on its way in.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def __call__(self) -> None:
+        self._lock.release()
+        self._lock.acquire()

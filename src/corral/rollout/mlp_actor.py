@@ -1,0 +1,106 @@
+"""The built-in network as an actor: numpy alone, so that a worker needs no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from corral.core.actions import ActionCodec
+from corral.core.spaces import Layout
+from corral.core.types import Acts, Leaves, Weights
+from corral.policy import array_distributions
+from corral.policy.encoder import encode, normalized, scales_from
+from corral.policy.mlp import Mlp, MlpShape
+from corral.rollout.placement import Place, Placement, find_placement
+
+__all__ = ["MlpActor", "MlpActorSetup"]
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class MlpActorSetup:
+    """What a worker needs to act, besides weights."""
+
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+    shape: MlpShape
+    placement: Placement
+
+    def build(self, first_env: int, n_envs: int) -> MlpActor:
+        """An actor for consecutive envs of the run."""
+        return MlpActor(self, first_env, n_envs)
+
+
+class MlpActor:
+    """Acts for envs ``first_env`` and on. Weights are copied in by ``load``."""
+
+    def __init__(self, setup: MlpActorSetup, first_env: int, n_envs: int) -> None:
+        self.placement = setup.placement
+        self._layout = Layout(setup.observation_space)
+        self._heads = ActionCodec(setup.action_space).heads
+        self._mlp = Mlp(setup.shape)
+        self._scales = scales_from(self._layout, {})
+        self._place = self.placement.of(range(first_env, first_env + n_envs))
+        self._features = np.zeros((self._place.padded, setup.shape.n_features), np.float32)
+        self._n_envs = n_envs
+
+    def load(self, weights: Weights) -> None:
+        """Act with these weights from now on."""
+        self._mlp.load(weights)
+        self._scales = {
+            path: type(scale)(scale.mean.copy(), scale.deviation.copy())
+            for path, scale in scales_from(self._layout, weights).items()
+        }
+
+    def act(self, observations: Leaves, masks: Array | None, noise: Floats) -> Acts:
+        """Sample actions, with their log-probabilities and the values of the observations."""
+        own = len(noise) == self._n_envs
+        place, features = (self._place, self._features) if own else (self.placement.of(range(len(noise))), None)
+        params, values = self._forward(observations, place, features)
+        drawn = array_distributions.draw(self._heads, params, self._mlp.log_std, masks, noise)
+        return Acts(drawn.actions, drawn.log_probs, values)
+
+    def best(self, observations: Leaves, masks: Array | None) -> Array:
+        """The most likely actions."""
+        rows = len(next(iter(observations.values())))
+        params, _ = self._forward(observations, self.placement.of(range(rows)))
+        return array_distributions.mode(self._heads, params, masks)
+
+    def values(self, observations: Leaves, envs: npt.NDArray[np.int64]) -> Floats:
+        """The values of observations of these envs."""
+        _, values = self._forward(observations, self.placement.of(envs))
+        return values
+
+    def _forward(self, observations: Leaves, place: Place, features: Floats | None = None) -> tuple[Floats, Floats]:
+        leaves = normalized(observations, self._scales) if self._scales else observations
+        if features is None:
+            features = np.zeros((place.padded, self._mlp.shape.n_features), np.float32)
+        if isinstance(place.rows, slice):
+            encode(self._layout, leaves, features[place.rows])
+        else:
+            features[place.rows] = encode(self._layout, leaves)
+        if place.placement.joined:
+            params, values = self._mlp.forward(features)
+        else:
+            parts = [tuple(out.copy() for out in self._mlp.forward(features[call])) for call in place.calls()]
+            params, values = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return params[place.rows], values[place.rows]
+
+
+def find_mlp_placement(shape: MlpShape, n_envs: int) -> Placement:
+    """Try the built-in network out, with weights of the usual size."""
+    mlp = Mlp(shape)
+    mlp.flat[...] = np.random.default_rng(0).standard_normal(mlp.flat.size) / 4
+
+    def run(rows: int, first: int, stop: int) -> tuple[Floats, ...]:
+        features = np.random.default_rng(rows).standard_normal((rows, shape.n_features), dtype=np.float32)
+        params, values = mlp.forward(features[first:stop])
+        return params.copy(), values.copy()
+
+    return find_placement(run, n_envs)

@@ -1,0 +1,81 @@
+"""Where in a batch an observation lies, so that its result does not depend on who else is in the batch.
+
+A row of a matrix product can differ in its last bits with the number of rows and with its place among them, because
+libraries compute edges with other instructions. Measured: with OpenBLAS on AVX2, results are the same in batches of
+whole tiles of 12 rows, as long as a row keeps its place within a tile. So env ``i`` always lies at row ``i`` modulo
+the tile, whoever computes it; which tile holds is tried out at start, on the network itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Place", "Placement", "find_placement"]
+
+Array = npt.NDArray[Any]
+_TILES = (1, 2, 4, 8, 12, 16, 24, 32, 48)
+_GROUP = 16  # rows of a batch where no tile holds
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Rows come in tiles. ``joined``: a call may have any number of tiles; otherwise it always has exactly one."""
+
+    tile: int
+    joined: bool = True
+
+    def of(self, envs: Sequence[int] | npt.NDArray[np.int64]) -> Place:
+        """Where observations of these envs lie; an env may be there more than once."""
+        residues = np.asarray(envs, np.int64) % self.tile
+        earlier = np.zeros(len(residues), np.int64)  # how many before it want the same row of a tile
+        for residue in np.unique(residues):
+            same = residues == residue
+            earlier[same] = np.arange(np.count_nonzero(same))
+        rows = earlier * self.tile + residues
+        padded = int(earlier.max(initial=0) + 1) * self.tile
+        consecutive = len(rows) > 0 and bool((np.diff(rows) == 1).all())
+        return Place(slice(int(rows[0]), int(rows[-1]) + 1) if consecutive else rows, padded, self)
+
+    def __str__(self) -> str:
+        together = "" if self.joined else ", one at a time"
+        return f"tiles of {self.tile} rows{together}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The rows of some observations in a padded batch."""
+
+    rows: slice | Array
+    padded: int
+    placement: Placement
+
+    def calls(self) -> list[slice]:
+        """The parts of the batch that go through the network together."""
+        if self.placement.joined:
+            return [slice(0, self.padded)]
+        tile = self.placement.tile
+        return [slice(start, start + tile) for start in range(0, self.padded, tile)]
+
+
+def find_placement(run: Callable[[int, int, int], Sequence[Array]], n_envs: int) -> Placement:
+    """The smallest tile with which rows are invariant.
+
+    ``run(rows, first, stop)`` gives the network's outputs for rows ``first`` to ``stop`` of a fixed batch of ``rows``.
+    """
+    for tile in _TILES:
+        tiles = max(6, -(-n_envs // tile))
+        rows = tile * tiles
+        whole = run(rows, 0, rows)
+        parts = [(0, 1), (1, 2), (tiles - 1, tiles), (0, 2), (1, 4), (0, tiles // 2), (tiles // 2, tiles)]
+        if all(
+            np.array_equal(part, all_rows[first * tile : stop * tile])
+            for first, stop in parts
+            for part, all_rows in zip(run(rows, first * tile, stop * tile), whole, strict=True)
+        ):
+            return Placement(tile)
+    return Placement(_GROUP, joined=False)

@@ -1,0 +1,85 @@
+"""The first moments of a worker process, whatever it will work at, and how its errors travel home."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import random
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from corral.core.errors import CorralError
+from corral.core.machine import limit_compute_threads
+from corral.vec.lifeline import tie_to_parent
+
+__all__ = ["CLOSE", "ERROR", "OK", "VALUE", "Birth", "error_from", "pickle_error", "run"]
+
+CLOSE = b"x"
+OK, VALUE, ERROR = b"k", b"v", b"e"
+"""First byte of a worker's reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """What a worker is told at birth."""
+
+    serve: Callable[[Connection, Any], None]
+    setup: Any
+    seed: int | None
+    first_env: int
+    parent_pid: int
+    use_death_signal: bool
+    environ: dict[str, str]
+    """The parent's environment variables: a fork server has those of the day it was started."""
+
+
+def run(pipe: Connection, others: list[Connection], born_bytes: bytes) -> None:
+    """Main function of a worker. ``others`` are pipe ends inherited by ``fork`` that belong to somebody else."""
+    for other in others:
+        other.close()
+    born: Birth = cloudpickle.loads(born_bytes)
+    tie_to_parent(born.parent_pid, born.use_death_signal)
+    os.environ.update(born.environ)
+    limit_compute_threads()
+    _seed_global_generators(born)
+    try:
+        with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent left: so do we
+            born.serve(pipe, born.setup)
+    finally:
+        pipe.close()
+
+
+def _seed_global_generators(born: Birth) -> None:
+    """Forked workers would share the state of ``random`` and ``numpy.random``; envs that use them would be clones."""
+    entropy = None if born.seed is None else (born.seed, born.first_env)
+    state = np.random.SeedSequence(entropy).generate_state(8)
+    np.random.seed(state)  # noqa: NPY002 - it is the legacy generator that needs it
+    random.seed(state.tobytes())
+
+
+def pickle_error(error: BaseException) -> bytes:
+    """The exception itself where it survives the journey, else its name and words; with its traceback as a note."""
+    text = "".join(traceback.format_exception(error))
+    if not isinstance(error, CorralError):
+        error.add_note(f"In the worker:\n{text}")
+    error.__cause__ = error.__context__ = error.__traceback__ = None
+    try:
+        data = cloudpickle.dumps(error)
+        cloudpickle.loads(data)
+        return bytes(data)
+    except Exception:
+        return pickle.dumps(CorralError(f"{type(error).__name__}: {error}\n{text}"))
+
+
+def error_from(payload: bytes) -> BaseException:
+    """The exception in an ERROR reply."""
+    error: Any = pickle.loads(payload)
+    assert isinstance(error, BaseException)
+    return error
