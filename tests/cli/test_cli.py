@@ -142,7 +142,7 @@ def test_doctor_exits_with_its_verdict(tmp_path, capsys):
     assert corral("doctor", "bad.py:make", "--steps", "50") == 2
 
 
-@pytest.mark.parametrize("verb", ["train", "resume", "eval", "play", "doctor", "list"])
+@pytest.mark.parametrize("verb", ["train", "resume", "eval", "play", "doctor", "compare", "list"])
 def test_help_teaches(capsys, verb):
     assert corral(verb, "--help") == 0
     out = capsys.readouterr().out

@@ -137,6 +137,19 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
     doctor.add_argument("--n-envs", type=int, default=8, metavar="N", help="envs you mean to use [8]")
     doctor.add_argument("--steps", type=int, default=1000, metavar="N", help="steps to try [1000]")
 
+    compare = verb(
+        "compare",
+        "A B",
+        "corral.cli.measure:run_compare",
+        "Compare two runs: a table, a picture of both over time and a report.",
+        "  corral compare runs/sequential runs/parallel\n  corral compare runs/my-run latest --output comparison",
+    )
+    compare.add_argument("a", metavar="A", help="a run directory, or latest; speed-up is B over A")
+    compare.add_argument("b", metavar="B", help="another")
+    compare.add_argument(
+        "--output", metavar="DIR", help="where picture and report go [comparison-<date>-<time> beside A]"
+    )
+
     listing = verb(
         "list",
         "[envs|runs]",

@@ -1,0 +1,1 @@
+"""Measurements of runs: what they did, how fast, and one against another."""
