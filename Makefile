@@ -17,11 +17,20 @@ TRAIN_BATCH_SIZE ?=
 TRAIN_OUTPUT_DIR ?=
 TRAIN_FLAGS ?=
 
+# What `make compare` runs, twice: TRAIN_ENV for DURATION hours, in one process and then with workers.
+DURATION ?= 0.017
+COMPARE_WORKERS ?= 2
+COMPARE_ENVS_PER_WORKER ?= 4
+COMPARE_CONFIG ?= config/ppo_parallel.yaml
+COMPARE_SEED ?= 1
+COMPARE_DIR ?=
+
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check lint type format bench clean
+.PHONY: help setup train compare test check lint type format bench clean
 
 help:
 	@echo "make train    train PPO on $(TRAIN_ENV) (TRAIN_ENV=... TRAIN_STEPS=... TRAIN_ENVS=... TRAIN_FLAGS='--seed 1')"
+	@echo "make compare  train $(TRAIN_ENV) in one process, then with $(COMPARE_WORKERS) workers, and compare (TRAIN_ENV=... DURATION=hours)"
 	@echo "make test     run the tests"
 	@echo "make check    lint, types and tests: what a change must pass"
 	@echo "make setup    only make the virtual environment, in $(VENV)"
@@ -44,6 +53,17 @@ TRAIN_ARGS += $(if $(TRAIN_OUTPUT_DIR),--output-dir $(TRAIN_OUTPUT_DIR)) $(TRAIN
 train: setup
 	$(BIN)/corral train $(strip $(TRAIN_ARGS))
 	@echo "(the corral command is in $(BIN); for this shell: source $(BIN)/activate)"
+
+# The same env, envs, settings and seed for both; only who steps differs.
+COMPARE_ARGS = --env $(TRAIN_ENV) --duration $(DURATION) --config $(COMPARE_CONFIG) --seed $(COMPARE_SEED)
+
+compare: setup
+	@dir="$(COMPARE_DIR)"; dir="$${dir:-runs/compare-$$(date +%Y%m%d-%H%M%S)}"; \
+	envs=$$(($(COMPARE_WORKERS) * $(COMPARE_ENVS_PER_WORKER))); set -ex; \
+	$(BIN)/python examples/train_timed.py $(COMPARE_ARGS) --n-envs $$envs --output-dir "$$dir/sequential"; \
+	$(BIN)/python examples/train_parallel_timed.py $(COMPARE_ARGS) --num-workers $(COMPARE_WORKERS) \
+		--num-envs-per-worker $(COMPARE_ENVS_PER_WORKER) --output-dir "$$dir/parallel"; \
+	$(BIN)/python examples/compare_results.py --sequential "$$dir/sequential" --parallel "$$dir/parallel" --output "$$dir"
 
 test: setup
 	$(BIN)/python -m pytest -n auto --dist worksteal

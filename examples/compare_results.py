@@ -1,0 +1,38 @@
+"""Compare a sequential run with a parallel one: a table here, comparison.png and comparison_report.txt in a directory.
+
+    python examples/compare_results.py --sequential runs/sequential --parallel runs/parallel
+
+The runs come from train_timed.py and train_parallel_timed.py, but any two do; `corral compare A B` is the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import corral
+from corral.bench.compare import compare_runs
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sequential", metavar="DIR", required=True, help="run directory of the sequential run")
+    parser.add_argument("--parallel", metavar="DIR", required=True, help="run directory of the parallel run")
+    parser.add_argument("--output", metavar="DIR", help="where the files go [a new directory beside the first run]")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = parse()
+    try:
+        result = compare_runs(options.sequential, options.parallel, options.output, names=("sequential", "parallel"))
+    except corral.CorralError as error:
+        print(f"{Path(__file__).name}: {error}", file=sys.stderr)
+        return error.exit_code
+    print(f"{result.as_text()}\npicture: {result.picture}\nreport:  {result.report}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
