@@ -14,7 +14,7 @@ from pathlib import Path
 
 import corral
 from corral.bench.timed import write_benchmark_metrics
-from corral.core.config import load_yaml
+from corral.core.config_file import load_yaml
 
 CONFIG = Path(__file__).resolve().parents[1] / "config" / "ppo_parallel.yaml"
 BACKEND = "worker"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.core.config import load_yaml, parse_config
+from corral.core.config import parse_config
+from corral.core.config_file import load_yaml
 
 ROOT = Path(__file__).parents[2]
 BRIEF = ["--duration", "0.00001"]

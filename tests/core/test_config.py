@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.core.config import TrainConfig, dump_yaml, load_yaml, parse_config
+from corral.core.config import TrainConfig, parse_config
+from corral.core.config_file import dump_yaml, load_yaml
 from corral.core.errors import UsageError
 
 

@@ -10,6 +10,7 @@ from corral.core.envs import resolve_env
 from corral.core.errors import CorralError
 from corral.core.seeding import episode_seed
 from corral.vec import make_vector_env
+from corral.vec.api import merge_sums
 from corral.vec.make import make_parallel_env
 from tests.envs import Counter, Masked, Mutating, Reporter, Spaces
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from corral.core.config import TrainConfig, load_yaml
+from corral.core.config import TrainConfig
+from corral.core.config_file import load_yaml
 from corral.core.errors import UsageError
 from corral.training.api import resume, train
 

@@ -1,19 +1,70 @@
-"""What the machine gives a process: cores, and how many threads its number libraries may start."""
+"""What the machine gives a process: cores, memory, and how many threads its number libraries may start."""
 
 from __future__ import annotations
 
+import math
 import os
+from pathlib import Path
 
+import psutil
 import threadpoolctl
 
-__all__ = ["available_cores", "limit_compute_threads"]
+__all__ = ["available_cores", "available_memory", "limit_compute_threads"]
 
 _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores that this process may use: those it is bound to, and no more than a container's share."""
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(bound, math.ceil(_cgroup_cores())))
+
+
+def available_memory() -> int:
+    """Bytes that could still be used, by this machine and by the container, if there is one."""
+    limits = [psutil.virtual_memory().available]
+    for group in _own_cgroups():
+        try:
+            limits.append(int(_read(group / "memory.max")) - int(_read(group / "memory.current")))
+        except (OSError, ValueError):  # no such limit, or "max"
+            continue
+    return max(0, min(limits))
+
+
+def _cgroup_cores() -> float:
+    """The share of processor time that control groups allow, in cores."""
+    allowed = math.inf
+    for group in _own_cgroups():
+        try:
+            quota, period = _read(group / "cpu.max").split()
+            allowed = min(allowed, int(quota) / int(period))
+        except (OSError, ValueError):
+            continue
+    try:  # version 1
+        quota_us = int(_read(_CGROUPS / "cpu" / "cpu.cfs_quota_us"))
+        if quota_us > 0:
+            allowed = min(allowed, quota_us / int(_read(_CGROUPS / "cpu" / "cpu.cfs_period_us")))
+    except (OSError, ValueError):
+        pass
+    return allowed if math.isfinite(allowed) else 1e9
+
+
+def _own_cgroups() -> list[Path]:
+    """The group of this process and those around it, version 2; what a container sees as its root is one of them."""
+    try:
+        lines = _read(Path("/proc/self/cgroup")).splitlines()
+    except OSError:
+        return []
+    own = next((line[3:] for line in lines if line.startswith("0::")), None)
+    if own is None:
+        return []
+    group = _CGROUPS / own.strip("/")
+    return [group, *(parent for parent in group.parents if parent.is_relative_to(_CGROUPS))]
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="ascii").strip()
 
 
 def limit_compute_threads() -> None:

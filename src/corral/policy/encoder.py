@@ -63,11 +63,10 @@ def _encode_leaf(leaf: Leaf, value: npt.NDArray[Any], out: Floats) -> None:  # [
         else:
             out[...] = value
         return
-    starts, sizes = leaf.space.start, getattr(leaf.space, "nvec", None)
-    starts, sizes = np.ravel(starts), np.ravel(leaf.space.n if sizes is None else sizes)
+    sizes = np.ravel(leaf.space.n if isinstance(leaf.space, spaces.Discrete) else leaf.space.nvec)
     out[...] = 0
     first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    np.put_along_axis(out, value.astype(np.int64) - starts + first, np.float32(1), axis=1)
+    np.put_along_axis(out, value.astype(np.int64) - np.ravel(leaf.space.start) + first, np.float32(1), axis=1)
 
 
 def _is_bytes(leaf: Leaf) -> bool:

@@ -8,6 +8,7 @@ see the same input, are one product.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -94,7 +95,7 @@ class MlpShape:
     @property
     def size(self) -> int:
         """Numbers in the flat vector."""
-        return max(place.stop for place, _ in self.places().values())
+        return max(int(place.stop) for place, _ in self.places().values())
 
 
 class _Layer(NamedTuple):
@@ -240,5 +241,5 @@ class Gradient:
 
 
 def _consecutive(widths: Sequence[int]) -> list[slice]:
-    edges = np.concatenate([[0], np.cumsum(widths)]).astype(int)
-    return [slice(int(a), int(b)) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    edges = itertools.accumulate(widths, initial=0)
+    return [slice(a, b) for a, b in itertools.pairwise(edges)]

@@ -6,6 +6,7 @@ The policy's torch parameters become views of one flat vector, so that checkpoin
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +21,16 @@ from corral.policy.policy import Policy
 from corral.ppo.gae import Advantages
 from corral.ppo.shares import Alone, Crew, Shares, ShareSetup
 
-__all__ = ["MlpEngine", "share_setup"]
+__all__ = ["MlpEngine", "numpy_shape", "share_setup"]
 
 Floats = npt.NDArray[np.float32]
 _BETA1, _BETA2, _EPSILON = np.float32(0.9), np.float32(0.999), np.float32(1e-5)
 _EVALUATED = 4096  # rows that are evaluated at a time
+
+
+def numpy_shape(policy: Policy, config: TrainConfig, device: torch.device) -> MlpShape | None:
+    """The shape of the network, if this is what learns with it."""
+    return policy.mlp_shape() if config.learner != "torch" and device.type == "cpu" else None
 
 
 def share_setup(policy: Policy, shape: MlpShape, config: TrainConfig, masked: bool) -> ShareSetup:
@@ -147,7 +153,11 @@ class MlpEngine:
             part = slice(start, start + _EVALUATED)
             params, values = self._mlp.forward(columns[part])
             known = array_distributions.likelihood(
-                self.policy.codec.heads, params, self._mlp.log_std, actions[part], None if masks is None else masks[part]
+                self.policy.codec.heads,
+                params,
+                self._mlp.log_std,
+                actions[part],
+                None if masks is None else masks[part],
             )
             log_probs[part], found[part] = known.log_probs, values
         return log_probs.reshape(rollout.log_probs.shape), found.reshape(rollout.values.shape)
@@ -176,5 +186,5 @@ class MlpEngine:
                 self._steps = int(state[f"step.{name}"].item())
 
 
-def _joined(column: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+def _joined(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return column.reshape(-1, *column.shape[2:])

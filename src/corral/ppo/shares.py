@@ -6,6 +6,7 @@ data lies in plain arrays, which may be shared memory: a helper needs nothing el
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -127,9 +128,7 @@ class Shares:
         if open_ is not None:
             d_values *= open_
         d_params = self._d_params[:n]
-        array_distributions.gradient(
-            s.heads, known, d_log_probs, -s.ent_coef / s.minibatch, d_params, gradient.log_std
-        )
+        array_distributions.gradient(s.heads, known, d_log_probs, -s.ent_coef / s.minibatch, d_params, gradient.log_std)
         self._mlp.backward(features, d_params, d_values, gradient)
 
         self.arrays["measured"][share] = (
@@ -178,4 +177,4 @@ class Alone:
 def split(n: int, parts: int) -> list[range]:
     """Consecutive ranges of 0 to n, as even as they can be, none of them empty."""
     edges = [n * i // parts for i in range(parts + 1)]
-    return [range(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True) if b > a]
+    return [range(a, b) for a, b in itertools.pairwise(edges) if b > a]

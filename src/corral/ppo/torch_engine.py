@@ -37,7 +37,7 @@ class TorchEngine:
         )
         self._loss: Callable[..., tuple[Tensor, Tensor]] = self._compute_loss
         if config.compile:
-            self._loss = torch.compile(self._compute_loss)  # type: ignore[assignment]
+            self._loss = torch.compile(self._compute_loss)
         self._totals = torch.zeros(len(_MEASURED), device=device)
 
     def load(self, rollout: Rollout, estimate: Advantages, advantages: Floats, order: npt.NDArray[np.int64]) -> None:

@@ -28,7 +28,10 @@ Floats = npt.NDArray[np.float32]
 class ActorSetup(Protocol):
     """How to build an actor, in any process."""
 
-    placement: Placement
+    @property
+    def placement(self) -> Placement:
+        """Where rows lie in its batches."""
+        ...
 
     def build(self, first_env: int, n_envs: int) -> Actor:
         """An actor for consecutive envs of the run; it acts once it has weights."""
@@ -41,10 +44,13 @@ def actor_setup(policy: Policy, network: NetworkFactory | None, device: torch.de
     spaces = policy.layout.space, policy.codec.layout.space
     if shape is not None:
         return MlpActorSetup(*spaces, shape, find_mlp_placement(shape, n_envs))
-    options = {"net_arch": dict(zip(("pi", "vf"), policy.net_arch, strict=True)), "activation_fn": policy.activation_fn}
-    options["normalize_obs"] = policy.normalizer is not None
+    options = {
+        "net_arch": dict(zip(("pi", "vf"), policy.net_arch, strict=True)),
+        "activation_fn": policy.activation_fn,
+        "normalize_obs": policy.normalizer is not None,
+    }
     pickled = None if network is None else bytes(cloudpickle.dumps(network))
-    return TorchActorSetup(*spaces, options, pickled, str(device), _find_placement(policy, device, n_envs))
+    return TorchActorSetup(*spaces, options, pickled, str(device), _find_placement(policy, n_envs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +131,7 @@ class TorchActor:
         return torch.from_numpy(array).to(self.policy.log_std.device)
 
 
-def _find_placement(policy: Policy, device: torch.device, n_envs: int) -> Placement:
+def _find_placement(policy: Policy, n_envs: int) -> Placement:
     space = policy.layout.space
     space.seed(0)
     rows: list[Any] = []

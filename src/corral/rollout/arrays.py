@@ -41,8 +41,8 @@ class RolloutArrays:
         single, boolean = np.dtype(np.float32), np.dtype(np.bool_)
         named = {f"observations:{leaf.path}": ((t, n, *leaf.shape), leaf.dtype) for leaf in layout.leaves}
         named |= {"actions": ((t, n, codec.n_actions), codec.dtype)}
-        named |= {name: ((t, n), single) for name in ("log_probs", "values", "rewards", "final_values")}
-        named |= {name: ((t, n), boolean) for name in ("terminated", "truncated")}
+        named |= dict.fromkeys(("log_probs", "values", "rewards", "final_values"), ((t, n), single))
+        named |= dict.fromkeys(("terminated", "truncated"), ((t, n), boolean))
         named |= {"last_values": ((n,), single)}
         return named | ({"masks": ((t, n, codec.n_mask), boolean)} if masked else {})
 

@@ -36,7 +36,7 @@ class ProcessCrew:
         self._helpers = pool.workers[:helpers]
         self._mine = range(0, shares.setup.shares, helpers + 1)
         signals[...] = 0
-        self._signals = memoryview(signals.reshape(-1))
+        self._signals = memoryview(signals.data).cast("B").cast("q")
         self._sequence = 0
         self._fence = _Fence()
 
@@ -75,7 +75,7 @@ class ProcessCrew:
 
 def assist(pipe: Connection, message: bytes, shares: Shares, signals: npt.NDArray[Any], member: int, size: int) -> None:
     """A helper's part of one update."""
-    cells, fence = memoryview(signals.reshape(-1)), _Fence()
+    cells, fence = memoryview(signals.data).cast("B").cast("q"), _Fence()
     mine = range(member, shares.setup.shares, size)
     seen = int.from_bytes(message[1:], "little")
     while True:

@@ -12,23 +12,28 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import torch
 
 from corral.core.config import (
     RESUMABLE,
     TrainConfig,
     did_you_mean,
-    dump_yaml,
-    load_yaml,
     parse_config,
     parse_env_kwargs,
 )
-from corral.core.envs import import_callable, python_name, resolve_env
+from corral.core.config_file import dump_yaml, load_yaml
+from corral.core.envs import EnvFactory, import_callable, python_name, resolve_env
 from corral.core.errors import CheckpointError, UsageError
+from corral.core.machine import limit_compute_threads
 from corral.core.seeding import fresh_seed
 from corral.monitor.console import Board, QuietBoard
 from corral.monitor.report import Reporter
+from corral.policy.device import choose_device
 from corral.policy.policy import NetworkFactory
+from corral.ppo.mlp_engine import MlpEngine
+from corral.training.calibrate import Costs, measure
 from corral.training.checkpoint import FoundCheckpoint, list_checkpoints, newest_checkpoint, set_aside
+from corral.training.choose import choose_n_envs
 from corral.training.interrupts import Interrupted, Interrupts
 from corral.training.loop import Callback, train_loop
 from corral.training.progress import budgets_of, ended_by
@@ -85,13 +90,16 @@ def train(
     factory = resolve_env(env, parse_env_kwargs(values.get("env_kwargs", {})))
     if policy is not None:
         values["policy"] = _name(policy)
-    checked = parse_config({**values, "env": factory.name})
-    network = _network(checked.policy, policy)
+    board = QuietBoard() if quiet else Board()
+    network = _network(values.get("policy"), policy)
+    values, why_envs = _settle_n_envs({**values, "env": factory.name}, factory, network, board)
+    checked = parse_config(values)
     directory = plan_run(checked.output_dir, checked.env)  # now, before an env can change the working directory
     seed = fresh_seed() if checked.seed is None else checked.seed
     checked = checked.model_copy(update={"seed": seed})
-    run = assemble(checked, seed, factory, network)
-    return _carry_out(run, directory, callback, quiet)
+    run = assemble(checked, seed, factory, network, board.note)
+    run.why_envs = why_envs
+    return _carry_out(run, directory, callback, board)
 
 
 def resume(
@@ -118,7 +126,9 @@ def resume(
         found = newest_checkpoint(directory.checkpoints)
         if found is None:
             raise CheckpointError(f"{directory.shown} has no checkpoint to go on from; delete it and start again")
-        assembled = assemble(config, int(found.checkpoint.state["seed"]), factory, _network(recorded.policy, policy))
+        board = QuietBoard() if quiet else Board()
+        network = _network(recorded.policy, policy)
+        assembled = assemble(config, int(found.checkpoint.state["seed"]), factory, network, board.note)
         try:
             restore(assembled, found.checkpoint)
             for folder in (directory.checkpoints, directory.best):
@@ -135,18 +145,17 @@ def resume(
     except BaseException:
         directory.unlock()
         raise
-    return _carry_out(assembled, directory, callback, quiet, found)
+    return _carry_out(assembled, directory, callback, board, found)
 
 
 def _carry_out(
     run: Run,
     directory: RunDirectory,
     callback: Callback | None,
-    quiet: bool,
+    board: QuietBoard,
     resumed: FoundCheckpoint | None = None,
 ) -> TrainResult:
     """Everything between a run that is ready and its summary; closes all that it was given."""
-    board = QuietBoard() if quiet else Board()
     config = run.config
     try:
         with Interrupts() as interrupts:
@@ -197,6 +206,8 @@ def _open_board(board: QuietBoard, run: Run, directory: RunDirectory, resumed: F
             board.warn(f"{complaint}; using an older checkpoint")
         board.note(f"resuming {config.env} at {progress.timesteps:,} steps: {where}")
     board.note(f"backend {choice.backend} ({choice.why})")
+    if choice.advice:
+        board.warn(choice.advice)
     board.note(f"writing to {directory.shown}")
     if config.batch_size > config.rollout_size:
         board.note(
@@ -238,6 +249,23 @@ def _network(spec: str | None, given: str | NetworkFactory | None) -> NetworkFac
     return import_callable(spec, "policy") if given is None or isinstance(given, str) else given
 
 
+def _settle_n_envs(
+    values: dict[str, Any], factory: EnvFactory, network: NetworkFactory | None, board: QuietBoard
+) -> tuple[dict[str, Any], str | None]:
+    """``n_envs: auto`` as a number, and the reason for it."""
+    if values.get("n_envs") != "auto":
+        return values, None
+
+    def costs(config: TrainConfig) -> Costs:
+        limit_compute_threads()
+        torch.set_num_threads(config.learner_threads)
+        return measure(config, factory, network, choose_device(config.device).device, board.note)
+
+    choice = choose_n_envs({name: value for name, value in values.items() if name != "n_envs"}, costs)
+    board.note(f"n_envs {choice.n_envs} ({choice.why}); for the same result again: --n-envs {choice.n_envs}")
+    return {**values, "n_envs": choice.n_envs}, choice.why
+
+
 def _with_changes(recorded: TrainConfig, settings: dict[str, Any]) -> TrainConfig:
     """The run's config with what may change changed. A new budget, or a new way to run, replaces the old one whole."""
     for name in settings:
@@ -261,10 +289,14 @@ def _write_config(run: Run, directory: RunDirectory) -> None:
             "num_workers": choice.num_workers if choice.backend != "serial" else None,
             "parallel_start_method": run.config.parallel_start_method if choice.backend != "serial" else "auto",
             "device": str(run.learner.device),
+            "learner": "numpy" if isinstance(run.learner.engine, MlpEngine) else "torch",
+            "learner_shares": run.config.shares if isinstance(run.learner.engine, MlpEngine) else None,
             "output_dir": directory.shown,
         }
     )
-    notes = {"backend": choice.why, "device": run.why_device}
+    notes = {"backend": choice.why, "device": run.why_device, "learner": f"rows are inferred in {run.placement}"}
+    if run.why_envs:
+        notes["n_envs"] = run.why_envs
     temporary = directory.config_file.with_suffix(".tmp")
     temporary.write_text(dump_yaml(decided, notes), encoding="utf-8")
     temporary.replace(directory.config_file)

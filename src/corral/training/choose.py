@@ -1,69 +1,149 @@
-"""What ``auto`` means: a short look at the env and the machine, and a reason in words."""
+"""What ``auto`` means: a small cost model over what was measured, and a reason in words. Never changes a result."""
 
 from __future__ import annotations
 
-import statistics
-import time
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-import numpy as np
+from corral.core.config import MOST_ENVS, TrainConfig, parse_config
+from corral.core.errors import UsageError
+from corral.core.machine import available_cores, available_memory
+from corral.training.calibrate import Costs
 
-from corral.core.config import TrainConfig
-from corral.core.envs import EnvFactory
-from corral.core.machine import available_cores
-from corral.vec import make_vector_env
+__all__ = ["BackendChoice", "EnvsChoice", "choose_backend", "choose_n_envs", "past_returns", "predict"]
 
-__all__ = ["BackendChoice", "choose_backend"]
-
-_MESSAGE_US = 150.0
-"""What it costs, in microseconds, to tell the workers to step and to hear that all of them have."""
-_PROBE_STEPS, _PROBE_SECONDS = 200, 0.5
+_MESSAGE_US = 60.0
+"""To tell a worker something and hear back from it; paid in each step by ``process``, in each rollout by ``worker``."""
+_BETTER = 1.05
+"""How much faster a way must be than a simpler one."""
+_ENOUGH = 0.9
+"""The share of the best speed that is worth the fewest envs."""
+Backend = Literal["serial", "process", "worker"]
 
 
 @dataclass(frozen=True, slots=True)
 class BackendChoice:
-    """Who steps, with how many workers, and why. Never changes a result."""
+    """Who steps and acts, with how many workers, and why."""
 
-    backend: Literal["serial", "process", "worker"]
+    backend: Backend
     num_workers: int
+    why: str
+    advice: str | None = None
+    """What the user might rather do."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvsChoice:
+    """How many envs, and why."""
+
+    n_envs: int
     why: str
 
 
-def choose_backend(config: TrainConfig, factory: EnvFactory) -> BackendChoice:
-    """What the user asked for, or the backend that a step of one env suggests."""
+def choose_backend(config: TrainConfig, costs: Callable[[], Costs], central: bool) -> BackendChoice:
+    """What the user asked for, or what the costs suggest; they are only measured if they decide anything.
+
+    ``central``: the policy is on an accelerator, so that all its inference belongs in this process.
+    """
     cores = available_cores()
     if config.backend == "serial":
         return BackendChoice("serial", 1, "as asked")
-    workers = config.num_workers or min(cores, config.n_envs)
-    if config.backend in ("process", "worker"):
-        return BackendChoice(config.backend, workers, "as asked")
-    if config.num_workers is not None:
-        return BackendChoice("worker", workers, "workers were asked for")
-    if workers == 1:
-        reason = "there is one core" if cores == 1 else "there is one env"
-        return BackendChoice("serial", 1, f"auto: {reason}, so workers would only cost messages")
-    step = _step_microseconds(factory)
-    alone = step * config.n_envs
-    shared = step * -(-config.n_envs // workers) + _MESSAGE_US
-    figures = f"auto: {config.n_envs} envs step in {alone:,.0f} µs here, in {shared:,.0f} µs with {workers} workers"
-    return BackendChoice("worker", workers, figures) if shared < alone else BackendChoice("serial", 1, figures)
+    if config.backend != "auto" or config.num_workers is not None:
+        backend: Backend = config.backend if config.backend != "auto" else "process" if central else "worker"
+        workers = config.num_workers or min(cores, config.n_envs)
+        advice = None
+        if workers > cores:
+            advice = f"num_workers {workers} is more than the {cores} cores there are: no faster, and more memory"
+        return BackendChoice(backend, workers, "as asked", advice)
+    if min(cores, config.n_envs) == 1:
+        reason = "one core" if cores == 1 else "one env"
+        return BackendChoice("serial", 1, f"auto: there is {reason}, so workers would have nothing to share")
+    found = costs()
+    rates: dict[tuple[Backend, int], float] = {("serial", 1): predict(config, found, "serial", 1, cores)}
+    parallel: Backend = "process" if central else "worker"
+    for workers in range(2, min(cores, config.n_envs) + 1):
+        rates[parallel, workers] = predict(config, found, parallel, workers, cores)
+    best = max(rates, key=lambda way: rates[way])
+    if rates[best] < _BETTER * rates["serial", 1]:
+        best = "serial", 1
+    words = ", ".join(f"{rates[way]:,.0f} with {_named(*way)}" for way in dict.fromkeys([*list(rates)[:1], best]))
+    why = f"auto: {_told(config, found)}; expected steps/s: {words}"
+    return BackendChoice(best[0], best[1], why, past_returns(config, found, best[0], best[1], cores))
 
 
-def _step_microseconds(factory: EnvFactory) -> float:
-    """Median time of a step of one env with random legal actions."""
-    env = make_vector_env(factory, 1, backend="serial", seed=0, infos="summed")
-    try:
-        env.reset_arrays()
-        times: list[float] = []
-        end = time.perf_counter() + _PROBE_SECONDS
-        random = np.random.default_rng(0)
-        while len(times) < _PROBE_STEPS and (time.perf_counter() < end or not times):
-            env.codec.decode(env.codec.random(env.masks, 1, random), env.arrays.actions)
-            start = time.perf_counter()
-            env.send()
-            env.recv()
-            times.append(time.perf_counter() - start)
-        return statistics.median(times) * 1e6
-    finally:
-        env.close()
+def predict(config: TrainConfig, costs: Costs, backend: Backend, workers: int, cores: int) -> float:
+    """Steps per second, learning included."""
+    n, t = config.n_envs, config.n_steps
+    share = -(-n // workers)  # the busiest worker's envs
+    crowd = max(1.0, workers / cores)
+    if backend == "serial":
+        collect = t * (n * costs.step + costs.acting(n))
+    elif backend == "process":  # every step waits for the slowest
+        wait = math.sqrt(2 * math.log(workers) * share) * costs.step_deviation
+        collect = t * ((share * costs.step + wait) * crowd + costs.acting(n) + _MESSAGE_US)
+    else:
+        collect = t * (share * costs.step + costs.acting(share)) * crowd + _MESSAGE_US * workers
+    steps = config.n_epochs * (config.rollout_size // config.minibatch_size)
+    helpers = min(config.shares, workers + 1, cores) if backend == "worker" and config.learner != "torch" else 1
+    update = steps * (costs.gradient * math.ceil(config.shares / helpers) / config.shares)
+    total = max(collect, update) if config.overlap and backend == "worker" and cores > workers else collect + update
+    return config.rollout_size / total * 1e6
+
+
+def past_returns(config: TrainConfig, costs: Costs, backend: Backend, workers: int, cores: int) -> str | None:
+    """A warning, if half the envs would be as fast."""
+    half = config.n_envs // 2
+    if half < max(workers, 8) or (half * config.n_steps) % config.minibatch_size:
+        return None
+    now = predict(config, costs, backend, workers, cores)
+    then = predict(config.model_copy(update={"n_envs": half}), costs, backend, workers, cores)
+    if then < 0.98 * now:
+        return None
+    return (
+        f"n_envs {config.n_envs} is past the point of diminishing returns: {half} should reach "
+        f"{min(then / now, 1):.0%} of the speed"
+    )
+
+
+def choose_n_envs(settings: Mapping[str, Any], measured: Callable[[TrainConfig], Costs]) -> EnvsChoice:
+    """The fewest envs that are nearly as fast as any number, for settings that leave it open."""
+    cores = available_cores()
+    fitting = []
+    for factor in (1, 2, 4, 8, 16, 32, 64):
+        n = cores * factor
+        if n <= MOST_ENVS and (n >= 4 or factor > 2):
+            try:
+                fitting.append(parse_config({**settings, "n_envs": n}))
+            except UsageError:  # a batch_size that does not divide, for example
+                continue
+    if not fitting:
+        raise UsageError("n_envs auto: no number of envs fits the other settings; give one")
+    costs = measured(fitting[0])
+    most = max(cores, int(available_memory() / 2**20 / 2 / max(costs.memory_mb, 0.1)))
+    fitting = [config for config in fitting if config.n_envs <= most] or fitting[:1]
+    rates = []
+    for config in fitting:
+        several: list[tuple[Backend, int]] = [("worker", w) for w in range(2, min(cores, config.n_envs) + 1)]
+        ways: list[tuple[Backend, int]] = [("serial", 1), *several]
+        rates.append(max(predict(config, costs, backend, workers, cores) for backend, workers in ways))
+    chosen = next(i for i, rate in enumerate(rates) if rate >= _ENOUGH * max(rates))
+    best = max(range(len(rates)), key=lambda i: rates[i])
+    why = (
+        f"auto: {_told(fitting[chosen], costs)}; {fitting[chosen].n_envs} envs should reach {rates[chosen]:,.0f} "
+        f"steps/s, {fitting[best].n_envs} {rates[best]:,.0f}"
+    )
+    return EnvsChoice(fitting[chosen].n_envs, why)
+
+
+def _told(config: TrainConfig, costs: Costs) -> str:
+    update = costs.gradient * config.n_epochs * (config.rollout_size // config.minibatch_size) / 1000
+    return (
+        f"a step costs {costs.step:,.0f} µs, choosing actions {costs.acting(config.n_envs):,.0f} µs, "
+        f"an update {update:,.0f} ms"
+    )
+
+
+def _named(backend: Backend, workers: int) -> str:
+    return backend if workers == 1 else f"{workers} workers"

@@ -18,7 +18,7 @@ from corral.core.space_data import space_from_data
 from corral.policy.policy import NetworkFactory
 from corral.rollout.actors import actor_setup
 from corral.training.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint
-from corral.training.run import build_policy
+from corral.training.policies import build_policy
 from corral.training.run_directory import find_run
 
 __all__ = ["Model", "Prediction", "load"]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium as gym
 import torch
 from torch import Tensor
 
@@ -15,25 +14,26 @@ from corral.core.config import TrainConfig
 from corral.core.envs import EnvFactory
 from corral.core.errors import UsageError
 from corral.core.machine import available_cores, limit_compute_threads
-from corral.core.seeding import network_seed
 from corral.core.space_data import space_to_data
 from corral.core.types import Actor, RolloutSource
 from corral.policy.device import choose_device
 from corral.policy.policy import NetworkFactory, Policy
 from corral.ppo.learner import Engine, Learner
-from corral.ppo.mlp_engine import MlpEngine, share_setup
+from corral.ppo.mlp_engine import MlpEngine, numpy_shape, share_setup
 from corral.ppo.normalization import ReturnScaler, RunningMoments
 from corral.ppo.shares import Shares
 from corral.ppo.torch_engine import TorchEngine
 from corral.rollout.actors import ActorSetup, actor_setup
 from corral.rollout.local import LocalSource
 from corral.rollout.workers import WorkerSource
+from corral.training.calibrate import measure
 from corral.training.checkpoint import Checkpoint
 from corral.training.choose import BackendChoice, choose_backend
+from corral.training.policies import build_policy
 from corral.training.progress import Progress
 from corral.vec import CorralVectorEnv, make_vector_env
 
-__all__ = ["Run", "assemble", "build_policy", "capture", "restore", "weights_hash"]
+__all__ = ["Run", "assemble", "capture", "restore", "weights_hash"]
 
 
 @dataclass(slots=True)
@@ -55,6 +55,8 @@ class Run:
     spaces: dict[str, Any]
     masked: bool
     progress: Progress
+    why_envs: str | None = None
+    """Why ``auto`` chose so many envs."""
     safe: Checkpoint | None = None
     """The last whole iteration."""
 
@@ -67,12 +69,19 @@ class Run:
                 self.eval_env.close()
 
 
-def assemble(config: TrainConfig, seed: int, factory: EnvFactory, network: NetworkFactory | None) -> Run:
+def assemble(
+    config: TrainConfig,
+    seed: int,
+    factory: EnvFactory,
+    network: NetworkFactory | None,
+    note: Callable[[str], object] = lambda text: None,
+) -> Run:
     """Build every part; whatever is wrong with env, policy or machine shows here, before anything is written."""
     device, why_device = choose_device(config.device)
     limit_compute_threads()
     torch.set_num_threads(config.learner_threads)
-    backend = choose_backend(config, factory)
+    central = device.type != "cpu"
+    backend = choose_backend(config, lambda: measure(config, factory, network, device, note), central)
 
     def vector_env(n: int, workers: int, root: int | None) -> CorralVectorEnv:
         return make_vector_env(
@@ -135,7 +144,7 @@ def _connect(
     workers: int,
 ) -> tuple[RolloutSource, bool, Engine]:
     """Bring envs, actor and learner together: the source of rollouts, whether it has masks, and what learns from it."""
-    shape = policy.mlp_shape() if config.learner != "torch" and device.type == "cpu" else None
+    shape = numpy_shape(policy, config, device)
     try:
         if isinstance(envs, WorkerSource):
             masked = envs.has_masks
@@ -165,28 +174,6 @@ def _check_used(config: TrainConfig, policy: Policy) -> None:
         raise UsageError("normalize_obs scales float observations, but this env has none; leave it out")
     if config.log_std_init != 0 and not any(policy.codec.gaussian):
         raise UsageError("log_std_init is for continuous actions, but this env has none; leave it out")
-
-
-def build_policy(
-    config: TrainConfig,
-    observation_space: gym.Space[Any],
-    action_space: gym.Space[Any],
-    network: NetworkFactory | None,
-    seed: int = 0,
-) -> Policy:
-    """The policy that a config describes, with initial weights that depend on the seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(network_seed(seed))
-        return Policy(
-            observation_space,
-            action_space,
-            net_arch=dict(config.net_arch.items()),
-            activation_fn=config.activation_fn,
-            ortho_init=config.ortho_init,
-            log_std_init=config.log_std_init,
-            normalize_obs=config.normalize_obs,
-            network=network,
-        )
 
 
 def capture(run: Run) -> Checkpoint:

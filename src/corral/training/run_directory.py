@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 from typing import IO
 
-from corral.core.config import TrainConfig, load_yaml, parse_config
+from corral.core.config import TrainConfig, parse_config
+from corral.core.config_file import load_yaml
 from corral.core.envs import names_code
 from corral.core.errors import RunInUse, UnrepeatedCode, UsageError
 

@@ -182,6 +182,7 @@ def _stop_workers(workers: list[PoolWorker]) -> None:
 
 
 def died(w: PoolWorker) -> WorkerDied:
+    """What to say about a worker that ended by itself."""
     w.process.join(1.0)
     code = w.process.exitcode
     how = f"exited with code {code}"

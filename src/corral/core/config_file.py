@@ -1,0 +1,73 @@
+"""The config as YAML: data in, data out, and never code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from corral.core.config import SECTIONS, TrainConfig, did_you_mean
+from corral.core.errors import UsageError
+
+__all__ = ["dump_yaml", "load_yaml"]
+
+
+class _OneValuePerKey(yaml.SafeLoader):
+    """YAML's last value of a repeated key would win in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        self.flatten_mapping(node)
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = [key for i, key in enumerate(keys) if key in keys[:i]]
+        if twice:
+            raise yaml.MarkedYAMLError(problem=f"{twice[0]!r} is set twice", problem_mark=node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The settings in a YAML file, flat, with the headings ``parallel`` and ``training`` dissolved. Never runs code."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read config {str(path)!r}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"cannot read config {str(path)!r}: it is not UTF-8 text") from None
+    try:
+        data = _OneValuePerKey(text).get_single_data()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" at line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "not YAML"
+        raise UsageError(f"cannot read config {str(path)!r}{line}: {problem}") from None
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise UsageError(f"config {str(path)!r} should hold `key: value` lines, not a {type(data).__name__}")
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        section = key in SECTIONS and (value is None or isinstance(value, dict))
+        items = (value or {}).items() if section else [(key, value)]
+        for name, setting in items:
+            if name in flat:
+                raise UsageError(f"config {str(path)!r} sets {name!r} twice")
+            if name not in TrainConfig.model_fields:
+                raise UsageError(
+                    f"unknown key {name!r} in {str(path)!r}{did_you_mean(str(name), TrainConfig.model_fields)}"
+                )
+            flat[str(name)] = setting
+    return flat
+
+
+def dump_yaml(config: TrainConfig, notes: Mapping[str, str] | None = None) -> str:
+    """The config as YAML that ``load_yaml`` reads back; ``notes`` become comments above their key."""
+    notes = notes or {}
+    lines = []
+    for key, value in config.model_dump(mode="json").items():
+        if key in notes:
+            lines.append(f"# {notes[key]}")
+        shown = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000, allow_unicode=True)
+        lines.append(f"{key}: {shown.removesuffix('...' + chr(10)).strip()}")
+    return "\n".join(lines) + "\n"

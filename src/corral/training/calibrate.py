@@ -1,0 +1,149 @@
+"""A short look at this run's own env, policy and learner on this machine: what a step, an action and an update cost."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import psutil
+import torch
+
+from corral.core.config import TrainConfig
+from corral.core.envs import EnvFactory
+from corral.core.types import Rollout
+from corral.policy.policy import NetworkFactory, Policy
+from corral.ppo.gae import Advantages
+from corral.ppo.learner import Engine
+from corral.ppo.mlp_engine import MlpEngine, numpy_shape, share_setup
+from corral.ppo.shares import Shares
+from corral.ppo.torch_engine import TorchEngine
+from corral.rollout.actors import ActorSetup, actor_setup
+from corral.rollout.arrays import RolloutArrays
+from corral.training.policies import build_policy
+from corral.vec.serial import SerialVectorEnv
+
+__all__ = ["Costs", "measure"]
+
+_STEP_SECONDS, _STEPS = 1.0, 400
+_REPEATS = 7
+_PROBED = 2  # envs that are stepped, so that memory per env can be told
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Microseconds, and MB."""
+
+    step: float
+    """Mean time of a step of one env, resets included."""
+    step_deviation: float
+    act: float
+    """An action, whoever many envs it is for."""
+    act_per_env: float
+    """And what each env adds to it."""
+    gradient: float
+    """A gradient step, alone."""
+    memory_mb: float
+    """Of one env."""
+
+    def acting(self, n: int) -> float:
+        """An action for ``n`` envs."""
+        return self.act + self.act_per_env * n
+
+
+def measure(
+    config: TrainConfig,
+    factory: EnvFactory,
+    network: NetworkFactory | None,
+    device: torch.device,
+    note: Callable[[str], object],
+) -> Costs:
+    """Step, act and learn a little, with the real parts and throw-away weights."""
+    note(f"measuring a step of {factory.name}, the policy and the learner ...")
+    before = psutil.Process().memory_info().rss
+    env = SerialVectorEnv(factory, _PROBED, seed=0, infos="summed")
+    try:
+        env.reset_arrays()
+        memory = (psutil.Process().memory_info().rss - before) / _PROBED / 2**20
+        times = _step_times(env)
+        policy = build_policy(config, env.single_observation_space, env.single_action_space, network).to(device).eval()
+        setup = actor_setup(policy, network, device, config.n_envs)
+        few, many = 1, max(2, config.n_envs)
+        acting = [_act_time(env, setup, policy, n) for n in (few, many)]
+        per_env = max(0.0, (acting[1] - acting[0]) / (many - few))
+        gradient = _gradient_time(config, policy, env, device)
+        return Costs(
+            step=statistics.fmean(times),
+            step_deviation=statistics.pstdev(times),
+            act=acting[0],
+            act_per_env=per_env,
+            gradient=gradient,
+            memory_mb=max(memory, 0.0),
+        )
+    finally:
+        env.close()
+
+
+def _step_times(env: SerialVectorEnv) -> list[float]:
+    """Times of one step of one env with random legal actions."""
+    times: list[float] = []
+    random = np.random.default_rng(0)
+    end = time.perf_counter() + _STEP_SECONDS
+    while len(times) < _STEPS and (time.perf_counter() < end or len(times) < 3):
+        env.codec.decode(env.codec.random(env.masks, env.num_envs, random), env.arrays.actions)
+        env.send()
+        times.append(_microseconds(env.recv) / env.num_envs)
+    return times[1:]  # the first has caches to fill
+
+
+def _act_time(env: SerialVectorEnv, setup: ActorSetup, policy: Policy, n: int) -> float:
+    actor = setup.build(0, n)
+    actor.load(policy.state_dict())
+    rows = np.zeros(n, np.int64)
+    observations = {path: leaf[rows] for path, leaf in env.arrays.observations.items()}
+    masks = None if env.masks is None else env.masks[rows]
+    noise = np.full((n, env.codec.n_actions), 0.5, np.float32)
+    return _median(lambda: actor.act(observations, masks, noise))
+
+
+def _gradient_time(config: TrainConfig, policy: Policy, env: SerialVectorEnv, device: torch.device) -> float:
+    """A gradient step on a rollout that says nothing; on fewer rows than a run's, if those are many."""
+    rows = config.minibatch_size
+    small = config.model_copy(update={"n_steps": rows, "n_envs": 1, "n_epochs": 1, "batch_size": rows})
+    masked = bool(env.has_masks)
+    shape = numpy_shape(policy, config, device)
+    engine: Engine
+    if shape is None:
+        engine = TorchEngine(policy, small.model_copy(update={"compile": False}), device)
+    else:
+        engine = MlpEngine(policy, small, Shares.here(share_setup(policy, shape, small, masked)))
+    arrays = RolloutArrays.allocate(env.layout, env.codec, rows, 1, masked)
+    for path, leaf in env.arrays.observations.items():
+        arrays.observations[path][...] = leaf[0]
+    for name, column in arrays.columns().items():
+        if name != "observations" and column is not None:
+            column[...] = name == "masks"
+    rollout, zeros = Rollout(**arrays.columns()), np.zeros((rows, 1), np.float32)
+    engine.load(rollout, Advantages(zeros, zeros), zeros.T.copy(), np.arange(rows)[None])
+
+    def step() -> None:
+        engine.gradient(0)
+        engine.apply(0.0)
+        engine.kl()
+
+    found = _median(step)
+    engine.finish(_REPEATS, _REPEATS)
+    return found
+
+
+def _median(action: Callable[[], object]) -> float:
+    action()
+    return statistics.median(_microseconds(action) for _ in range(_REPEATS))
+
+
+def _microseconds(action: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    action()
+    return (time.perf_counter() - started) * 1e6

@@ -1,0 +1,36 @@
+"""The policy that a config describes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from corral.core.config import TrainConfig
+from corral.core.seeding import network_seed
+from corral.policy.policy import NetworkFactory, Policy
+
+__all__ = ["build_policy"]
+
+
+def build_policy(
+    config: TrainConfig,
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
+    network: NetworkFactory | None,
+    seed: int = 0,
+) -> Policy:
+    """The policy that a config describes, with initial weights that depend on the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(network_seed(seed))
+        return Policy(
+            observation_space,
+            action_space,
+            net_arch=dict(config.net_arch.items()),
+            activation_fn=config.activation_fn,
+            ortho_init=config.ortho_init,
+            log_std_init=config.log_std_init,
+            normalize_obs=config.normalize_obs,
+            network=network,
+        )
