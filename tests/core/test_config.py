@@ -38,7 +38,7 @@ def test_defaults_are_stable_baselines3s():
         ({"batch_size": 100, "n_steps": 128}, "= 1024; the nearest that do: 64 and 128"),
         ({"n_envs": 8, "num_workers": 2, "num_envs_per_worker": 3}, "disagrees with num_workers 2 x .* 3 = 6"),
         ({"num_workers": 9}, "more than n_envs 8"),
-        ({"num_workers": 2, "backend": "serial"}, "needs backend process"),
+        ({"num_workers": 2, "backend": "serial"}, "needs backend worker"),
         ({"backend": "thread"}, "backend 'thread'"),
         ({"device": "tpu"}, "device 'tpu': should be cpu"),
         ({"learning_rate_end": 0, "num_episodes": 5}, "needs timesteps"),

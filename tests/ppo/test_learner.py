@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -8,8 +10,11 @@ from corral.core.envs import resolve_env
 from corral.policy.policy import Policy
 from corral.ppo import losses
 from corral.ppo.gae import estimate_advantages
-from corral.ppo.learner import Learner, LearnerDiverged
-from corral.rollout.actors import TorchActor
+from corral.ppo.learner import Learner, LearnerDiverged, UpdateStats
+from corral.ppo.mlp_engine import MlpEngine, share_setup
+from corral.ppo.shares import Shares
+from corral.ppo.torch_engine import TorchEngine
+from corral.rollout.actors import actor_setup
 from corral.rollout.local import LocalSource
 from corral.vec import make_vector_env
 from tests.envs import Masked, Spaces
@@ -26,15 +31,22 @@ ENVS = {
 }
 
 
-def rollout_and_learner(env, **settings):
+def rollout_and_learner(env, learner="numpy", **settings):
     config = parse_config({"env": "x", "n_envs": 4, "n_steps": 32, "batch_size": 32, **settings})
     vector = make_vector_env(resolve_env(env), 4, backend="serial", seed=0, infos="summed")
     torch.manual_seed(0)
     policy = Policy(vector.single_observation_space, vector.single_action_space, normalize_obs=config.normalize_obs)
-    learner = Learner(policy, config, 0, CPU)
-    source = LocalSource(vector, TorchActor(learner.policy, CPU), config.n_steps, 0)
-    rollout = source.collect(0)
+    actor = actor_setup(policy, None, CPU, 4).build(0, 4)
+    source = LocalSource(vector, actor, config.n_steps, 0)
+    source.publish(policy.state_dict(), 0)
+    source.begin(0)
+    rollout = source.collect()
     source.close()
+    if learner == "torch":
+        engine = TorchEngine(policy, config, CPU)
+    else:
+        shares = share_setup(policy, policy.mlp_shape(), config, rollout.masks is not None)
+        engine = MlpEngine(policy, config, Shares.here(shares))
     estimate = estimate_advantages(
         rollout.rewards,
         rollout.values,
@@ -45,35 +57,47 @@ def rollout_and_learner(env, **settings):
         0.99,
         0.95,
     )
-    return rollout, estimate, learner
+    return rollout, estimate, Learner(policy, config, 0, CPU, engine)
 
 
 @pytest.mark.parametrize("name", ENVS)
 @pytest.mark.parametrize("normalize_obs", [False, True])
-def test_the_first_minibatch_has_ratio_one(name, normalize_obs, monkeypatch):
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_the_first_minibatch_has_ratio_one(name, normalize_obs, kind):
     """Actor and learner agree on what was done: masks, distributions and normalisation are the same in both."""
-    rollout, estimate, learner = rollout_and_learner(ENVS[name], normalize_obs=normalize_obs)
-    ratios = []
-    real = losses.policy_loss
-    monkeypatch.setattr(
-        losses, "policy_loss", lambda log_ratio, *a: (ratios.append(log_ratio.exp().detach()), real(log_ratio, *a))[1]
-    )
-    learner.update(rollout, estimate, 0, 3e-4)
-    assert (ratios[0] - 1).abs().max() < 1e-5
-    assert (ratios[-1] - 1).abs().max() > 1e-5 or name == "masked"  # it did learn something
+    rollout, estimate, learner = rollout_and_learner(ENVS[name], kind, normalize_obs=normalize_obs)
+    log_probs, values = learner.engine.evaluate(rollout)
+    assert np.abs(np.exp(log_probs - rollout.log_probs) - 1).max() < 1e-5
+    np.testing.assert_allclose(values, rollout.values, atol=1e-5, rtol=1e-5)
+    stats = learner.update(rollout, estimate, 0, 3e-4)
+    assert stats.grad_norm > 0
+    log_probs, _ = learner.engine.evaluate(rollout)
+    moved = np.abs(np.exp(log_probs - rollout.log_probs) - 1).max()
+    assert moved > 1e-5 or name == "masked"  # it did learn something
+
+
+@pytest.mark.parametrize("name", ENVS)
+@pytest.mark.parametrize("settings", [{}, {"clip_range_vf": 0.01, "ent_coef": 0.1, "learner_shares": 3}])
+def test_numpy_and_autograd_take_the_same_steps(name, settings):
+    """An update of 8 minibatches: the same weights and the same measurements, up to rounding."""
+    common = {"n_epochs": 2, "normalize_advantage": name != "masked", **settings}
+    rollout, estimate, mine = rollout_and_learner(ENVS[name], "numpy", **common)
+    common.pop("learner_shares", None)
+    _, _, torchs = rollout_and_learner(ENVS[name], "torch", **common)
+    stats = [learner.update(rollout, estimate, 0, 3e-4) for learner in (mine, torchs)]
+    for (label, p), q in zip(mine.policy.named_parameters(), torchs.policy.parameters(), strict=True):
+        torch.testing.assert_close(p, q, atol=2e-5, rtol=1e-3, msg=lambda m, label=label: f"{label}: {m}")
+    for field in dataclasses.fields(UpdateStats):
+        one, two = (getattr(s, field.name) for s in stats)
+        assert one == pytest.approx(two, rel=2e-3, abs=2e-5), field.name
 
 
 def test_an_update_raises_the_probability_of_better_actions():
     rollout, estimate, learner = rollout_and_learner("CartPole-v1", n_epochs=1, batch_size=128)
-    observations = {
-        path: torch.from_numpy(leaf.reshape(-1, *leaf.shape[2:])) for path, leaf in rollout.observations.items()
-    }
-    actions = torch.from_numpy(rollout.actions.reshape(-1, 1))
-    before = learner.policy.evaluate(learner.policy.prepare(observations), actions, None).log_probs.detach()
     learner.update(rollout, estimate, 0, 1e-3)
-    after = learner.policy.evaluate(learner.policy.prepare(observations), actions, None).log_probs.detach()
-    advantages = losses.normalized(torch.from_numpy(estimate.advantages.reshape(-1)))
-    assert ((after - before) * advantages).mean() > 0
+    after, _ = learner.engine.evaluate(rollout)
+    advantages = estimate.advantages - estimate.advantages.mean()
+    assert ((after - rollout.log_probs) * advantages).mean() > 0
 
 
 def test_the_clipped_surrogate_is_stable_baselines3s():
@@ -95,23 +119,24 @@ def test_value_clipping_holds_values_near_the_old_ones():
 
 
 def test_a_single_advantage_is_not_normalised_to_nothing():
-    assert losses.normalized(torch.tensor([3.0])).tolist() == [3.0]
-    several = losses.normalized(torch.tensor([1.0, 2.0, 3.0]))
-    assert abs(float(several.mean())) < 1e-6 and abs(float(several.std()) - 1) < 1e-3
+    rollout, estimate, learner = rollout_and_learner("CartPole-v1", batch_size=1, n_epochs=1)
+    assert learner.update(rollout, estimate, 0, 3e-4).grad_norm > 0.1
 
 
-def test_target_kl_ends_an_update_early():
-    rollout, estimate, learner = rollout_and_learner("CartPole-v1", target_kl=1e-6)
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_target_kl_ends_an_update_early(kind):
+    rollout, estimate, learner = rollout_and_learner("CartPole-v1", kind, target_kl=1e-6)
     learner.update(rollout, estimate, 0, 1e-2)
     assert 1 < learner.n_updates < 10 * 4
 
 
-def test_one_gradient_step_is_stable_baselines3s():
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_one_gradient_step_is_stable_baselines3s(kind):
     """The same network, rollout and minibatch: the same weights come out."""
     from stable_baselines3 import PPO
     from stable_baselines3.common.vec_env import DummyVecEnv
 
-    rollout, estimate, learner = rollout_and_learner("CartPole-v1", n_epochs=1, batch_size=128, ent_coef=0.01)
+    rollout, estimate, learner = rollout_and_learner("CartPole-v1", kind, n_epochs=1, batch_size=128, ent_coef=0.01)
     import gymnasium as gym
 
     model = PPO(
@@ -154,12 +179,13 @@ def test_a_loss_that_is_not_a_number_stops_clearly():
         learner.update(rollout, estimate, 0, 3e-4)
 
 
-def test_a_restored_optimiser_goes_on_exactly():
-    rollout, estimate, one = rollout_and_learner("CartPole-v1")
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_a_restored_optimiser_goes_on_exactly(kind):
+    rollout, estimate, one = rollout_and_learner("CartPole-v1", kind)
     one.update(rollout, estimate, 0, 3e-4)
-    _, _, two = rollout_and_learner("CartPole-v1")
+    _, _, two = rollout_and_learner("CartPole-v1", kind)
     two.policy.load_state_dict(one.policy.state_dict())
-    two.restore_optimizer(one.optimizer_state())
+    two.engine.restore(one.engine.state())
     for learner in (one, two):
         learner.update(rollout, estimate, 1, 3e-4)
     for p, q in zip(one.policy.parameters(), two.policy.parameters(), strict=True):

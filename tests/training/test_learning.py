@@ -64,7 +64,7 @@ def test_a_masked_maze_is_solved():
     summary = corral.train(
         "toy-maze", timesteps=30_000, n_envs=8, n_steps=64, batch_size=128, learning_rate=1e-3, **QUICK
     ).summary
-    assert summary.eval_reward > 0.85
+    assert summary.mean_reward > 0.88
 
 
 def test_cartpole_is_learned():
@@ -106,7 +106,7 @@ def test_being_cut_off_is_not_an_end(ends, value):
         **{**QUICK, "eval_freq": 0},
     ).run_dir
     with torch.no_grad():
-        found = float(corral.load(run).actor.values({"": np.zeros((1, 1), np.float32)})[0])
+        found = float(corral.load(run).actor.values({"": np.zeros((1, 1), np.float32)}, np.zeros(1, np.int64))[0])
     assert found == pytest.approx(10.0, abs=0.7) if value else found < 4.5
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["approximate_kl", "clip_fraction", "normalized", "policy_loss", "value_loss"]
+__all__ = ["approximate_kl", "clip_fraction", "policy_loss", "value_loss"]
 
 
 def policy_loss(log_ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
@@ -20,13 +20,6 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip_range_v
     if clip_range_vf is not None:
         values = old_values + (values - old_values).clamp(-clip_range_vf, clip_range_vf)
     return torch.nn.functional.mse_loss(values, returns)
-
-
-def normalized(advantages: Tensor) -> Tensor:
-    """Mean 0, deviation 1. A single advantage stays as it is: it has no deviation."""
-    if advantages.numel() < 2:
-        return advantages
-    return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
 
 
 def approximate_kl(log_ratio: Tensor) -> Tensor:
