@@ -26,7 +26,7 @@ COMPARE_SEED ?= 1
 COMPARE_DIR ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train compare test check lint type format bench clean
+.PHONY: help setup train compare test check lint type format bench bench-quick clean
 
 help:
 	@echo "make train    train PPO on $(TRAIN_ENV) (TRAIN_ENV=... TRAIN_STEPS=... TRAIN_ENVS=... TRAIN_FLAGS='--seed 1')"
@@ -34,7 +34,8 @@ help:
 	@echo "make test     run the tests"
 	@echo "make check    lint, types and tests: what a change must pass"
 	@echo "make setup    only make the virtual environment, in $(VENV)"
-	@echo "make lint | type | format | bench | clean"
+	@echo "make bench    measure speed and learning again, into benchmarks/ (over an hour); bench-quick: speed, roughly"
+	@echo "make lint | type | format | clean"
 
 setup: $(VENV)/.installed
 
@@ -83,7 +84,11 @@ format: setup
 	$(BIN)/ruff format .
 
 bench: setup
+	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/sample_efficiency.py
+
+bench-quick: setup
+	$(BIN)/python benchmarks/throughput.py --repeats 2 --seconds 1.5 --output build/bench-quick
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -110,7 +110,14 @@ def test_masks_are_a_column_and_are_obeyed():
 @pytest.mark.parametrize("torchs", [False, True])
 def test_workers_do_not_change_a_rollout(env, torchs):
     rollouts = []
-    for backend, workers in (("serial", 1), ("process", 2), ("process", 3), ("worker", 1), ("worker", 2), ("worker", 3)):
+    for backend, workers in (
+        ("serial", 1),
+        ("process", 2),
+        ("process", 3),
+        ("worker", 1),
+        ("worker", 2),
+        ("worker", 3),
+    ):
         if backend == "worker":
             c = WorkerSource(resolve_env(env), 3, workers, 40, 7)
             policy, setup = policy_and_setup(c.facts.observation_space, c.facts.action_space, 3, torchs)

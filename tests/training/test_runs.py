@@ -314,7 +314,10 @@ def test_a_network_that_draws_numbers_is_deterministic_too():
     hashes = {train(policy=make, output_dir=f"run{i}", eval_freq=0).summary.weights_sha256 for i in range(2)}
     assert len(hashes) == 1
     model = corral.load("run0", policy=make)
-    assert len({float(model.actor.values({"": np.ones((1, 4), np.float32)}, np.zeros(1, np.int64))[0]) for _ in range(5)}) == 1
+    assert (
+        len({float(model.actor.values({"": np.ones((1, 4), np.float32)}, np.zeros(1, np.int64))[0]) for _ in range(5)})
+        == 1
+    )
 
 
 class _Split(torch.nn.Module):
