@@ -7,7 +7,7 @@ from corral.core.errors import UsageError
 from corral.core.spaces import Layout
 from corral.games.toys import Everything
 from corral.policy.device import choose_device
-from corral.policy.encoder import encode, encoded_size
+from corral.policy.encoder import Encoder, encoded_size
 from corral.policy.policy import Policy, n_action_params
 
 
@@ -29,7 +29,7 @@ def test_observations_become_features():
     }
     arrays = layout.allocate(1)
     layout.write(arrays, 0, value)
-    features = encode(layout, arrays)
+    features = Encoder(layout)(arrays)
     expected = [0.5, -0.5, 0, 0, 1, 0, 1, 1, 0, 0, 1, 0, 1, 0.2]
     assert features.dtype == np.float32 and features.shape == (1, encoded_size(layout))
     np.testing.assert_allclose(features[0], expected, rtol=1e-6)

@@ -65,10 +65,15 @@ class ActionCodec:
         self.heads = tuple(heads)
         self.gaussian = tuple(gaussian)
         self.n_params, self.n_actions, self.n_mask = params, actions, mask
+        plain = isinstance(space, spaces.Discrete) and np.dtype(space.dtype) == np.int64
+        self._plain_start = int(space.start) if plain else None  # type: ignore[attr-defined]
         self.dtype: np.dtype[Any] = np.dtype(np.float32 if any(gaussian) else np.int64)
 
     def decode(self, actions: Array, out: Leaves) -> None:
         """Write action rows [N, D] into the env's per-leaf arrays: offsets added, boxes clipped, whole ones rounded."""
+        if self._plain_start is not None:  # one Discrete
+            np.add(actions[:, 0], self._plain_start, out=out[""])
+            return
         for leaf, part in zip(self.layout.leaves, self._columns, strict=True):
             target, columns = out[leaf.path], actions[:, part]
             if isinstance(leaf.space, spaces.Box):

@@ -206,7 +206,7 @@ class TrainConfig(BaseModel):
     learner_shares: int | None = _field(
         None,
         "learner",
-        "Parts of a minibatch that processes compute side by side (numpy; default: one for each 128 rows, 8 at most).",
+        "Parts of a minibatch that processes compute side by side (numpy; default: 1, 2, 4 or 8 by batch_size).",
         ge=1,
     )
     learner_threads: int = _field(1, "learner", "Threads of a gradient step (torch).", ge=1)
@@ -308,7 +308,10 @@ class TrainConfig(BaseModel):
     @property
     def shares(self) -> int:
         """Parts of a minibatch: part of the run, never of the machine, because sums depend on it."""
-        return self.learner_shares or max(1, min(8, self.minibatch_size // 128))
+        by_size = next(
+            (shares for least, shares in ((4096, 8), (1024, 4), (256, 2)) if self.minibatch_size >= least), 1
+        )
+        return self.learner_shares or by_size
 
     @property
     def rollout_size(self) -> int:

@@ -6,7 +6,7 @@ so that uint8 images stay uint8 and nothing is pickled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,6 +115,26 @@ class Layout:
             if not (trusted and type(item) is np.ndarray and item.dtype == leaf.dtype and item.shape == leaf.shape):
                 item = leaf.check(item)
             arrays[leaf.path][row] = item
+
+    def writer(self, arrays: Leaves) -> Callable[[int, Any], None]:
+        """``write`` into these arrays: the same, with everything looked up that can be."""
+        if not (self._plain and self._trusted[0]):
+            return lambda row, value: self.write(arrays, row, value)
+        leaf, target = self.leaves[0], arrays[self.leaves[0].path]
+        dtype, shape = leaf.dtype, leaf.shape
+
+        def write(row: int, value: Any) -> None:
+            if not (type(value) is np.ndarray and value.dtype == dtype and value.shape == shape):
+                value = leaf.check(value)
+            target[row] = value
+
+        return write
+
+    def reader(self, arrays: Leaves) -> Callable[[int], Any]:
+        """``read`` from these arrays."""
+        if self._plain and not self.leaves[0].shape:  # a numpy scalar is a copy
+            return arrays[self.leaves[0].path].__getitem__
+        return lambda row: self.read(arrays, row)
 
     def read(self, arrays: Leaves, row: int) -> Any:
         """One value of the space, copied out of ``row``."""

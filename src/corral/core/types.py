@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +22,7 @@ Weights = Mapping[str, Any]
 """Named parameters and buffers of a policy."""
 
 
-@dataclass(frozen=True, slots=True)
-class Acts:
+class Acts(NamedTuple):
     """What an actor decides for one step of N envs."""
 
     actions: Array  # [N, D], unclipped, as the learner will see them

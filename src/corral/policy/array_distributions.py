@@ -23,6 +23,7 @@ FORBIDDEN = np.float32(-1e30)
 """Logit of a masked action: its probability is exactly 0, and 0 x log 0 stays 0 where -inf would give NaN."""
 _HALF_LOG_2PI = np.float32(0.5 * math.log(2 * math.pi))
 _HALF, _ONE = np.float32(0.5), np.float32(1)
+_FEW = 6
 
 
 class Drawn(NamedTuple):
@@ -57,13 +58,12 @@ def draw(heads: Sequence[Head], params: Floats, log_std: Floats, masks: Flags | 
         drawn = noise[:, head.actions]
         if head.kind == "categorical":
             shifted = _masked(logits, mask)
-            shifted = shifted - shifted.max(axis=1, keepdims=True)
-            cumulative = np.exp(shifted).cumsum(axis=1)
+            shifted = shifted - np.maximum.reduce(shifted, axis=1, keepdims=True)
+            cumulative = np.add.accumulate(np.exp(shifted), axis=1)
             total = cumulative[:, -1:]
             # The first choice whose cumulative probability reaches noise x total: noise is never 0, so that choice
-            # has a probability above 0, and a masked one cannot be drawn.
-            choice = (cumulative < drawn * total).sum(axis=1)
-            np.minimum(choice, head.size - 1, out=choice)
+            # has a probability above 0, and a masked one cannot be drawn; it is at most 1, so there is such a choice.
+            choice = np.add.reduce(cumulative < drawn * total, axis=1, dtype=np.int64)
             columns.append(choice[:, None])
             log_probs.append(shifted[rows, choice] - np.log(total[:, 0]))
         elif head.kind == "bernoulli":
@@ -100,14 +100,14 @@ def likelihood(
         taken = actions[:, head.actions]
         if head.kind == "categorical":
             log_p = _masked(logits, mask)
-            log_p = log_p - log_p.max(axis=1, keepdims=True)
+            log_p = log_p - _max(log_p)
             p = np.exp(log_p)
-            total = p.sum(axis=1, keepdims=True)
+            total = _sum_of_rows(p)[:, None]
             log_p -= np.log(total)
             p /= total
             taken = taken[:, 0].astype(np.int64)
             log_probs.append(log_p[rows, taken])
-            parts.append(_HeadLikelihood(log_p, p, -(p * log_p).sum(axis=1), taken))
+            parts.append(_HeadLikelihood(log_p, p, -_sum_of_rows(p * log_p), taken))
         elif head.kind == "bernoulli":
             signed = _masked_bernoulli(logits, mask)
             p, log_one, log_zero = _sigmoid(signed), _log_sigmoid(signed), _log_sigmoid(-signed)
@@ -157,6 +157,25 @@ def _parts(
     return parts
 
 
+def _max(rows: Floats) -> Floats:
+    """The largest of each row, [B, 1]; of few columns, one against the other is faster than a reduction."""
+    if rows.shape[1] > _FEW:
+        return np.maximum.reduce(rows, axis=1, keepdims=True)
+    largest = rows[:, :1]
+    for column in range(1, rows.shape[1]):
+        largest = np.maximum(largest, rows[:, column : column + 1])
+    return largest
+
+
+def _sum_of_rows(rows: Floats) -> Floats:
+    if rows.shape[1] > _FEW:
+        return np.add.reduce(rows, axis=1)
+    total = rows[:, 0]
+    for column in range(1, rows.shape[1]):
+        total = total + rows[:, column]
+    return total
+
+
 def _masked(logits: Floats, mask: Flags | None) -> Floats:
     return logits if mask is None else np.where(mask, logits, FORBIDDEN)
 
@@ -179,7 +198,8 @@ def _log_sigmoid(x: Floats) -> Floats:
 
 def _join(columns: Sequence[Array], heads: Sequence[Head]) -> Array:
     dtype = np.float32 if any(head.kind == "gaussian" for head in heads) else np.int64
-    return columns[0].astype(dtype) if len(columns) == 1 else np.concatenate(columns, axis=1).astype(dtype)
+    joined = columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
+    return joined.astype(dtype, copy=False)
 
 
 def _sum(terms: Sequence[Floats]) -> Floats:

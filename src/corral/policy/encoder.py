@@ -5,7 +5,8 @@ Numpy, because workers without torch act with it too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from gymnasium import spaces
 from corral.core.spaces import Layout, Leaf
 from corral.core.types import Leaves
 
-__all__ = ["Scale", "encode", "encoded_size", "normalized", "scales_from"]
+__all__ = ["Encoder", "Scale", "encoded_size", "normalized", "scales_from"]
 
 Floats = npt.NDArray[np.float32]
 CLIP = 10.0
@@ -38,17 +39,27 @@ def normalized(observations: Leaves, scales: Mapping[str, Scale]) -> Leaves:
     return leaves
 
 
-def encode(layout: Layout, observations: Leaves, out: Floats | None = None) -> Floats:
+class Encoder:
     """All leaves as one row of features [B, F]: one-hot codes for choices, 0 to 1 for bytes, the rest as it is."""
-    rows = len(next(iter(observations.values())))
-    if out is None:
-        out = np.empty((rows, encoded_size(layout)), np.float32)
-    at = 0
-    for leaf in layout.leaves:
-        size = _leaf_size(leaf)
-        _encode_leaf(leaf, observations[leaf.path].reshape(rows, -1), out[:, at : at + size])
-        at += size
-    return out
+
+    def __init__(self, layout: Layout) -> None:
+        self.n_features = encoded_size(layout)
+        edges = itertools.accumulate((_leaf_size(leaf) for leaf in layout.leaves), initial=0)
+        self._parts = [
+            (leaf.path, slice(a, b), leaf.shape == (b - a,), _writer(leaf))
+            for leaf, (a, b) in zip(layout.leaves, itertools.pairwise(edges), strict=True)
+        ]
+        self._whole = len(self._parts) == 1
+
+    def __call__(self, observations: Leaves, out: Floats | None = None) -> Floats:
+        """Encode rows, into ``out`` if it is given."""
+        for path, columns, flat, write in self._parts:
+            value = observations[path]
+            if out is None:
+                out = np.empty((len(value), self.n_features), np.float32)
+            write(value if flat else value.reshape(len(value), -1), out if self._whole else out[:, columns])
+        assert out is not None
+        return out
 
 
 def encoded_size(layout: Layout) -> int:
@@ -56,17 +67,26 @@ def encoded_size(layout: Layout) -> int:
     return sum(_leaf_size(leaf) for leaf in layout.leaves)
 
 
-def _encode_leaf(leaf: Leaf, value: npt.NDArray[Any], out: Floats) -> None:  # [B, n] -> [B, f]
+def _writer(leaf: Leaf) -> Callable[[npt.NDArray[Any], Floats], None]:
+    """How values [B, n] of a leaf are written into its features [B, f]."""
     if isinstance(leaf.space, spaces.Box | spaces.MultiBinary):
-        if _is_bytes(leaf):
-            np.divide(value, np.float32(255), out=out, dtype=np.float32)
-        else:
-            out[...] = value
-        return
+        return _write_scaled if _is_bytes(leaf) else _write
     sizes = np.ravel(leaf.space.n if isinstance(leaf.space, spaces.Discrete) else leaf.space.nvec)
-    out[...] = 0
-    first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    np.put_along_axis(out, value.astype(np.int64) - np.ravel(leaf.space.start) + first, np.float32(1), axis=1)
+    offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]]) - np.ravel(leaf.space.start)
+
+    def one_hot(value: npt.NDArray[Any], out: Floats) -> None:
+        out[...] = 0
+        np.put_along_axis(out, value + offsets, np.float32(1), axis=1)
+
+    return one_hot
+
+
+def _write(value: npt.NDArray[Any], out: Floats) -> None:
+    out[...] = value
+
+
+def _write_scaled(value: npt.NDArray[Any], out: Floats) -> None:
+    np.divide(value, np.float32(255), out=out, dtype=np.float32)
 
 
 def _is_bytes(leaf: Leaf) -> bool:

@@ -20,6 +20,7 @@ __all__ = ["ACTIVATIONS", "Gradient", "Mlp", "MlpShape"]
 
 Floats = npt.NDArray[np.float32]
 TOWERS = ("pi", "vf")
+_PLANS = 8  # numbers of rows that are remembered
 
 
 class Activation(NamedTuple):
@@ -108,6 +109,31 @@ class _Layer(NamedTuple):
     width: int
 
 
+class _Product(NamedTuple):
+    """``into = left @ right``, all of them views that stay where they are; no ``left``: the features."""
+
+    left: Floats | None
+    right: Floats
+    into: Floats
+
+
+class _Forward(NamedTuple):
+    """A forward pass of so many rows, with everything looked up."""
+
+    hidden: list[Floats]
+    layers: list[tuple[list[_Product], Floats, Floats]]  # products into a buffer, its bias, the buffer
+    heads: list[tuple[_Product, Floats]]  # with their bias
+    params: Floats
+    values: Floats
+
+
+class _Backward(NamedTuple):
+    """Buffers of a backward pass: what flows back into each hidden layer, and the slope of its activation."""
+
+    flowing: list[Floats]
+    slopes: list[Floats]
+
+
 class Mlp:
     """A built-in network on a flat vector of weights, which may change under it between calls."""
 
@@ -118,7 +144,8 @@ class Mlp:
         self.log_std = self._views(self.flat)["log_std"]
         self._layers, self._heads = self._parts(self.flat)
         self._tops = [self._top(tower) for tower in TOWERS]
-        self._buffers: dict[int, list[Floats]] = {}
+        self._forwards: dict[int, _Forward] = {}
+        self._backwards: dict[int, _Backward] = {}
 
     def load(self, weights: Mapping[str, Any]) -> None:
         """Copy parameters, given by name, into the flat vector."""
@@ -131,24 +158,22 @@ class Mlp:
 
     def forward(self, features: Floats) -> tuple[Floats, Floats]:
         """Features [B, F] to action parameters [B, P] and values [B]; they stay valid until the next call."""
-        hidden = self._scratch(len(features))
-        before = features
-        for layer, z in zip(self._layers, hidden, strict=True):
-            for weight, columns, inputs in zip(layer.weights, layer.columns, layer.inputs, strict=True):
-                np.matmul(before[:, inputs], weight.T, out=z[:, columns])
-            np.add(z, layer.bias, out=z)
-            self.activation.apply(z)
-            before = z
-        outputs = []
-        for (weight, bias), (layer_index, columns) in zip(self._heads, self._tops, strict=True):
-            top = features if layer_index < 0 else hidden[layer_index][:, columns]
-            outputs.append(np.matmul(top, weight.T) + bias)
-        return outputs[0], outputs[1][:, 0]
+        plan = self._forwards.get(len(features)) or self._plan_forward(len(features))
+        matmul, add, activate = np.matmul, np.add, self.activation.apply
+        for products, bias, z in plan.layers:
+            for left, right, into in products:
+                matmul(features if left is None else left, right, out=into)
+            add(z, bias, out=z)
+            activate(z)
+        for (left, right, into), bias in plan.heads:
+            matmul(features if left is None else left, right, out=into)
+            add(into, bias, out=into)
+        return plan.params, plan.values
 
     def backward(self, features: Floats, d_params: Floats, d_values: Floats, gradient: Gradient) -> None:
         """Gradients of the last ``forward(features)``, given those of its outputs, written over ``gradient``."""
-        b = len(features)
-        hidden, slopes = self._scratch(b), gradient.scratch(b, [layer.width for layer in self._layers])
+        hidden = self._forwards[len(features)].hidden
+        flowing, slopes = self._backwards.get(len(features)) or self._plan_backward(len(features))
         deltas = (d_params, d_values[:, None])
         for delta, (weight, _), (g_weight, g_bias), (layer_index, columns) in zip(
             deltas, self._heads, gradient.heads, self._tops, strict=True
@@ -157,19 +182,19 @@ class Mlp:
             np.matmul(delta.T, top, out=g_weight)
             np.add.reduce(delta, axis=0, out=g_bias)
             if layer_index >= 0:
-                np.matmul(delta, weight, out=slopes[layer_index].flowing[:, columns])
+                np.matmul(delta, weight, out=flowing[layer_index][:, columns])
         for i in range(len(self._layers) - 1, -1, -1):
-            layer, g_layer, flow = self._layers[i], gradient.layers[i], slopes[i]
-            self.activation.slope(hidden[i], flow.slope)
-            np.multiply(flow.flowing, flow.slope, out=flow.flowing)
+            layer, g_layer, flow = self._layers[i], gradient.layers[i], flowing[i]
+            self.activation.slope(hidden[i], slopes[i])
+            np.multiply(flow, slopes[i], out=flow)
             before = hidden[i - 1] if i else features
             for weight, g_weight, columns, inputs in zip(
                 layer.weights, g_layer.weights, layer.columns, layer.inputs, strict=True
             ):
-                np.matmul(flow.flowing[:, columns].T, before[:, inputs], out=g_weight)
+                np.matmul(flow[:, columns].T, before[:, inputs], out=g_weight)
                 if i:
-                    np.matmul(flow.flowing[:, columns], weight, out=slopes[i - 1].flowing[:, inputs])
-            np.add.reduce(flow.flowing, axis=0, out=g_layer.bias)
+                    np.matmul(flow[:, columns], weight, out=flowing[i - 1][:, inputs])
+            np.add.reduce(flow, axis=0, out=g_layer.bias)
 
     # ---- inside ----------------------------------------------------------------------------------------------
 
@@ -209,35 +234,40 @@ class Mlp:
         present = [t for t in TOWERS if last < len(self.shape.hidden(t))]
         return last, _consecutive([self.shape.hidden(t)[last] for t in present])[present.index(tower)]
 
-    def _scratch(self, rows: int) -> list[Floats]:
-        if rows not in self._buffers:
-            if len(self._buffers) > 8:
-                self._buffers.clear()
-            self._buffers[rows] = [np.empty((rows, layer.width), np.float32) for layer in self._layers]
-        return self._buffers[rows]
+    def _plan_forward(self, rows: int) -> _Forward:
+        if len(self._forwards) > _PLANS:
+            self._forwards.clear()
+        hidden = [np.empty((rows, layer.width), np.float32) for layer in self._layers]
+        layers = []
+        for i, (layer, z) in enumerate(zip(self._layers, hidden, strict=True)):
+            products = [
+                _Product(hidden[i - 1][:, inputs] if i else None, weight.T, z[:, columns])
+                for weight, columns, inputs in zip(layer.weights, layer.columns, layer.inputs, strict=True)
+            ]
+            layers.append((products, layer.bias, z))
+        outputs = [np.empty((rows, n), np.float32) for n in (self.shape.n_params, 1)]
+        heads = []
+        for (weight, bias), (layer_index, columns), out in zip(self._heads, self._tops, outputs, strict=True):
+            top = None if layer_index < 0 else hidden[layer_index][:, columns]
+            heads.append((_Product(top, weight.T, out), bias))
+        plan = self._forwards[rows] = _Forward(hidden, layers, heads, outputs[0], outputs[1][:, 0])
+        return plan
 
-
-class _Flow(NamedTuple):
-    flowing: Floats
-    slope: Floats
+    def _plan_backward(self, rows: int) -> _Backward:
+        if len(self._backwards) > _PLANS:
+            self._backwards.clear()
+        widths = [layer.width for layer in self._layers]
+        buffers = [[np.empty((rows, width), np.float32) for width in widths] for _ in range(2)]
+        plan = self._backwards[rows] = _Backward(*buffers)
+        return plan
 
 
 class Gradient:
     """A flat gradient, seen as the layers of an ``Mlp``."""
 
     def __init__(self, mlp: Mlp, flat: Floats) -> None:
-        self.flat = flat
         self.layers, self.heads = mlp._parts(flat)
         self.log_std = mlp._views(flat)["log_std"]
-        self._flows: dict[int, list[_Flow]] = {}
-
-    def scratch(self, rows: int, widths: Sequence[int]) -> list[_Flow]:
-        """Buffers for a backward pass."""
-        if rows not in self._flows:
-            self._flows[rows] = [
-                _Flow(np.empty((rows, width), np.float32), np.empty((rows, width), np.float32)) for width in widths
-            ]
-        return self._flows[rows]
 
 
 def _consecutive(widths: Sequence[int]) -> list[slice]:

@@ -16,7 +16,7 @@ from corral.core.errors import UsageError
 from corral.core.spaces import Layout
 from corral.core.types import Leaves
 from corral.policy import distributions, mlp
-from corral.policy.encoder import Scale, encode, encoded_size, normalized
+from corral.policy.encoder import Encoder, Scale, encoded_size, normalized
 
 __all__ = ["Evaluation", "MlpNetwork", "NetworkFactory", "ObservationNormalizer", "Policy", "n_action_params"]
 
@@ -113,6 +113,7 @@ class Policy(nn.Module):
     ) -> None:
         super().__init__()
         self.layout = Layout(observation_space)
+        self.encoder = Encoder(self.layout)
         self.codec = ActionCodec(action_space)
         self.normalizer = ObservationNormalizer(self.layout) if normalize_obs else None
         self.custom = network is not None
@@ -139,7 +140,7 @@ class Policy(nn.Module):
     def features(self, observations: Leaves) -> Leaves:
         """The part of the forward pass that no weight takes part in; the learner does it once for each rollout."""
         leaves = observations if self.normalizer is None else normalized(observations, self.normalizer.scales())
-        return leaves if self.custom else {_FEATURES: encode(self.layout, leaves)}
+        return leaves if self.custom else {_FEATURES: self.encoder(leaves)}
 
     def prepare(self, observations: Leaves) -> Inputs:
         """``features`` as tensors, where the weights are."""

@@ -77,6 +77,7 @@ class Shares:
         self._scalars = features + actions
         self._masks = slice(self._scalars + _SCALARS, self._scalars + _SCALARS + setup.n_mask)
         rows, width = max(len(part) for part in self._bounds), arrays["batch"].shape[1]
+        self._lowest, self._highest = np.float32(1 - setup.clip_range), np.float32(1 + setup.clip_range)
         self._taken = np.empty((rows, width), np.float32)
         self._d_params = np.empty((rows, setup.shape.n_params), np.float32)
 
@@ -113,7 +114,7 @@ class Shares:
         log_ratio = known.log_probs - old_log_probs
         ratio = np.exp(log_ratio)
         gain = advantages * ratio
-        clipped_gain = advantages * np.clip(ratio, _ONE - np.float32(s.clip_range), _ONE + np.float32(s.clip_range))
+        clipped_gain = advantages * np.minimum(np.maximum(ratio, self._lowest), self._highest)
         error = values - returns
         open_ = None
         if s.clip_range_vf is not None:

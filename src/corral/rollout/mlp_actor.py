@@ -13,7 +13,7 @@ from corral.core.actions import ActionCodec
 from corral.core.spaces import Layout
 from corral.core.types import Acts, Leaves, Weights
 from corral.policy import array_distributions
-from corral.policy.encoder import encode, normalized, scales_from
+from corral.policy.encoder import Encoder, normalized, scales_from
 from corral.policy.mlp import Mlp, MlpShape
 from corral.rollout.placement import Place, Placement, find_placement
 
@@ -43,6 +43,7 @@ class MlpActor:
     def __init__(self, setup: MlpActorSetup, first_env: int, n_envs: int) -> None:
         self.placement = setup.placement
         self._layout = Layout(setup.observation_space)
+        self._encode = Encoder(self._layout)
         self._heads = ActionCodec(setup.action_space).heads
         self._mlp = Mlp(setup.shape)
         self._scales = scales_from(self._layout, {})
@@ -82,9 +83,9 @@ class MlpActor:
         if features is None:
             features = np.zeros((place.padded, self._mlp.shape.n_features), np.float32)
         if isinstance(place.rows, slice):
-            encode(self._layout, leaves, features[place.rows])
+            self._encode(leaves, features[place.rows])
         else:
-            features[place.rows] = encode(self._layout, leaves)
+            features[place.rows] = self._encode(leaves)
         if place.placement.joined:
             params, values = self._mlp.forward(features)
         else:

@@ -48,12 +48,20 @@ def run(pipe: Connection, others: list[Connection], born_bytes: bytes) -> None:
     tie_to_parent(born.parent_pid, born.use_death_signal)
     os.environ.update(born.environ)
     limit_compute_threads()
+    _let_the_parent_finish()
     _seed_global_generators(born)
     try:
         with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent left: so do we
             born.serve(pipe, born.setup)
     finally:
         pipe.close()
+
+
+def _let_the_parent_finish() -> None:
+    """Ask Linux not to put the parent aside the moment it wakes this worker: it has the other workers to wake."""
+    if hasattr(os, "SCHED_BATCH"):
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _seed_global_generators(born: Birth) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 
 from corral.core.actions import ActionCodec
 from corral.core.errors import BadEnvData, EnvFault, EnvPlace, MissingPackage, UsageError
@@ -70,7 +71,10 @@ class Stepper:
         self.has_masks: bool | None = None
         self._layout = Layout(envs[0].observation_space)
         self._codec = ActionCodec(envs[0].action_space)
+        self._write = self._layout.writer(arrays.observations)
+        self._read_action = self._codec.layout.reader(arrays.actions)
         self._floats = [arrays.observations[leaf.path] for leaf in self._layout.leaves if leaf.is_float]
+        self._checked = [(array.reshape(-1), _largest_square(array)) for array in (arrays.rewards, *self._floats)]
         self._mask_methods: list[Callable[[], Any] | None] = [_mask_method(env) for env in envs]
         self._episode = [-1] * len(self.envs)
         self._steps = [0] * len(self.envs)
@@ -89,7 +93,7 @@ class Stepper:
         """Step every env with its row of ``arrays.actions``; where an episode ends, begin the next."""
         rows: list[InfoRow] = []
         for i, env in enumerate(self.envs):
-            action = self._codec.layout.read(self.arrays.actions, i)
+            action = self._read_action(i)
             self._steps[i] += 1
             try:
                 outcome = env.step(action)
@@ -102,7 +106,9 @@ class Stepper:
                     f"step returned {_shape_of(outcome)}, expected (obs, reward, terminated, truncated, info)",
                 )
             self._take(i, action, outcome, rows)
-        self._check_finite()
+        for flat, most in self._checked:
+            if not np.dot(flat, flat) <= most:  # a look at each is for when there is a suspicion
+                self._check_finite()
         self._worked = True
         return rows
 
@@ -139,8 +145,10 @@ class Stepper:
             self._bad(i, action, f"the reward {reward!r:.60} is too large")
         a.terminated[i], a.truncated[i] = terminated, truncated
         if not (terminated or truncated):
-            self._write_mask(i, info, action)
-            self._note(i, info, None, rows)
+            if self.has_masks or self._mask_methods[i] is not None or _MASK in info:
+                self._write_mask(i, info, action)
+            if info:
+                self._note(i, info, None, rows)
             return
         self._check_finite(i, action)
         for path, final in a.final_observations.items():
@@ -171,7 +179,7 @@ class Stepper:
 
     def _write_observation(self, i: int, observation: Any, action: Any) -> None:
         try:
-            self._layout.write(self.arrays.observations, i, observation)
+            self._write(i, observation)
         except ValueError as error:
             self._bad(i, action, f"the observation has {error}")
 
@@ -262,6 +270,11 @@ class Stepper:
         shown = None if action is None else f"{plain!r:.120}"
         place = EnvPlace(self.first_env + i, self._episode[i], self._seeds[i], self._steps[i], shown)
         raise _fault(kind, message, place, cause, not self._worked) from cause
+
+
+def _largest_square(array: npt.NDArray[Any]) -> float:
+    """What the squares of an array's numbers may add up to: no more than if one of them is as large as can be."""
+    return float(np.finfo(array.dtype).max) if array.itemsize <= 4 else _LARGEST**2
 
 
 def _fault(
