@@ -138,7 +138,7 @@ def test_a_network_of_ones_own_trains_resumes_and_loads():
 def test_resume_goes_on_where_the_run_was():
     run = train(eval_freq=0, normalize_obs=True, normalize_reward=True).run_dir
     result = corral.resume(run, timesteps=400, num_workers=2, quiet=True)
-    assert result.summary.steps == 448 and result.summary.backend == "process"
+    assert result.summary.steps == 448 and result.summary.backend == "worker"
     steps = [row["time/total_timesteps"] for row in read_metrics(run / "metrics.jsonl")]
     assert steps == [64, 128, 192, 256, 320, 384, 448]
     updates = [row["train/n_updates"] for row in read_metrics(run / "metrics.jsonl")]
@@ -275,7 +275,7 @@ def test_what_never_began_leaves_nothing(tmp_path):
         def forward(self, observations):
             return torch.zeros(len(observations), 3), torch.zeros(len(observations))
 
-    for backend in ("serial", "process"):
+    for backend in ("serial", "process", "worker"):
         with pytest.raises(EnvFault) as caught:
             train(lambda: Broken("raise", 1), backend=backend)
         assert caught.value.exit_code == 2

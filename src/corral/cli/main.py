@@ -19,6 +19,8 @@ from corral.core.errors import CorralError, UnrepeatedCode
 
 __all__ = ["main"]
 
+_TIMED = ("env_kwargs", "n_envs", "num_workers", "n_steps", "batch_size", "n_epochs", "net_arch", "policy", "overlap")
+"""Settings that help of ``tune`` and ``bench`` mentions; all of training's are taken."""
 _ENV_HELP = "a built-in env, a Gymnasium id, package.module:callable or file.py:callable"
 
 
@@ -136,6 +138,30 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
     doctor.add_argument("--env-kwargs", nargs="+", metavar="KEY=VALUE", default=[], help="arguments for the env")
     doctor.add_argument("--n-envs", type=int, default=8, metavar="N", help="envs you mean to use [8]")
     doctor.add_argument("--steps", type=int, default=1000, metavar="N", help="steps to try [1000]")
+
+    tune = verb(
+        "tune",
+        "ENV",
+        "corral.cli.measure:run_tune",
+        "Try numbers of envs and workers for real, and recommend one.",
+        "  corral tune CartPole-v1\n  corral tune my_game.py:make_env --n-envs 8 --seconds 10",
+    )
+    bench = verb(
+        "bench",
+        "ENV",
+        "corral.cli.measure:run_bench",
+        "Time an env in one process and with workers: speed-up, efficiency, and where the time goes.",
+        "  corral bench CartPole-v1\n  corral bench my_game.py:make_env --n-envs 16 --num-workers 4",
+    )
+    for parser, seconds, repeats in ((tune, 2.0, 2), (bench, 4.0, 3)):
+        parser.add_argument("env", metavar="ENV", nargs="?", help=_ENV_HELP)
+        parser.add_argument("--config", metavar="FILE", help="YAML file with settings; flags override it")
+        parser.add_argument("--seconds", type=float, default=seconds, metavar="X", help=f"of each run [{seconds:g}]")
+        parser.add_argument("--repeats", type=int, default=repeats, metavar="N", help=f"runs of each [{repeats}]")
+    tune.add_argument("--max-envs", type=int, default=64, metavar="N", help="try no more envs than this [64]")
+    tune.add_argument("--output", metavar="DIR", help="where the picture goes [runs/tune-<env>-<date>-<time>]")
+    for parser in (tune, bench):
+        add_config_flags(parser, shown=_TIMED)
 
     compare = verb(
         "compare",

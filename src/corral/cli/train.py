@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from corral.core.config import TrainConfig
 from corral.core.config_file import load_yaml
 from corral.core.errors import UsageError
 from corral.training.api import resume, train
 
-__all__ = ["run_resume", "run_train"]
+__all__ = ["run_resume", "run_train", "settings_of"]
 
 
 def run_train(options: argparse.Namespace) -> int:
     """Train, from a config file, flags, or both."""
+    env, values = settings_of(options)
+    train(env, **values)
+    return 0
+
+
+def settings_of(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """The env and the settings that flags and a config file name."""
     values = load_yaml(options.config) if options.config else {}
     values |= {
         name: value for name, value in vars(options).items() if name in TrainConfig.model_fields and name != "env"
@@ -22,8 +30,7 @@ def run_train(options: argparse.Namespace) -> int:
     if env is None:
         raise UsageError("which env? For example: corral train CartPole-v1 (`corral list` shows what there is)")
     values.pop("env", None)
-    train(env, **values)
-    return 0
+    return env, values
 
 
 def run_resume(options: argparse.Namespace) -> int:

@@ -34,6 +34,10 @@ METRICS: dict[str, str] = {
     "eval/std_reward": "its standard deviation over those episodes",
     "eval/mean_ep_length": "mean length of the evaluation episodes",
     "eval/seconds": "seconds the evaluation took",
+    "system/trainer_cpu": "cores' worth of processor time that the trainer used, over the last second or so",
+    "system/trainer_mb": "memory that the trainer shares with no other process, in MB",
+    "system/worker_0_cpu": "the same for worker 0, and so on for each worker",
+    "system/worker_0_mb": "the same for worker 0, and so on for each worker",
 }
 INFO_PREFIX = "info/"
 """Before the name of a number that envs reported in ``info``."""

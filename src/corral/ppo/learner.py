@@ -103,7 +103,7 @@ class Learner:
         if self.config.normalize_advantage and order.shape[1] > 1:  # a single one has no deviation
             advantages = _normalized(advantages)
         gradients = applied = 0
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), np.errstate(all="ignore"):  # what is not finite is found below
             torch.manual_seed(network_seed(self.seed, iteration + 1))  # for networks that draw numbers, such as dropout
             self.engine.load(rollout, estimate, advantages, order)
             for minibatch in range(len(order)):

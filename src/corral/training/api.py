@@ -27,6 +27,7 @@ from corral.core.errors import CheckpointError, UsageError
 from corral.core.machine import limit_compute_threads
 from corral.core.seeding import fresh_seed
 from corral.monitor.console import Board, QuietBoard
+from corral.monitor.processes import ProcessUse
 from corral.monitor.report import Reporter
 from corral.policy.device import choose_device
 from corral.policy.policy import NetworkFactory
@@ -323,6 +324,20 @@ def _summary(run: Run, reason: str) -> Summary:
     )
 
 
+def _uses(processes: list[ProcessUse]) -> list[tuple[str, str]]:
+    """Processor time and memory: of the trainer, and of its workers one by one, or together if they are many."""
+
+    def told(uses: list[ProcessUse]) -> str:
+        words = [f"{use.cpu:.0%} of a core, {use.memory_mb:,.0f} MB" for use in uses]
+        if len(words) <= 4:
+            return "; ".join(words)
+        cpu, memory = sum(use.cpu for use in uses) / len(uses), sum(use.memory_mb for use in uses)
+        return f"{len(uses)} of them, {cpu:.0%} of a core each, {memory:,.0f} MB together"
+
+    trainer, workers = processes[:1], processes[1:]
+    return [("trainer used", told(trainer)), *([("workers used", told(workers))] if workers else [])]
+
+
 def _closing(run: Run, directory: RunDirectory, summary: Summary) -> tuple[str, list[tuple[str, str]], list[str]]:
     def number(value: float | None) -> str:
         return "none" if value is None else f"{value:,.2f}"
@@ -336,6 +351,7 @@ def _closing(run: Run, directory: RunDirectory, summary: Summary) -> tuple[str, 
         ("mean reward, last 100 episodes", number(summary.mean_reward)),
         ("evaluation reward, last / best", f"{number(summary.eval_reward)} / {number(summary.best_eval_reward)}"),
         ("envs", f"{summary.n_envs}, {_where(run)}"),
+        *_uses(run.meter.totals()),
     ]
     path, code = shlex.quote(directory.shown), code_flags(run.config)
     advice = [f"results in {path}", f"  curves:   tensorboard --logdir {path}"]

@@ -29,6 +29,7 @@ __all__ = ["Costs", "measure"]
 
 _STEP_SECONDS, _STEPS = 1.0, 400
 _REPEATS = 7
+_ROWS = 4096
 _PROBED = 2  # envs that are stepped, so that memory per env can be told
 
 
@@ -40,13 +41,15 @@ class Costs:
     """Mean time of a step of one env, resets included."""
     step_deviation: float
     act: float
-    """An action, whoever many envs it is for."""
+    """Choosing actions, for however many envs."""
     act_per_env: float
     """And what each env adds to it."""
     gradient: float
     """A gradient step, alone."""
     memory_mb: float
     """Of one env."""
+    build: float
+    """Making one env."""
 
     def acting(self, n: int) -> float:
         """An action for ``n`` envs."""
@@ -63,7 +66,9 @@ def measure(
     """Step, act and learn a little, with the real parts and throw-away weights."""
     note(f"measuring a step of {factory.name}, the policy and the learner ...")
     before = psutil.Process().memory_info().rss
+    started = time.perf_counter()
     env = SerialVectorEnv(factory, _PROBED, seed=0, infos="summed")
+    built = (time.perf_counter() - started) / _PROBED * 1e6
     try:
         env.reset_arrays()
         memory = (psutil.Process().memory_info().rss - before) / _PROBED / 2**20
@@ -81,6 +86,7 @@ def measure(
             act_per_env=per_env,
             gradient=gradient,
             memory_mb=max(memory, 0.0),
+            build=built,
         )
     finally:
         env.close()
@@ -110,7 +116,7 @@ def _act_time(env: SerialVectorEnv, setup: ActorSetup, policy: Policy, n: int) -
 
 def _gradient_time(config: TrainConfig, policy: Policy, env: SerialVectorEnv, device: torch.device) -> float:
     """A gradient step on a rollout that says nothing; on fewer rows than a run's, if those are many."""
-    rows = config.minibatch_size
+    rows = min(config.minibatch_size, _ROWS)
     small = config.model_copy(update={"n_steps": rows, "n_envs": 1, "n_epochs": 1, "batch_size": rows})
     masked = bool(env.has_masks)
     shape = numpy_shape(policy, config, device)
@@ -135,7 +141,7 @@ def _gradient_time(config: TrainConfig, policy: Policy, env: SerialVectorEnv, de
 
     found = _median(step)
     engine.finish(_REPEATS, _REPEATS)
-    return found
+    return found * config.minibatch_size / rows
 
 
 def _median(action: Callable[[], object]) -> float:

@@ -16,6 +16,8 @@ __all__ = ["BackendChoice", "EnvsChoice", "choose_backend", "choose_n_envs", "pa
 
 _MESSAGE_US = 60.0
 """To tell a worker something and hear back from it; paid in each step by ``process``, in each rollout by ``worker``."""
+_START_SECONDS = 0.5
+"""Until workers are there, besides making their envs."""
 _BETTER = 1.05
 """How much faster a way must be than a simpler one."""
 _ENOUGH = 0.9
@@ -66,11 +68,19 @@ def choose_backend(config: TrainConfig, costs: Callable[[], Costs], central: boo
     for workers in range(2, min(cores, config.n_envs) + 1):
         rates[parallel, workers] = predict(config, found, parallel, workers, cores)
     best = max(rates, key=lambda way: rates[way])
-    if rates[best] < _BETTER * rates["serial", 1]:
+    if rates[best] < _BETTER * rates["serial", 1] or _is_short(config, found, rates["serial", 1], rates[best], best[1]):
         best = "serial", 1
     words = ", ".join(f"{rates[way]:,.0f} with {_named(*way)}" for way in dict.fromkeys([*list(rates)[:1], best]))
     why = f"auto: {_told(config, found)}; expected steps/s: {words}"
     return BackendChoice(best[0], best[1], why, past_returns(config, found, best[0], best[1], cores))
+
+
+def _is_short(config: TrainConfig, costs: Costs, alone: float, together: float, workers: int) -> bool:
+    """Whether a run of so many steps would be over before workers have made up for their start."""
+    if config.timesteps is None:
+        return False
+    start = _START_SECONDS + costs.build / 1e6 * config.n_envs / workers
+    return config.timesteps / alone - config.timesteps / together < start
 
 
 def predict(config: TrainConfig, costs: Costs, backend: Backend, workers: int, cores: int) -> float:

@@ -182,6 +182,7 @@ def _metrics(
         row["train/rho"] = rho
     if run.learner.policy.log_std.numel():
         row["train/std"] = float(run.learner.policy.log_std.detach().exp().mean())
+    row |= run.meter.sample()
     return row | {f"{INFO_PREFIX}{key}": sums.total / sums.count for key, sums in rollout.infos.items()}
 
 

@@ -16,6 +16,7 @@ from corral.core.errors import UsageError
 from corral.core.machine import available_cores, limit_compute_threads
 from corral.core.space_data import space_to_data
 from corral.core.types import Actor, RolloutSource
+from corral.monitor.processes import ProcessMeter
 from corral.policy.device import choose_device
 from corral.policy.policy import NetworkFactory, Policy
 from corral.ppo.learner import Engine, Learner
@@ -55,6 +56,8 @@ class Run:
     spaces: dict[str, Any]
     masked: bool
     progress: Progress
+    meter: ProcessMeter
+    """Processor time and memory of the trainer and its workers."""
     why_envs: str | None = None
     """Why ``auto`` chose so many envs."""
     safe: Checkpoint | None = None
@@ -131,6 +134,7 @@ def assemble(
         },
         masked=masked,
         progress=Progress(),
+        meter=ProcessMeter(source.pids),
     )
 
 

@@ -1,0 +1,72 @@
+"""How fast a run really is, and where its time goes: a short run of the real thing, read from its own metrics."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from corral.bench.record import SECONDS, STEPS, RunRecord, read_record
+from corral.training.api import train
+
+__all__ = ["PARTS", "Speed", "measure_speed", "median_speed"]
+
+PARTS = ("step", "inference", "wait", "update", "copy")
+"""Where the time of an iteration goes: stepping envs, choosing actions, waiting for workers, gradient steps, and the
+rest (weights to the workers, keeping what a checkpoint needs, writing metrics)."""
+_QUIET: dict[str, Any] = {"eval_freq": 0, "checkpoint_freq": 0, "tensorboard": False, "quiet": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """A measured way to run."""
+
+    backend: str
+    n_envs: int
+    num_workers: int
+    fps: float
+    """Steps per second, learning included."""
+    seconds: dict[str, float]
+    """Of an iteration, by part."""
+    memory_mb: float
+    """Of all processes together."""
+
+
+def measure_speed(env: str | Callable[..., gym.Env[Any, Any]], seconds: float, settings: Mapping[str, Any]) -> Speed:
+    """Train for so many seconds, in a directory that is thrown away."""
+    with tempfile.TemporaryDirectory(prefix="corral-") as directory:
+        budget = {"duration": seconds / 3600, "timesteps": None, "num_episodes": None, "output_dir": None}
+        wanted = {**settings, **budget, **_QUIET, "output_dir": str(Path(directory) / "run")}
+        result = train(env, **wanted)
+        return _speed(read_record(result.run_dir))
+
+
+def median_speed(speeds: Sequence[Speed]) -> Speed:
+    """The middle one of several measurements of the same."""
+    return sorted(speeds, key=lambda speed: speed.fps)[len(speeds) // 2]
+
+
+def _speed(record: RunRecord) -> Speed:
+    rows = record.rows
+    first, last = rows[0], rows[-1]
+    if len(rows) > 2:  # what is new is slow: leave the first iteration out
+        fps = (last[STEPS] - first[STEPS]) / (last[SECONDS] - first[SECONDS])
+        rows = rows[1:]
+    else:
+        fps = last[STEPS] / last[SECONDS]
+    whole = record.config.rollout_size / fps
+
+    def median(name: str) -> float:
+        return statistics.median(row[name] for row in rows)
+
+    step, act, collect, update = (median(f"time/{part}_s") for part in ("step", "act", "collect", "update"))
+    parts = (step, act, max(0.0, collect - step - act), update, max(0.0, whole - collect - update))
+    memory = sum(value for name, value in last.items() if name.startswith("system/") and name.endswith("_mb"))
+    config = record.config
+    seconds = dict(zip(PARTS, parts, strict=True))
+    return Speed(config.backend, config.n_envs, config.num_workers or 1, fps, seconds, memory)
