@@ -74,6 +74,8 @@ def try_all(
     on_run: Callable[[Candidate], object] = lambda candidate: None,
 ) -> list[Trial]:
     """Measure every candidate, round after round, so that a busy moment of the machine does not fall on one alone."""
+    varied = ("num_workers", "num_envs_per_worker")
+    fixed = {name: value for name, value in settings.items() if name not in varied}
     speeds: dict[Candidate, list[Speed]] = {candidate: [] for candidate in tried}
     for _ in range(repeats):
         for candidate in tried:
