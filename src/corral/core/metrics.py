@@ -13,6 +13,7 @@ METRICS: dict[str, str] = {
     "time/update_s": "seconds of this iteration spent learning",
     "time/act_s": "seconds of this rollout that the slowest worker spent on choosing actions",
     "time/step_s": "seconds of this rollout that the slowest worker spent on stepping envs",
+    "rollout/collectors": "processes that chose actions for this rollout",
     "rollout/ep_rew_mean": "mean reward of the last 100 episodes, as the env gave it",
     "rollout/ep_len_mean": "mean length of the last 100 episodes",
     "rollout/episodes": "episodes finished so far",

@@ -98,6 +98,8 @@ class Rollout:
     episodes: tuple[EpisodeRecord, ...] = ()  # finished in this rollout, by (step, env)
     infos: Mapping[str, InfoSums] = field(default_factory=dict)
     seconds: Seconds = Seconds()
+    collectors: int = 1
+    """Processes that chose actions for it."""
 
     @property
     def n_steps(self) -> int:

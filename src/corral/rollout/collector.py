@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from corral.core.types import Actor, EpisodeRecord, InfoSums, Leaves, Rollout, S
 from corral.rollout.arrays import RolloutArrays
 from corral.vec.api import CorralVectorEnv, merge_sums
 
-__all__ = ["Collector", "Segment", "join"]
+__all__ = ["Collector", "Segment", "SoFar", "join"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,13 @@ class Segment:
     seconds: Seconds
 
 
+class SoFar(NamedTuple):
+    """Reward and length of an episode until now."""
+
+    reward: float
+    length: int
+
+
 class Collector:
     """Collects rollouts of ``n_steps`` from a vector env whose first env is number ``first_env`` of the run."""
 
@@ -36,6 +44,7 @@ class Collector:
         self.actor = actor
         self.n_steps = n_steps
         self.seed = seed
+        self.first_env = first_env
         self._envs = np.arange(first_env, first_env + env.num_envs)
         self._reward_so_far = np.zeros(env.num_envs)
         self._length_so_far = np.zeros(env.num_envs, np.int64)
@@ -90,6 +99,14 @@ class Collector:
         acting += clock() - started
         return Segment(episodes, env.drain_infos(), Seconds(acting, stepping))
 
+    def so_far(self, i: int) -> SoFar:
+        """The episode that an env is in."""
+        return SoFar(float(self._reward_so_far[i]), int(self._length_so_far[i]))
+
+    def go_on(self, i: int, so_far: SoFar) -> None:
+        """Begin in the middle of an episode."""
+        self._reward_so_far[i], self._length_so_far[i] = so_far
+
     def _noise(self, iteration: int) -> npt.NDArray[np.float32]:
         gaussian = self.env.codec.gaussian
         rows = [action_noise(self.seed, int(env), iteration, self.n_steps, gaussian) for env in self._envs]
@@ -130,5 +147,6 @@ def join(arrays: RolloutArrays, segments: list[Segment]) -> Rollout:
         **arrays.columns(),
         episodes=tuple(record for _, record in episodes),
         infos=merge_sums([env for segment in segments for env in segment.infos]),
+        collectors=sum(1 for segment in segments if segment.infos),
         seconds=Seconds(max(s.seconds.act for s in segments), max(s.seconds.step for s in segments)),
     )

@@ -16,16 +16,27 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.envs import EnvFactory
+from corral.core.types import Seconds
 from corral.ppo.shares import Shares, ShareSetup
 from corral.rollout.arrays import RolloutArrays
-from corral.rollout.collector import Collector
+from corral.rollout.collector import Collector, Segment
 from corral.rollout.crew import ASSIST, SIGNALS, assist
+from corral.rollout.moving import MovingEnv, give, take
 from corral.vec import shared_memory
 from corral.vec.api import EnvFacts
 from corral.vec.birth import CLOSE, ERROR, OK, VALUE, pickle_error
 from corral.vec.serial import SerialVectorEnv
 
-__all__ = ["CollectRequest", "Hello", "RolloutWorkerSetup", "WorkerPlan", "serve"]
+__all__ = [
+    "CollectRequest",
+    "GiveRequest",
+    "Hello",
+    "RolloutWorkerSetup",
+    "SettleRequest",
+    "TakeRequest",
+    "WorkerPlan",
+    "serve",
+]
 
 Array = npt.NDArray[Any]
 
@@ -39,6 +50,8 @@ class RolloutWorkerSetup:
     n: int
     seed: int
     n_steps: int
+    movable: bool
+    """Whether envs may be given to other workers later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +81,44 @@ class CollectRequest:
     weights: int
 
 
+@dataclass(frozen=True, slots=True)
+class GiveRequest:
+    """Tell where these envs are."""
+
+    envs: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class TakeRequest:
+    """Prepare to own exactly these envs, some of them from elsewhere; the answer says whether that worked."""
+
+    envs: range
+    moving: dict[int, MovingEnv]
+
+
+@dataclass(frozen=True, slots=True)
+class SettleRequest:
+    """Go on with what was prepared, or forget it."""
+
+    agreed: bool
+
+
 def serve(pipe: Connection, setup: RolloutWorkerSetup) -> None:
     """Make the envs and the actor, then collect and help as the pipe says until it says close."""
     try:
-        env = SerialVectorEnv(setup.factory, setup.n, seed=setup.seed, infos="summed", first_env=setup.first_env)
+        env = SerialVectorEnv(
+            setup.factory,
+            setup.n,
+            seed=setup.seed,
+            infos="summed",
+            first_env=setup.first_env,
+            keep_actions=setup.movable,
+        )
         env.reset_arrays()
     except BaseException as error:
         pipe.send_bytes(ERROR + pickle_error(error))
         return
+    owner: SerialVectorEnv | _Serving = env
     try:
         pipe.send_bytes(VALUE + cloudpickle.dumps(Hello(env.facts, bool(env.has_masks))))
         shared = shared_memory.attach(pipe).arrays
@@ -86,17 +129,18 @@ def serve(pipe: Connection, setup: RolloutWorkerSetup) -> None:
             pipe.send_bytes(ERROR + pickle_error(error))
             return
         pipe.send_bytes(OK)
+        owner = serving
         while (message := pipe.recv_bytes()) != CLOSE:
             if message[:1] == ASSIST:
                 serving.assist(pipe, message)
                 continue
             try:
-                reply = VALUE + serving.collect(pickle.loads(message))
+                reply = VALUE + pickle.dumps(serving.answer(pickle.loads(message)))
             except (Exception, SystemExit) as error:
                 reply = ERROR + pickle_error(error)
             pipe.send_bytes(reply)
     finally:
-        env.close()
+        owner.close()
 
 
 class _Serving:
@@ -105,27 +149,77 @@ class _Serving:
     def __init__(
         self, env: SerialVectorEnv, setup: RolloutWorkerSetup, plan: WorkerPlan, shared: Mapping[str, Array]
     ) -> None:
-        columns = slice(setup.first_env, setup.first_env + setup.n)
-        slots = group(shared, "slot")
-        self._slots = [RolloutArrays.of(slot).envs(columns.start, columns.stop) for slot in slots]
-        self._weights = group(shared, "weights")
-        self._actor = plan.actor.build(setup.first_env, setup.n)
-        self._collector = Collector(env, self._actor, setup.n_steps, setup.seed, setup.first_env)
+        self._setup = setup
         self._plan = plan
         self._shared = shared
+        self._rollouts = [RolloutArrays.of(slot) for slot in group(shared, "slot")]
+        self._weights = group(shared, "weights")
+        actor = plan.actor.build(setup.first_env, setup.n)
+        self._own(Collector(env, actor, setup.n_steps, setup.seed, setup.first_env))
+        self._prepared: Collector | None = None
         self._shares: Shares | None = None
         if plan.shares is not None and plan.member:
             (arrays,) = group(shared, "update")
             self._shares = Shares(plan.shares, arrays)
 
-    def collect(self, request: CollectRequest) -> bytes:
-        self._actor.load(self._weights[request.weights])
-        return pickle.dumps(self._collector.collect(request.iteration, self._slots[request.slot]))
+    def _own(self, collector: Collector | None) -> None:
+        """From now on this worker's envs are the collector's: none, if there is no collector."""
+        self._collector = collector
+        if collector is not None:
+            first, stop = collector.first_env, collector.first_env + collector.env.num_envs
+            self._slots = [rollout.envs(first, stop) for rollout in self._rollouts]
+
+    def answer(self, request: Any) -> Any:
+        if isinstance(request, CollectRequest):
+            if self._collector is None:
+                return Segment([], [], Seconds())
+            self._collector.actor.load(self._weights[request.weights])
+            return self._collector.collect(request.iteration, self._slots[request.slot])
+        if isinstance(request, GiveRequest):
+            return {} if self._collector is None else give(self._collector, request.envs)
+        if isinstance(request, TakeRequest):
+            return self._prepare(request)
+        assert isinstance(request, SettleRequest)
+        return self._settle(request.agreed)
+
+    def _prepare(self, request: TakeRequest) -> bool:
+        self._prepared = None
+        if not request.envs:
+            return True
+        setup = self._setup
+        actor = self._plan.actor.build(request.envs.start, len(request.envs))
+        how = setup.factory, actor, setup.n_steps, setup.seed
+        self._prepared = take(self._collector, request.envs, request.moving, *how)
+        return self._prepared is not None
+
+    def _settle(self, agreed: bool) -> None:
+        """Close the copies that are not needed: of envs that left, or of envs that did not come after all."""
+        before, after = (_envs_of(collector) for collector in (self._collector, self._prepared))
+        unwanted = (
+            [env for env in before if not _has(after, env)] if agreed else [e for e in after if not _has(before, e)]
+        )
+        if agreed:
+            self._own(self._prepared)
+        self._prepared = None
+        for env in unwanted:
+            env.close()
+
+    def close(self) -> None:
+        if self._collector is not None:
+            self._collector.env.close()
 
     def assist(self, pipe: Connection, message: bytes) -> None:
         assert self._shares is not None
         with np.errstate(all="ignore"):  # the trainer looks at what comes of it
             assist(pipe, message, self._shares, self._shared[SIGNALS], self._plan.member, self._plan.crew)
+
+
+def _envs_of(collector: Collector | None) -> list[Any]:
+    return list(collector.env.envs) if collector is not None and isinstance(collector.env, SerialVectorEnv) else []
+
+
+def _has(envs: list[Any], wanted: Any) -> bool:
+    return any(env is wanted for env in envs)
 
 
 def group(arrays: Mapping[str, Array], prefix: str) -> list[dict[str, Array]]:

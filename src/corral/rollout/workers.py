@@ -7,6 +7,7 @@ the learner sees. Weights lie there twice, so that a worker that is still readin
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from typing import Any
 
 import cloudpickle
@@ -21,8 +22,10 @@ from corral.core.types import Rollout, Weights
 from corral.ppo.shares import Shares, ShareSetup
 from corral.rollout import worker
 from corral.rollout.arrays import RolloutArrays
+from corral.rollout.balance import Balance
 from corral.rollout.collector import Segment, join
 from corral.rollout.crew import SIGNALS, ProcessCrew
+from corral.rollout.moving import MovingEnv
 from corral.vec import shared_memory
 from corral.vec.api import EnvFacts
 from corral.vec.pool import StartMethod, WorkerPool, split_envs
@@ -44,15 +47,20 @@ class WorkerSource:
         seed: int,
         start_method: StartMethod = "auto",
         overlap: bool = False,
+        adaptive: bool = False,
     ) -> None:
         self.n_envs, self.n_steps = n_envs, n_steps
         self._n_slots = 2 if overlap else 1
         self._begun = 0
         self._version = 0
+        self._balance = Balance(n_envs, num_workers) if adaptive else None
+        self.moves = 0
+        """How often envs were given to other workers."""
+        shares = self.shares = split_envs(n_envs, num_workers)
         self._pool = WorkerPool(
             worker.serve,
-            split_envs(n_envs, num_workers),
-            lambda envs: worker.RolloutWorkerSetup(factory, envs.start, len(envs), seed, n_steps),
+            shares,
+            lambda envs: worker.RolloutWorkerSetup(factory, envs.start, len(envs), seed, n_steps, adaptive),
             start_method,
             seed,
         )
@@ -108,6 +116,8 @@ class WorkerSource:
 
     def begin(self, iteration: int) -> None:
         """Send the workers off."""
+        if self._balance is not None and (wanted := self._balance.proposal(self.shares)) is not None:
+            self._balance.settle(self.move(wanted))
         self._begun += 1
         request = worker.CollectRequest(iteration, self._begun % self._n_slots, self._version % 2)
         message = pickle.dumps(request)
@@ -117,7 +127,30 @@ class WorkerSource:
     def collect(self) -> Rollout:
         """Wait until every worker is done."""
         segments: list[Segment] = [pickle.loads(reply[1:]) for reply in self._pool.replies()]
+        if self._balance is not None:
+            self._balance.note([segment.seconds.act + segment.seconds.step for segment in segments])
         return join(self._slots[self._begun % self._n_slots], segments)
+
+    def move(self, shares: list[range]) -> bool:
+        """Give each worker exactly these envs; False, and all as before, if an env does not come back the same."""
+        moving: dict[int, MovingEnv] = {}
+        changes = list(zip(self.shares, shares, strict=True))
+        for given in self._ask([worker.GiveRequest([env for env in old if env not in new]) for old, new in changes]):
+            moving.update(given)
+        prepared = self._ask(
+            [worker.TakeRequest(new, {env: moving[env] for env in new if env not in old}) for old, new in changes]
+        )
+        agreed = all(prepared)
+        self._ask([worker.SettleRequest(agreed)] * len(shares))
+        if agreed:
+            self.shares = shares
+            self.moves += 1
+        return agreed
+
+    def _ask(self, requests: Sequence[Any]) -> list[Any]:
+        for w, request in zip(self._pool.workers, requests, strict=True):
+            self._pool.post(w, bytes(cloudpickle.dumps(request)))
+        return [pickle.loads(reply[1:]) for reply in self._pool.replies()]
 
     def pids(self) -> list[int]:
         """The workers' process ids."""

@@ -15,12 +15,18 @@ from corral.training.calibrate import Costs
 __all__ = ["BackendChoice", "EnvsChoice", "choose_backend", "choose_n_envs", "past_returns", "predict"]
 
 _MESSAGE_US = 60.0
-"""To tell a worker something and hear back from it; paid in each step by ``process``, in each rollout by ``worker``."""
+"""To tell the workers something and hear back from them, in each step of ``process``."""
+_ROLLOUT_US = 1500.0
+"""What a rollout costs ``worker`` besides stepping and acting: waking everyone, noise, weights, and the report."""
+_SIGNAL_US = 50.0
+"""To hand a minibatch to helpers and wait for the last of them."""
+_CROWD = 1.15
+"""How much slower each of several busy cores is than one alone: they share caches, memory and power."""
 _START_SECONDS = 0.5
 """Until workers are there, besides making their envs."""
 _BETTER = 1.05
 """How much faster a way must be than a simpler one."""
-_ENOUGH = 0.9
+_ENOUGH = 0.95
 """The share of the best speed that is worth the fewest envs."""
 Backend = Literal["serial", "process", "worker"]
 
@@ -52,20 +58,22 @@ def choose_backend(config: TrainConfig, costs: Callable[[], Costs], central: boo
     cores = available_cores()
     if config.backend == "serial":
         return BackendChoice("serial", 1, "as asked")
-    if config.backend != "auto" or config.num_workers is not None:
+    if config.backend != "auto" or config.num_workers is not None or config.adaptive:
+        if config.backend == "auto" and central and config.adaptive:
+            raise UsageError("adaptive is for backend worker, but the policy is on an accelerator; leave it out")
         backend: Backend = config.backend if config.backend != "auto" else "process" if central else "worker"
         workers = config.num_workers or min(cores, config.n_envs)
         advice = None
         if workers > cores:
             advice = f"num_workers {workers} is more than the {cores} cores there are: no faster, and more memory"
         return BackendChoice(backend, workers, "as asked", advice)
-    if min(cores, config.n_envs) == 1:
+    if cores == 1 or (config.n_envs == 1 and not config.overlap):
         reason = "one core" if cores == 1 else "one env"
         return BackendChoice("serial", 1, f"auto: there is {reason}, so workers would have nothing to share")
     found = costs()
     rates: dict[tuple[Backend, int], float] = {("serial", 1): predict(config, found, "serial", 1, cores)}
     parallel: Backend = "process" if central else "worker"
-    for workers in range(2, min(cores, config.n_envs) + 1):
+    for workers in range(1 if config.overlap else 2, min(cores, config.n_envs) + 1):
         rates[parallel, workers] = predict(config, found, parallel, workers, cores)
     best = max(rates, key=lambda way: rates[way])
     if rates[best] < _BETTER * rates["serial", 1] or _is_short(config, found, rates["serial", 1], rates[best], best[1]):
@@ -87,18 +95,24 @@ def predict(config: TrainConfig, costs: Costs, backend: Backend, workers: int, c
     """Steps per second, learning included."""
     n, t = config.n_envs, config.n_steps
     share = -(-n // workers)  # the busiest worker's envs
-    crowd = max(1.0, workers / cores)
+    crowd = _CROWD * max(1.0, workers / cores)
     if backend == "serial":
         collect = t * (n * costs.step + costs.acting(n))
     elif backend == "process":  # every step waits for the slowest
         wait = math.sqrt(2 * math.log(workers) * share) * costs.step_deviation
         collect = t * ((share * costs.step + wait) * crowd + costs.acting(n) + _MESSAGE_US)
     else:
-        collect = t * (share * costs.step + costs.acting(share)) * crowd + _MESSAGE_US * workers
+        collect = t * (share * costs.step + costs.acting(share)) * (crowd if workers > 1 else 1) + _ROLLOUT_US
     steps = config.n_epochs * (config.rollout_size // config.minibatch_size)
-    helpers = min(config.shares, workers + 1, cores) if backend == "worker" and config.learner != "torch" else 1
-    update = steps * (costs.gradient * math.ceil(config.shares / helpers) / config.shares)
-    total = max(collect, update) if config.overlap and backend == "worker" and cores > workers else collect + update
+    helped = backend == "worker" and config.learner != "torch" and not config.overlap
+    helpers = min(config.shares, workers + 1, cores) if helped else 1
+    gradient = costs.gradient
+    if helpers > 1:
+        gradient = gradient * math.ceil(config.shares / helpers) / config.shares * _CROWD + _SIGNAL_US
+    update = steps * gradient
+    total = collect + update
+    if config.overlap and backend == "worker":  # side by side, as far as there are cores
+        total = max(collect, update, (collect * workers + update) / cores)
     return config.rollout_size / total * 1e6
 
 
@@ -156,4 +170,4 @@ def _told(config: TrainConfig, costs: Costs) -> str:
 
 
 def _named(backend: Backend, workers: int) -> str:
-    return backend if workers == 1 else f"{workers} workers"
+    return "serial" if backend == "serial" else f"{workers} worker{'s' if workers > 1 else ''}"

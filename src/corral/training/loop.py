@@ -158,6 +158,7 @@ def _metrics(
         "time/update_s": update_s,
         "time/act_s": rollout.seconds.act,
         "time/step_s": rollout.seconds.step,
+        "rollout/collectors": rollout.collectors,
         "rollout/episodes": progress.episodes,
         "rollout/episodes_in_rollout": len(rollout.episodes),
     }

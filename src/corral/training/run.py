@@ -99,7 +99,7 @@ def assemble(
 
     envs: WorkerSource | CorralVectorEnv
     if backend.backend == "worker":
-        how = config.parallel_start_method, config.overlap
+        how = config.parallel_start_method, config.overlap, config.adaptive
         envs = WorkerSource(factory, config.n_envs, backend.num_workers, config.n_steps, seed, *how)
     else:
         envs = vector_env(config.n_envs, backend.num_workers, seed)

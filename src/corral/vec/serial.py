@@ -25,8 +25,10 @@ class SerialVectorEnv(CorralVectorEnv):
         seed: int | None = None,
         infos: InfoMode = "full",
         first_env: int = 0,
+        keep_actions: bool = False,
+        envs: Sequence[gym.Env[Any, Any]] = (),
     ) -> None:
-        envs = build_envs(factory, first_env, n_envs)
+        envs = envs or build_envs(factory, first_env, n_envs)
         try:
             super().__init__(EnvFacts.of(envs[0]), n_envs)
         except BaseException:
@@ -34,18 +36,20 @@ class SerialVectorEnv(CorralVectorEnv):
                 env.close()
             raise
         self.arrays = self._allocate()
-        self._stepper = Stepper(envs, self.arrays, first_env=first_env, seed=seed, infos=infos)
+        self.stepper = Stepper(
+            envs, self.arrays, first_env=first_env, seed=seed, infos=infos, keep_actions=keep_actions
+        )
 
     @property
     def envs(self) -> list[gym.Env[Any, Any]]:
         """The envs themselves."""
-        return self._stepper.envs
+        return self.stepper.envs
 
     def _reset(self, seeds: list[int | None], options: list[dict[str, Any] | None]) -> list[InfoRow]:
         self.state = CallState.FAILED
-        rows = self._stepper.reset(seeds, options)
+        rows = self.stepper.reset(seeds, options)
         self.state = CallState.IDLE
-        self.has_masks = self._stepper.has_masks
+        self.has_masks = self.stepper.has_masks
         return rows
 
     def send(self) -> None:
@@ -57,7 +61,7 @@ class SerialVectorEnv(CorralVectorEnv):
         """Step every env."""
         self._expect(CallState.STEPPING, "finish a step of")
         self.state = CallState.FAILED
-        rows = self._stepper.step()
+        rows = self.stepper.step()
         self.state = CallState.IDLE
         return rows
 
@@ -68,9 +72,9 @@ class SerialVectorEnv(CorralVectorEnv):
 
     def drain_infos(self) -> list[dict[str, InfoSums]]:
         """The sums of the numbers in infos since the last call, by env."""
-        return self._stepper.drain_infos()
+        return self.stepper.drain_infos()
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the envs."""
         self.state = CallState.CLOSED
-        self._stepper.close()
+        self.stepper.close()

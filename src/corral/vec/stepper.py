@@ -9,6 +9,7 @@ from __future__ import annotations
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import gymnasium as gym
@@ -22,7 +23,7 @@ from corral.core.spaces import Layout
 from corral.core.types import InfoSums
 from corral.vec.api import EnvFacts, InfoMode, InfoRow, StepArrays
 
-__all__ = ["Stepper", "build_envs"]
+__all__ = ["EnvPosition", "Stepper", "build_envs"]
 
 Env = gym.Env[Any, Any]
 _NUMBER = (bool, int, float, np.bool_, np.integer, np.floating)
@@ -50,6 +51,16 @@ def build_envs(factory: Callable[[], Env], first_env: int, n: int) -> list[Env]:
     return envs
 
 
+@dataclass(frozen=True, slots=True)
+class EnvPosition:
+    """Where an env is in its life: enough to bring another copy of it to the same place."""
+
+    episode: int
+    seed: int | None
+    actions: list[Any]
+    """Since the reset."""
+
+
 class Stepper:
     """A few envs, where each of them is, and the rows of the arrays they write to."""
 
@@ -61,6 +72,7 @@ class Stepper:
         first_env: int = 0,
         seed: int | None = None,
         infos: InfoMode = "full",
+        keep_actions: bool = False,
     ) -> None:
         self.envs = list(envs)
         self.arrays = arrays
@@ -79,6 +91,7 @@ class Stepper:
         self._episode = [-1] * len(self.envs)
         self._steps = [0] * len(self.envs)
         self._seeds: list[int | None] = [None] * len(self.envs)
+        self._actions: list[list[Any]] | None = [[] for _ in envs] if keep_actions else None
         self._worked = False  # a first step was completed: from here on a fault is an accident
 
     def reset(self, seeds: Sequence[int | None], options: Sequence[dict[str, Any] | None]) -> list[InfoRow]:
@@ -95,6 +108,8 @@ class Stepper:
         for i, env in enumerate(self.envs):
             action = self._read_action(i)
             self._steps[i] += 1
+            if self._actions is not None:
+                self._actions[i].append(action)
             try:
                 outcome = env.step(action)
             except (Exception, SystemExit) as error:
@@ -124,6 +139,38 @@ class Stepper:
                 env.close()
             except Exception as error:  # nothing depends on it any more, and the others should be closed all the same
                 warnings.warn(f"closing env {self.first_env + i} raised {_named(error)}", stacklevel=2)
+
+    def position(self, i: int) -> EnvPosition:
+        """Where an env is; needs ``keep_actions``."""
+        assert self._actions is not None
+        return EnvPosition(self._episode[i], self._seeds[i], list(self._actions[i]))
+
+    def replay(self, i: int, position: EnvPosition) -> None:
+        """Bring an env to a position: reset it as its episode was, and play the same actions."""
+        self._episode[i] = position.episode - 1
+        info = self._begin_episode(i, position.seed, None)
+        for action in position.actions:
+            self._steps[i] += 1
+            try:
+                observation, _, _, _, info = self.envs[i].step(action)
+            except (Exception, SystemExit) as error:
+                self._raise(EnvFault, f"the env raised {_named(error)}", i, action, error)
+        if position.actions:
+            self._write_observation(i, observation, position.actions[-1])
+            self._write_mask(i, info, position.actions[-1])
+        assert self._actions is not None
+        self._actions[i] = list(position.actions)
+        self._worked = True
+
+    def adopt(self, i: int, other: Stepper, j: int) -> None:
+        """Take over env ``j`` of another stepper of this process, as it is."""
+        assert self._actions is not None and other._actions is not None
+        self._episode[i], self._steps[i], self._seeds[i] = other._episode[j], other._steps[j], other._seeds[j]
+        self._actions[i], self.sums[i] = other._actions[j], other.sums[j]
+        for path, leaf in self.arrays.observations.items():
+            leaf[i] = other.arrays.observations[path][j]
+        self.arrays.masks[i] = other.arrays.masks[j]
+        self.has_masks, self._worked = other.has_masks, other._worked
 
     # ---- one env ---------------------------------------------------------------------------------------------
 
@@ -158,6 +205,8 @@ class Stepper:
     def _begin_episode(self, i: int, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any]:
         self._episode[i] += 1
         self._steps[i] = 0
+        if self._actions is not None:
+            self._actions[i] = []
         if seed is None and self.seed is not None:
             seed = episode_seed(self.seed, self.first_env + i, self._episode[i])
         self._seeds[i] = seed
