@@ -6,7 +6,6 @@ with the same number: both sides look at shared memory for a moment before they 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.ppo.shares import Shares
+from corral.vec.bells import Fence
 from corral.vec.pool import PoolWorker, WorkerPool, died
 
 __all__ = ["ASSIST", "SIGNALS", "ProcessCrew", "assist"]
@@ -38,7 +38,7 @@ class ProcessCrew:
         signals[...] = 0
         self._signals = memoryview(signals.data).cast("B").cast("q")
         self._sequence = 0
-        self._fence = _Fence()
+        self._fence = Fence()
 
     @staticmethod
     def signals(helpers: int) -> tuple[tuple[int, int], str]:
@@ -75,7 +75,7 @@ class ProcessCrew:
 
 def assist(pipe: Connection, message: bytes, shares: Shares, signals: npt.NDArray[Any], member: int, size: int) -> None:
     """A helper's part of one update."""
-    cells, fence = memoryview(signals.data).cast("B").cast("q"), _Fence()
+    cells, fence = memoryview(signals.data).cast("B").cast("q"), Fence()
     mine = range(member, shares.setup.shares, size)
     seen = int.from_bytes(message[1:], "little")
     while True:
@@ -116,18 +116,3 @@ def _wait_for_news(cells: Any, seen: int, pipe: Connection) -> int:
             return _OVER
         time.sleep(_NAP)
     return int(now)
-
-
-class _Fence:
-    """Orders memory between processes: what was written before is seen before what is written after.
-
-    x86 needs none, ARM does. Python has no fence, but a lock has one on its way out and one on its way in.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-
-    def __call__(self) -> None:
-        self._lock.release()
-        self._lock.acquire()

@@ -195,9 +195,8 @@ class _Serving:
     def _settle(self, agreed: bool) -> None:
         """Close the copies that are not needed: of envs that left, or of envs that did not come after all."""
         before, after = (_envs_of(collector) for collector in (self._collector, self._prepared))
-        unwanted = (
-            [env for env in before if not _has(after, env)] if agreed else [e for e in after if not _has(before, e)]
-        )
+        kept, left = (after, before) if agreed else (before, after)
+        unwanted = [env for env in left if not any(env is other for other in kept)]
         if agreed:
             self._own(self._prepared)
         self._prepared = None
@@ -216,10 +215,6 @@ class _Serving:
 
 def _envs_of(collector: Collector | None) -> list[Any]:
     return list(collector.env.envs) if collector is not None and isinstance(collector.env, SerialVectorEnv) else []
-
-
-def _has(envs: list[Any], wanted: Any) -> bool:
-    return any(env is wanted for env in envs)
 
 
 def group(arrays: Mapping[str, Array], prefix: str) -> list[dict[str, Array]]:

@@ -19,11 +19,13 @@ from corral.core.errors import CorralError
 from corral.core.machine import limit_compute_threads
 from corral.vec.lifeline import tie_to_parent
 
-__all__ = ["CLOSE", "ERROR", "OK", "VALUE", "Birth", "error_from", "pickle_error", "run"]
+__all__ = ["CLOSE", "ERROR", "OK", "RING", "VALUE", "Birth", "error_from", "pickle_error", "run"]
 
 CLOSE = b"x"
 OK, VALUE, ERROR = b"k", b"v", b"e"
 """First byte of a worker's reply."""
+RING = b"!"
+"""Wakes whoever sleeps, and means nothing else."""
 
 
 @dataclass(frozen=True, slots=True)

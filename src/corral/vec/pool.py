@@ -101,13 +101,16 @@ class WorkerPool:
     def replies(self, workers: Sequence[PoolWorker] | None = None, all_first: bool = False) -> list[bytes]:
         """One reply of each worker. An error is raised as soon as it is seen; with ``all_first``, it is a reply too."""
         workers = self.workers if workers is None else workers
-        assert self._waiter is not None
         replies: dict[int, bytes] = {}
         while len(replies) < len(workers):
-            for w in self._waiter.woken([w for w in workers if w.pid not in replies]):
+            for w, speaks in self.woken([w for w in workers if w.pid not in replies]):
+                if w.pid in replies:
+                    continue
                 try:
-                    if w.pid not in replies and w.pipe.poll():
-                        replies[w.pid] = reply = w.pipe.recv_bytes()
+                    if speaks or w.pipe.poll():
+                        reply = w.pipe.recv_bytes()
+                        if reply != birth.RING:
+                            replies[w.pid] = reply
                         if not all_first and reply[:1] == birth.ERROR:
                             raise birth.error_from(reply[1:])
                     elif not w.process.is_alive():
@@ -115,6 +118,11 @@ class WorkerPool:
                 except (EOFError, OSError):
                     raise died(w) from None
         return [replies[w.pid] for w in workers]
+
+    def woken(self, pending: list[PoolWorker]) -> list[tuple[PoolWorker, bool]]:
+        """Sleep until something happens: workers that said something (True) or may have ended."""
+        assert self._waiter is not None
+        return self._waiter.woken(pending)
 
     def close(self) -> None:
         """Stop the workers: ask, wait a little, then kill. May be called twice."""
@@ -132,24 +140,26 @@ class _Waiter:
         if sys.platform != "win32":
             self._selector = selectors.DefaultSelector()
             for w in workers:
-                self._selector.register(w.pipe, selectors.EVENT_READ, w)
-                self._selector.register(w.process.sentinel, selectors.EVENT_READ, w)
+                self._selector.register(w.pipe, selectors.EVENT_READ, (w, True))
+                self._selector.register(w.process.sentinel, selectors.EVENT_READ, (w, False))
 
     def close(self) -> None:
         if self._selector is not None:
             self._selector.close()
 
-    def woken(self, pending: list[PoolWorker]) -> list[PoolWorker]:
-        """Workers that said something or ended; those in ``pending`` if nothing happened for a while.
+    def woken(self, pending: list[PoolWorker]) -> list[tuple[PoolWorker, bool]]:
+        """Workers that said something (True) or may have ended; those in ``pending`` if nothing happened for a while.
 
         A worker's death can go unnoticed if a child of its env holds its descriptors: hence the while.
         """
         if self._selector is not None:
-            events = self._selector.select(_LOOK_SECONDS)
-            return list({id(key.data): key.data for key, _ in events}.values()) or pending
+            found = [key.data for key, _ in self._selector.select(_LOOK_SECONDS)]
+            return found or [(w, False) for w in pending]
         some = pending[:_WINDOWS_WAITS]  # all must answer, so any subset will do
         objects = connection.wait([o for w in some for o in (w.pipe, w.process.sentinel)], _LOOK_SECONDS)
-        return [w for w in some if w.pipe in objects or w.process.sentinel in objects] or pending
+        return [(w, w.pipe in objects) for w in some if w.pipe in objects or w.process.sentinel in objects] or [
+            (w, False) for w in pending
+        ]
 
 
 def split_envs(n_envs: int, num_workers: int) -> list[range]:

@@ -1,4 +1,4 @@
-"""Envs in worker processes, several in each. Arrays are shared; the pipes carry one byte per step and worker."""
+"""Envs in worker processes, several in each. Arrays are shared; the pipes carry no data of a step."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from corral.core.machine import available_cores
 from corral.core.types import InfoSums
 from corral.vec import birth, shared_memory, worker
 from corral.vec.api import CallState, CorralVectorEnv, EnvFacts, InfoMode, InfoRow, StepArrays
+from corral.vec.bells import CELLS, StepCaller, cells_shape
 from corral.vec.pool import PoolWorker, StartMethod, WorkerPool, split_envs
 
 __all__ = ["ProcessVectorEnv"]
@@ -39,7 +40,9 @@ class ProcessVectorEnv(CorralVectorEnv):
         self._pool = WorkerPool(
             worker.serve,
             shares,
-            lambda envs: worker.WorkerSetup(factory, envs.start, len(envs), seed, infos),
+            lambda envs: worker.WorkerSetup(
+                factory, envs.start, len(envs), seed, infos, shares.index(envs), len(shares) <= available_cores()
+            ),
             start_method,
             seed,
         )
@@ -59,8 +62,10 @@ class ProcessVectorEnv(CorralVectorEnv):
     def _share_memory(self) -> None:
         named = StepArrays.named(self.layout, self.codec, self.num_envs)
         specs = [shared_memory.ArraySpec(name, shape, dtype.str) for name, (shape, dtype) in named.items()]
+        specs.append(shared_memory.ArraySpec(CELLS, cells_shape(len(self._workers)), "<i8"))
         shared = shared_memory.create(specs)
-        self.arrays = StepArrays.of(shared.arrays)
+        self._caller = StepCaller(self._pool, shared.arrays[CELLS])
+        self.arrays = StepArrays.of({name: array for name, array in shared.arrays.items() if name != CELLS})
         for w in self._workers:
             shared_memory.send(shared, w.pipe, w.pid)
         self._pool.replies()
@@ -83,8 +88,7 @@ class ProcessVectorEnv(CorralVectorEnv):
         """Tell every worker to step."""
         self._expect(CallState.IDLE, "step")
         self.state = CallState.FAILED
-        for w in self._workers:
-            self._pool.post(w, worker.STEP)
+        self._caller.ask()
         self.state = CallState.STEPPING
 
     def recv(self) -> list[InfoRow]:
@@ -92,9 +96,9 @@ class ProcessVectorEnv(CorralVectorEnv):
         self._expect(CallState.STEPPING, "finish a step of")
         self.state = CallState.FAILED
         rows: list[InfoRow] = []
-        for w, reply in zip(self._workers, self._pool.replies(), strict=True):
-            if reply != birth.OK:
-                rows += _shifted(pickle.loads(reply[1:]), w)
+        for w, said in zip(self._workers, self._caller.answers(), strict=True):
+            if said is not None:
+                rows += _shifted(pickle.loads(said[1:]), w)
         self.state = CallState.IDLE
         return rows
 

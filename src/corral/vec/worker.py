@@ -1,6 +1,6 @@
 """The worker process: a stepper at the end of a pipe. Only commands travel through it; data lies in shared memory.
 
-A step is one byte each way. Anything longer (infos that have something in them, results of ``apply``) is pickled.
+A step needs no message at all (see ``bells``). Infos with something in them and results of ``apply`` are pickled.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from corral.core.errors import CorralError
 from corral.core.spaces import Layout
 from corral.vec import shared_memory
 from corral.vec.api import EnvFacts, InfoMode, InfoRow, StepArrays
+from corral.vec.bells import CELLS, StepBell
 from corral.vec.birth import CLOSE, ERROR, OK, VALUE, pickle_error
 from corral.vec.stepper import Stepper, build_envs
 
 __all__ = ["ApplyRequest", "ResetReply", "ResetRequest", "WorkerSetup", "serve"]
 
-STEP, RESET, APPLY, DRAIN = b"s", b"r", b"a", b"d"
+RESET, APPLY, DRAIN = b"r", b"a", b"d"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,10 @@ class WorkerSetup:
     n: int
     seed: int | None
     infos: InfoMode
+    index: int
+    """Of this worker among them all."""
+    patient: bool
+    """Whether there is a core for every worker, so that it may look out for a step before it sleeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,24 +78,32 @@ def serve(pipe: Connection, setup: WorkerSetup) -> None:
         return
     pipe.send_bytes(VALUE + cloudpickle.dumps(facts))
     shared = shared_memory.attach(pipe)
+    bell = StepBell(pipe, shared.arrays.pop(CELLS), setup.index, setup.patient)
     arrays = StepArrays.of(shared.arrays).rows(setup.first_env, setup.first_env + setup.n)
     stepper = Stepper(envs, arrays, first_env=setup.first_env, seed=setup.seed, infos=setup.infos)
     pipe.send_bytes(OK)
     try:
-        while (message := pipe.recv_bytes()) != CLOSE:
+        while (message := bell.next()) != CLOSE:
+            reply: bytes | None
             try:
-                reply = _answer(stepper, message)
+                reply = _step(stepper) if message is None else _answer(stepper, message)
             except (Exception, SystemExit) as error:
                 reply = ERROR + pickle_error(error)
-            pipe.send_bytes(reply)
+            if message is None:
+                bell.answer(reply)
+            else:
+                assert reply is not None
+                pipe.send_bytes(reply)
     finally:
         stepper.close()
 
 
+def _step(stepper: Stepper) -> bytes | None:
+    rows = stepper.step()
+    return VALUE + _dump(stepper, rows) if rows else None
+
+
 def _answer(stepper: Stepper, message: bytes) -> bytes:
-    if message == STEP:
-        rows = stepper.step()
-        return VALUE + _dump(stepper, rows) if rows else OK
     command, payload = message[:1], message[1:]
     if command == RESET:
         reset: ResetRequest = pickle.loads(payload)
