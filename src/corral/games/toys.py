@@ -31,6 +31,9 @@ class MaskedMaze(gym.Env[npt.NDArray[np.float32], Any]):
         self.observation_space = spaces.Box(0.0, 1.0, (2 * self.size,), np.float32)
         self.action_space = spaces.Discrete(4)
         self._free = [(r, c) for r in range(self.size) for c in range(self.size) if _WALLS[r][c] == "."]
+        self._open = {
+            (r, c): np.array([(r + dr, c + dc) in self._free for dr, dc in _MOVES], np.bool_) for r, c in self._free
+        }
         self._goal = (self.size - 1, self.size - 1)
         self._at, self._steps = self._goal, 0
 
@@ -45,7 +48,7 @@ class MaskedMaze(gym.Env[npt.NDArray[np.float32], Any]):
 
     def step(self, action: int) -> tuple[npt.NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Move up, right, down or left."""
-        if not self.action_masks()[action]:
+        if not self._open[self._at][action]:
             raise ValueError(f"move {action} from {self._at} runs into a wall; it was masked")
         dr, dc = _MOVES[action]
         self._at = (self._at[0] + dr, self._at[1] + dc)
@@ -55,8 +58,7 @@ class MaskedMaze(gym.Env[npt.NDArray[np.float32], Any]):
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """Which of the four moves lead to a free cell."""
-        cells = [(self._at[0] + dr, self._at[1] + dc) for dr, dc in _MOVES]
-        return np.array([cell in self._free for cell in cells], np.bool_)
+        return self._open[self._at].copy()
 
     def render(self) -> Any:
         """Text, or 16 pixels a cell."""

@@ -87,6 +87,7 @@ class Stepper:
         self._read_action = self._codec.layout.reader(arrays.actions)
         self._floats = [arrays.observations[leaf.path] for leaf in self._layout.leaves if leaf.is_float]
         self._checked = [(array.reshape(-1), _largest_square(array)) for array in (arrays.rewards, *self._floats)]
+        self._one_choice = [head.kind for head in self._codec.heads] == ["categorical"]
         self._mask_methods: list[Callable[[], Any] | None] = [_mask_method(env) for env in envs]
         self._episode = [-1] * len(self.envs)
         self._steps = [0] * len(self.envs)
@@ -244,6 +245,11 @@ class Stepper:
             given = method() if method is not None else info.get(_MASK)
         except (Exception, SystemExit) as error:
             self._raise(EnvFault, f"action_masks() raised {_named(error)}", i, action, error)
+        row = self.arrays.masks[i]
+        if type(given) is np.ndarray and given.dtype == np.bool_ and given.shape == row.shape and row.size:
+            row[:] = given
+            if self._one_choice and given.any():
+                return
         if given is None:
             self._bad(i, action, f"info has no {_MASK!r}, though the first reset had one")
         try:
@@ -262,7 +268,6 @@ class Stepper:
                 action,
                 f"the action mask has dtype {mask.dtype} and values {mask!r:.80}, expected booleans or 0 and 1",
             )
-        row = self.arrays.masks[i]
         row[:] = mask
         for head in self._codec.heads:
             if head.kind == "gaussian":
