@@ -87,3 +87,41 @@ def test_nothing_flows_back_across_an_end(end):
     before = estimate_advantages(*(e[name] for name in ARGS), 0.99, 0.95).advantages[:6].copy()
     e["rewards"][6:] += 100
     assert np.array_equal(before, estimate_advantages(*(e[name] for name in ARGS), 0.99, 0.95).advantages[:6])
+
+
+def v_trace_by_definition(e, ratios, gamma, lam):
+    """Backwards: v(s) - V(s) = rho delta + gamma lambda c (v(s') - V(s')), with rho and c clipped at 1."""
+    steps, envs = e["rewards"].shape
+    out = np.zeros((steps, envs))
+    for n in range(envs):
+        running = 0.0
+        for t in range(steps - 1, -1, -1):
+            following = e["last_values"][n] if t == steps - 1 else e["values"][t + 1, n]
+            if e["truncated"][t, n]:
+                following = e["final_values"][t, n]
+            if e["terminated"][t, n]:
+                following = 0.0
+            if e["terminated"][t, n] or e["truncated"][t, n]:
+                running = 0.0
+            weight = min(1.0, ratios[t, n])
+            delta = e["rewards"][t, n] + gamma * following - e["values"][t, n]
+            running = weight * (delta + gamma * lam * running)
+            out[t, n] = running
+    return out
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_a_rollout_that_lags_is_corrected_as_in_v_trace(seed):
+    e = example(seed)
+    ratios = np.exp(np.random.default_rng(seed).normal(size=e["rewards"].shape)).astype(np.float32)
+    found = estimate_advantages(*(e[name] for name in ARGS), 0.9, 0.8, ratios)
+    np.testing.assert_allclose(found.advantages, v_trace_by_definition(e, ratios, 0.9, 0.8), atol=1e-4)
+    np.testing.assert_allclose(found.returns, found.advantages + e["values"], atol=1e-6)
+
+
+def test_without_lag_the_correction_changes_nothing():
+    e = example(1)
+    plain = estimate_advantages(*(e[name] for name in ARGS), 0.9, 0.8)
+    ones = np.ones_like(e["rewards"])
+    corrected = estimate_advantages(*(e[name] for name in ARGS), 0.9, 0.8, ones)
+    assert np.array_equal(plain.advantages, corrected.advantages)

@@ -1,5 +1,7 @@
 """Same seed, same n_envs, same machine: bit-identical weights, whoever steps the envs."""
 
+import itertools
+
 import pytest
 
 import corral
@@ -18,10 +20,12 @@ WAYS = {
     "serial": {"backend": "serial"},
     "again": {"backend": "serial"},
     "process": {"backend": "process"},
-    "one worker": {"backend": "process", "num_workers": 1},
+    "three processes, forked": {"backend": "process", "num_workers": 3, "parallel_start_method": "fork"},
+    "one worker": {"backend": "worker", "num_workers": 1},
     "two workers": {"num_workers": 2},
-    "four workers, spawned": {"num_workers": 4, "parallel_start_method": "spawn"},
     "three workers, forked": {"num_workers": 3, "parallel_start_method": "fork"},
+    "four workers, spawned": {"num_workers": 4, "parallel_start_method": "spawn"},
+    "adaptive": {"num_workers": 2, "adaptive": True},
     "with evaluation": {"backend": "serial", "eval_freq": 100, "eval_episodes": 1},
     "with other bookkeeping": {"backend": "serial", "checkpoint_freq": 100, "tensorboard": True},
 }
@@ -40,6 +44,47 @@ def test_weights_do_not_depend_on_who_steps(extra):
 @pytest.mark.parametrize("env", ["Pendulum-v1", "toy-maze", "toy-everything", "Taxi-v4"])
 def test_weights_do_not_depend_on_who_steps_in_any_kind_of_env(env):
     assert len({weights(env, backend="serial"), weights(env, num_workers=2), weights(env, num_workers=3)}) == 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"overlap": True},
+        {"learner_shares": 3},
+        {"learner": "torch"},
+        {"activation_fn": "gelu"},
+        {"overlap": True, "normalize_obs": True, "env": "Pendulum-v1"},
+        {"n_envs": 13, "batch_size": 64 * 13, "net_arch": [96, 32]},
+    ],
+    ids=["overlap", "shares", "torch learner", "torch policy", "overlap, normalised", "uneven"],
+)
+def test_weights_do_not_depend_on_workers_in_any_way_to_learn(settings):
+    settings = dict(settings)
+    env = settings.pop("env", "CartPole-v1")
+    ways = [{"backend": "serial"}, {"backend": "worker", "num_workers": 1}, {"num_workers": 2}, {"num_workers": 4}]
+    found = [weights(env, **settings, **way) for way in ways]
+    assert len(set(found)) == 1, found
+
+
+def test_shares_and_overlap_belong_to_the_run():
+    plain = weights("CartPole-v1", backend="serial")
+    assert plain != weights("CartPole-v1", backend="serial", learner_shares=2)
+    assert plain != weights("CartPole-v1", backend="serial", overlap=True)
+
+
+def test_envs_may_move_in_the_middle_of_a_run(monkeypatch):
+    """Whatever adaptive decides, the weights are those of a run that decided nothing."""
+    shares = itertools.cycle([[range(1), range(1, 4)], [range(4), range(0)], [range(0), range(4)]])
+    moved = []
+
+    def always(balance, now):
+        moved.append(next(shares))
+        return moved[-1]
+
+    alone = weights("CartPole-v1", backend="serial")
+    monkeypatch.setattr("corral.rollout.balance.Balance.proposal", always)
+    assert weights("CartPole-v1", num_workers=2, adaptive=True) == alone
+    assert len(moved) == 2
 
 
 def test_another_seed_gives_other_weights():

@@ -1,0 +1,41 @@
+import pytest
+
+from corral.core import machine
+
+
+@pytest.fixture
+def cgroup(tmp_path, monkeypatch):
+    """A container's view of its control group."""
+    monkeypatch.setattr(machine, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(machine, "_own_cgroups", lambda: [tmp_path / "own", tmp_path])
+    (tmp_path / "own").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(("limit", "cores"), [("150000 100000", 1.5), ("max 100000", 1e9), ("50000 100000", 0.5)])
+def test_a_containers_share_of_the_cores_counts(cgroup, limit, cores):
+    (cgroup / "own" / "cpu.max").write_text(limit)
+    assert machine._cgroup_cores() == cores
+    assert 1 <= machine.available_cores() <= max(1, cores + 1)
+
+
+def test_the_tightest_limit_counts_also_of_the_older_kind(cgroup):
+    (cgroup / "own" / "cpu.max").write_text("400000 100000")
+    (cgroup / "cpu.max").write_text("200000 100000")
+    assert machine._cgroup_cores() == 2
+    (cgroup / "cpu").mkdir()
+    (cgroup / "cpu" / "cpu.cfs_quota_us").write_text("100000")
+    (cgroup / "cpu" / "cpu.cfs_period_us").write_text("100000")
+    assert machine._cgroup_cores() == 1
+    assert machine.available_cores() == 1
+
+
+def test_a_containers_memory_counts(cgroup):
+    (cgroup / "own" / "memory.max").write_text(str(3 * 2**20))
+    (cgroup / "own" / "memory.current").write_text(str(2**20))
+    assert machine.available_memory() == 2 * 2**20
+
+
+def test_without_limits_there_is_the_whole_machine(cgroup):
+    assert machine.available_cores() >= 1
+    assert machine.available_memory() > 2**20

@@ -1,0 +1,81 @@
+"""Rows are inferred alike, whoever else is in the batch."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.policy.policy import Policy
+from corral.rollout.actors import actor_setup
+from corral.rollout.placement import Placement, find_placement
+
+
+@given(st.integers(1, 20), st.lists(st.integers(0, 200), min_size=1, max_size=60))
+def test_an_env_keeps_its_row_of_a_tile(tile, envs):
+    place = Placement(tile).of(envs)
+    rows = np.arange(place.padded)[place.rows]
+    assert (rows % tile == np.array(envs) % tile).all()
+    assert len(set(rows.tolist())) == len(envs) and place.padded % tile == 0
+
+
+def test_consecutive_rows_are_a_slice_and_need_no_copy():
+    assert Placement(12).of(range(4, 8)).rows == slice(4, 8)
+    assert Placement(12).of(range(4, 8)).padded == 12
+    assert isinstance(Placement(12).of(range(8, 16)).rows, np.ndarray)  # wraps around
+    assert Placement(12).of(range(8, 16)).padded == 12
+
+
+def test_the_smallest_tile_that_holds_is_found():
+    def odd(rows, first, stop):
+        """Rows that are not in a whole tile of 8 come out a little different."""
+        out = np.arange(first, stop, dtype=np.float64)
+        out[(stop - first) // 8 * 8 :] += 1e-9
+        return [out]
+
+    assert find_placement(odd, 20) == Placement(8)
+    calls = iter(range(10**6))
+    assert find_placement(lambda rows, first, stop: [np.full(stop - first, next(calls))], 8) == Placement(
+        16, joined=False
+    )
+
+
+@pytest.mark.parametrize("activation", ["tanh", "gelu"])  # numpy and torch
+@pytest.mark.parametrize("joined", [True, False])
+def test_actors_answer_alike_for_any_share_of_the_envs(activation, joined):
+    torch.manual_seed(0)
+    policy = Policy(spaces.Box(-1, 1, (5,)), spaces.MultiDiscrete([3, 2]), activation_fn=activation)
+    setup = actor_setup(policy, None, torch.device("cpu"), 29)
+    if not joined:
+        setup = type(setup)(**{**{f: getattr(setup, f) for f in setup.__slots__}, "placement": Placement(16, False)})
+    rng = np.random.default_rng(0)
+    observations = rng.standard_normal((29, 5)).astype(np.float32)
+    noise = (1 - rng.random((29, 2))).astype(np.float32)
+
+    def ask(first, stop):
+        actor = setup.build(first, stop - first)
+        actor.load(policy.state_dict())
+        acts = actor.act({"": observations[first:stop]}, None, noise[first:stop])
+        values = actor.values({"": observations[first:stop]}, np.arange(first, stop))
+        assert np.array_equal(values, acts.values)
+        return acts.actions, acts.log_probs.copy(), values.copy()
+
+    whole = ask(0, 29)
+    for edges in ((0, 14, 29), (0, 1, 2, 12, 13, 29), (0, 7, 20, 29)):
+        for first, stop in zip(edges[:-1], edges[1:], strict=True):
+            for part, all_rows in zip(ask(first, stop), whole, strict=True):
+                assert np.array_equal(part, all_rows[first:stop])
+
+
+def test_final_observations_are_valued_alike_in_any_company():
+    """The same env may be there several times; its values do not depend on the others."""
+    torch.manual_seed(0)
+    policy = Policy(spaces.Box(-1, 1, (5,)), spaces.Discrete(2))
+    actor = actor_setup(policy, None, torch.device("cpu"), 8).build(0, 8)
+    actor.load(policy.state_dict())
+    observations = np.random.default_rng(1).standard_normal((7, 5)).astype(np.float32)
+    envs = np.array([3, 3, 3, 0, 7, 7, 1])
+    together = actor.values({"": observations}, envs).copy()
+    alone = [float(actor.values({"": observations[i : i + 1]}, envs[i : i + 1])[0]) for i in range(7)]
+    assert together.tolist() == alone

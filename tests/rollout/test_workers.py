@@ -1,0 +1,198 @@
+"""Workers that own envs and policy: small, quick to end, and no trace of who did what."""
+
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from corral.core.config import parse_config
+from corral.core.envs import resolve_env
+from corral.core.errors import EnvFault, UsageError, WorkerDied
+from corral.policy.policy import Policy
+from corral.ppo.mlp_engine import share_setup
+from corral.rollout.actors import actor_setup
+from corral.rollout.workers import WorkerSource
+from tests.envs import Broken, Counter, Masked
+
+CPU = torch.device("cpu")
+
+
+def connected(env, n=4, workers=2, n_steps=16, helpers=0, **kwargs):
+    source = WorkerSource(resolve_env(env), n, workers, n_steps, 7, **kwargs)
+    torch.manual_seed(0)
+    policy = Policy(source.facts.observation_space, source.facts.action_space)
+    config = parse_config({"env": "x", "n_envs": n, "n_steps": n_steps, "batch_size": n * n_steps, "learner_shares": 2})
+    shares = share_setup(policy, policy.mlp_shape(), config, source.has_masks)
+    crew = source.connect(actor_setup(policy, None, CPU, n), policy.state_dict(), shares, helpers)
+    source.publish(policy.state_dict(), 0)
+    return source, crew
+
+
+def collect(source, iterations=1):
+    for iteration in range(iterations):
+        source.begin(iteration)
+        rollout = source.collect()
+    return rollout
+
+
+class Modules(Counter):
+    """Says in its info whether torch is there."""
+
+    def step(self, action):
+        *outcome, info = super().step(action)
+        return *outcome, {**info, "torch": float("torch" in sys.modules)}
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_workers_of_the_built_in_network_need_no_torch_and_little_memory(method):
+    source, _ = connected(lambda: Modules(length=20), start_method=method)
+    rollout = collect(source)
+    own = [psutil.Process(pid).memory_full_info().uss / 2**20 for pid in source.pids()]
+    source.close()
+    assert rollout.infos["torch"].total == 0
+    assert max(own) < 60 if method == "spawn" else max(own) < 40
+
+
+def test_images_stay_bytes():
+    source, _ = connected("toy-everything")
+    rollout = collect(source)
+    source.close()
+    assert rollout.observations["image"].dtype == np.uint8
+
+
+def test_masks_come_with_the_rollout():
+    source, _ = connected(lambda: Masked("method"))
+    rollout = collect(source)
+    source.close()
+    assert np.array_equal(rollout.masks.argmax(-1), rollout.actions[..., 0])
+
+
+@pytest.mark.parametrize("how", ["raise", "nan"])
+def test_a_fault_in_a_worker_brings_its_place(how):
+    source, _ = connected(lambda: Broken("raise" if how == "raise" else "nan observation", at=9))
+    with pytest.raises(EnvFault) as caught:
+        collect(source)
+    source.close()
+    assert caught.value.place.step == 9 and caught.value.exit_code == 1
+
+
+def test_envs_that_cannot_be_made_are_a_wrong_setup():
+    with pytest.raises(EnvFault) as caught:
+        WorkerSource(resolve_env(lambda: Broken("constructor")), 4, 2, 8, 0)
+    assert caught.value.exit_code == 2 and "no rom found" in str(caught.value)
+
+
+class Slow(Counter):
+    def step(self, action):
+        time.sleep(0.02)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("moment", ["collecting", "helping", "idle"])
+def test_a_dead_worker_is_noticed_at_once(moment):
+    source, crew = connected(Slow, helpers=1, n_steps=60 if moment == "collecting" else 4)
+    started = time.monotonic()
+    with pytest.raises(WorkerDied, match="SIGKILL"):
+        if moment == "collecting":
+            source.begin(0)
+            os.kill(source.pids()[1], signal.SIGKILL)
+            source.collect()
+        elif moment == "helping":
+            collect(source)
+            crew.begin()
+            os.kill(source.pids()[0], signal.SIGKILL)
+            for _ in range(1000):
+                crew.compute(0)
+        else:
+            collect(source)
+            os.kill(source.pids()[0], signal.SIGKILL)
+            time.sleep(0.1)
+            collect(source)
+    source.close()
+    assert time.monotonic() - started < 5
+
+
+def test_an_update_that_was_cut_short_leaves_helpers_ready():
+    source, crew = connected("CartPole-v1", helpers=1)
+    collect(source)
+    crew.begin()
+    crew.compute(0)  # and then nothing more is heard of this update
+    assert collect(source, 2).n_steps == 16
+    crew.begin()
+    crew.compute(0)
+    crew.end()
+    source.close()
+
+
+def test_helpers_compute_their_shares():
+    source, crew = connected("CartPole-v1", helpers=1)
+    collect(source)
+    arrays = crew.shares.arrays
+    rng = np.random.default_rng(0)
+    arrays["batch"][...] = rng.random(arrays["batch"].shape)
+    arrays["advantages"][...] = rng.standard_normal(arrays["advantages"].shape)
+    arrays["order"][...] = rng.permutation(64)
+    arrays["weights"][...] = rng.standard_normal(arrays["weights"].shape) / 4
+    arrays["gradients"][...] = np.nan
+    crew.begin()
+    crew.compute(0)
+    together = arrays["gradients"].copy()
+    crew.end()
+    for share in range(2):
+        crew.shares.compute(0, share)
+    source.close()
+    assert np.isfinite(together).all() and np.array_equal(together, arrays["gradients"])
+
+
+def test_too_much_memory_is_refused_with_the_numbers():
+    with pytest.raises(UsageError, match="MB of shared memory"):
+        connected("CartPole-v1", n_steps=2**33)
+
+
+# ---- moving envs -----------------------------------------------------------------------------------------------
+
+
+MOVES = [[range(1), range(1, 4)], [range(4), range(0)], [range(0), range(4)], [range(2), range(2, 4)]]
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "toy-maze", "toy-everything"])
+def test_envs_that_move_go_on_as_if_nothing_had_happened(env):
+    rollouts = []
+    for moves in ([], MOVES):
+        source, _ = connected(env, adaptive=True)
+        collect(source)
+        for iteration in range(1, 6):
+            if iteration <= len(moves):
+                assert source.move(moves[iteration - 1])
+            source.begin(iteration)
+            rollout = source.collect()
+        rollouts.append(rollout)
+        assert source.moves == len(moves)
+        source.close()
+    one, two = rollouts
+    for name in ("actions", "log_probs", "values", "rewards", "terminated", "truncated", "final_values", "last_values"):
+        assert np.array_equal(getattr(one, name), getattr(two, name)), name
+    assert one.episodes == two.episodes
+
+
+class Unrepeatable(Counter):
+    """Never shows the same twice."""
+
+    def _observe(self):
+        return np.array([time.perf_counter() % 1, self.step_count], np.float32)
+
+
+def test_an_env_that_does_not_come_back_the_same_stays_where_it_is():
+    source, _ = connected(lambda: Unrepeatable(length=50), adaptive=True)
+    collect(source)
+    before = list(source.shares)
+    assert not source.move(MOVES[0])
+    assert source.shares == before and source.moves == 0
+    rollout = collect(source)
+    source.close()
+    assert rollout.observations[""][0, 0, 1] > 0  # its episode went on

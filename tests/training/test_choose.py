@@ -1,0 +1,115 @@
+"""What auto chooses, from costs that are given and from costs that are measured."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.core.config import parse_config
+from corral.core.errors import UsageError
+from corral.training import choose
+from corral.training.calibrate import Costs
+from corral.training.choose import choose_backend, choose_n_envs
+from tests.envs import Counter
+
+CHEAP = Costs(step=12, step_deviation=5, act=45, act_per_env=1, gradient=500, memory_mb=0.1, build=500)
+SLOW = Costs(step=800, step_deviation=100, act=45, act_per_env=1, gradient=500, memory_mb=5, build=500)
+
+
+def config(**settings):
+    return parse_config({"env": "x", "n_steps": 128, "batch_size": 256, "n_epochs": 4, "timesteps": 10**7, **settings})
+
+
+def chosen(costs, cores=2, central=False, **settings):
+    choose.available_cores, real = (lambda: cores), choose.available_cores
+    try:
+        return choose_backend(config(**settings), lambda: costs, central)
+    finally:
+        choose.available_cores = real
+
+
+def test_a_slow_env_gets_a_worker_for_each_core():
+    for cores in (2, 4, 8):
+        choice = chosen(SLOW, cores)
+        assert (choice.backend, choice.num_workers) == ("worker", cores)
+    assert "a step costs 800 µs" in choice.why and "with serial" in choice.why and "8 workers" in choice.why
+
+
+def test_workers_are_for_envs_to_share():
+    assert chosen(SLOW, 16, n_envs=4, batch_size=128).num_workers == 4
+    assert chosen(SLOW, 4, n_envs=1, batch_size=128).backend == "serial"
+
+
+def test_one_core_needs_no_workers_and_no_measuring():
+    choice = choose_backend(config(backend="serial"), lambda: pytest.fail("measured"), False)
+    assert choice.backend == "serial"
+    choose.available_cores, real = (lambda: 1), choose.available_cores
+    try:
+        choice = choose_backend(config(), lambda: pytest.fail("measured"), False)
+    finally:
+        choose.available_cores = real
+    assert choice.backend == "serial" and "one core" in choice.why
+
+
+def test_what_is_as_fast_alone_stays_alone():
+    nothing = Costs(step=1, step_deviation=0, act=45, act_per_env=0, gradient=100, memory_mb=0, build=1)
+    assert chosen(nothing).backend == "serial"
+    assert chosen(SLOW, timesteps=1000).backend == "serial"  # over before workers have started
+
+
+def test_a_policy_on_an_accelerator_stays_in_one_place():
+    assert chosen(SLOW, 4, central=True).backend == "process"
+
+
+def test_what_was_asked_for_is_done_with_advice():
+    choice = chosen(SLOW, 2, num_workers=4)
+    assert (choice.backend, choice.num_workers) == ("worker", 4)
+    assert "more than the 2 cores" in choice.advice
+    assert chosen(SLOW, 2, num_workers=2).advice is None
+    assert chosen(CHEAP, 2, backend="process").backend == "process"
+
+
+def test_too_many_envs_are_told_so():
+    settings = {"n_envs": 512, "batch_size": 128 * 128}
+    costs = Costs(step=800, step_deviation=0, act=45, act_per_env=0.1, gradient=50, memory_mb=0, build=1)
+    assert "n_envs 512 is past the point of diminishing returns: 256" in chosen(costs, 2, **settings).advice
+    assert chosen(costs, 2, n_envs=8).advice is None
+
+
+def test_the_number_of_envs_follows_from_what_they_cost():
+    def best(costs, **settings):
+        return choose_n_envs({"env": "x", "n_steps": 128, "batch_size": 64, **settings}, lambda found: costs)
+
+    many, few = best(CHEAP), best(SLOW)
+    assert many.n_envs > few.n_envs >= 2
+    assert "steps/s" in many.why
+    large = Costs(step=12, step_deviation=5, act=45, act_per_env=1, gradient=500, memory_mb=10**6, build=500)
+    assert best(large).n_envs <= 4
+    with pytest.raises(UsageError, match="no number of envs fits"):
+        best(CHEAP, batch_size=97)
+
+
+def test_auto_measures_says_why_and_records_it(capsys):
+    settings = {"n_steps": 32, "batch_size": 32, "n_epochs": 1, "timesteps": 256, "eval_freq": 0, "tensorboard": False}
+    result = corral.train(Counter, n_envs="auto", seed=1, **settings)
+    said = capsys.readouterr().out
+    assert f"--n-envs {result.summary.n_envs}" in said and "measuring a step of" in said
+    written = (result.run_dir / "config.yaml").read_text(encoding="utf-8")
+    assert "# auto: a step costs" in written and f"n_envs: {result.summary.n_envs}" in written
+    again = corral.train(Counter, n_envs=result.summary.n_envs, seed=1, quiet=True, output_dir="again", **settings)
+    assert again.summary.weights_sha256 == result.summary.weights_sha256
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processes cannot be bound to a core here")
+def test_bound_to_one_core_auto_chooses_serial():
+    code = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "import corral; print(corral.train('toy-work', timesteps=2000, n_steps=32, batch_size=64, eval_freq=0,"
+        "tensorboard=False, env_kwargs={'step_ms': 0.1}, quiet=True).summary.backend)"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(corral.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=60)
+    assert done.stdout.strip() == "serial", done.stderr
