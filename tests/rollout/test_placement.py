@@ -1,5 +1,7 @@
 """Rows are inferred alike, whoever else is in the batch."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -63,7 +65,7 @@ def test_actors_answer_alike_for_any_share_of_the_envs(activation, joined):
 
     whole = ask(0, 29)
     for edges in ((0, 14, 29), (0, 1, 2, 12, 13, 29), (0, 7, 20, 29)):
-        for first, stop in zip(edges[:-1], edges[1:], strict=True):
+        for first, stop in itertools.pairwise(edges):
             for part, all_rows in zip(ask(first, stop), whole, strict=True):
                 assert np.array_equal(part, all_rows[first:stop])
 

@@ -1,0 +1,89 @@
+"""What ``--overlap`` does to speed and to learning: the same runs with and without it, taking turns.
+
+Usage: python benchmarks/overlap.py [--seeds N] [--output DIR]. Writes overlap.md and overlap.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import statistics
+import tempfile
+from pathlib import Path
+
+import corral
+from corral.core.machine import available_cores
+from corral.monitor.writers import read_metrics
+
+COMMON = {"eval_freq": 0, "checkpoint_freq": 0, "tensorboard": False, "quiet": True}
+WORK = {
+    "CartPole-v1": {"timesteps": 150_000, "n_envs": 8, "n_steps": 128, "batch_size": 256, "n_epochs": 4},
+    "Acrobot-v1": {"timesteps": 150_000, "n_envs": 8, "n_steps": 128, "batch_size": 256, "n_epochs": 4, "ent_coef": 0.01},
+    "toy-maze": {"timesteps": 60_000, "n_envs": 8, "n_steps": 64, "batch_size": 128, "learning_rate": 1e-3},
+    "toy-work": {"timesteps": 20_480, "n_envs": 8, "n_steps": 128, "batch_size": 256, "n_epochs": 4},
+}
+WAYS = {
+    "without": {"backend": "auto"},
+    "with overlap": {"backend": "auto", "overlap": True},
+}
+
+
+def measure(env: str, way: str, seed: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as directory:
+        settings = {**WORK[env], **WAYS[way], **COMMON, "seed": seed, "output_dir": f"{directory}/run"}
+        result = corral.train(env, **settings)
+        rows = read_metrics(result.run_dir / "metrics.jsonl")
+    rewards = [row["rollout/ep_rew_mean"] for row in rows if row.get("rollout/ep_rew_mean") is not None]
+    return {
+        "fps": result.summary.fps,
+        "final": rewards[-1],
+        "area": statistics.fmean(rewards),
+        "rho": statistics.fmean(row.get("train/rho", 1.0) for row in rows),
+        "workers": result.summary.num_workers,
+        "seconds": result.summary.seconds,
+    }
+
+
+def report(found: dict[str, dict[str, list[dict[str, float]]]], seeds: int) -> str:
+    lines = [
+        "# Overlap",
+        "",
+        "Collecting the next rollout while learning from the last, against taking turns. The same settings and seeds,",
+        f"{available_cores()} cores, backend `auto`, {seeds} seeds; medians, with the smallest and largest in brackets.",
+        "",
+        f"`python benchmarks/overlap.py --seeds {seeds}`, {datetime.date.today()}",
+        "",
+        "| env | overlap | workers | steps/s | mean reward at the end | mean reward over the run | mean weight (rho) |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for env, ways in found.items():
+        for way, runs in ways.items():
+            cells = [env, "yes" if way != "without" else "no", f"{statistics.median(r['workers'] for r in runs):.0f}"]
+            for name, shape in (("fps", "{:,.0f}"), ("final", "{:,.2f}"), ("area", "{:,.2f}"), ("rho", "{:.3f}")):
+                numbers = [run[name] for run in runs]
+                low, high = shape.format(min(numbers)), shape.format(max(numbers))
+                cells.append(f"{shape.format(statistics.median(numbers))} ({low} to {high})")
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent)
+    options = parser.parse_args()
+    found: dict[str, dict[str, list[dict[str, float]]]] = {env: {way: [] for way in WAYS} for env in WORK}
+    for seed in range(1, options.seeds + 1):
+        for env in WORK:
+            for way in WAYS:
+                run = measure(env, way, seed)
+                found[env][way].append(run)
+                print(f"{env:12} {way:12} seed {seed}: {run['fps']:,.0f} steps/s, reward {run['final']:.2f}", flush=True)
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / "overlap.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    (options.output / "overlap.md").write_text(report(found, options.seeds), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
