@@ -67,8 +67,9 @@ def test_a_masked_maze_is_solved():
     assert summary.mean_reward > 0.88
 
 
-def test_cartpole_is_learned():
-    settings = {"n_envs": 8, "n_steps": 128, "batch_size": 256, "learning_rate": 2.5e-3, "learning_rate_end": 0.0}
+@pytest.mark.parametrize("overlap", [False, True])
+def test_cartpole_is_learned(overlap):
+    settings = {"n_envs": 8, "overlap": overlap, "n_steps": 128, "batch_size": 256, "learning_rate": 2.5e-3, "learning_rate_end": 0.0}
     summary = corral.train("CartPole-v1", timesteps=40_000, **settings, **QUICK).summary
     assert summary.eval_reward > 450
 
