@@ -6,7 +6,7 @@ Usage: python benchmarks/overlap.py [--seeds N] [--output DIR]. Writes overlap.m
 from __future__ import annotations
 
 import argparse
-import datetime
+import datetime as dt
 import json
 import statistics
 import tempfile
@@ -19,7 +19,14 @@ from corral.monitor.writers import read_metrics
 COMMON = {"eval_freq": 0, "checkpoint_freq": 0, "tensorboard": False, "quiet": True}
 WORK = {
     "CartPole-v1": {"timesteps": 150_000, "n_envs": 8, "n_steps": 128, "batch_size": 256, "n_epochs": 4},
-    "Acrobot-v1": {"timesteps": 150_000, "n_envs": 8, "n_steps": 128, "batch_size": 256, "n_epochs": 4, "ent_coef": 0.01},
+    "Acrobot-v1": {
+        "timesteps": 150_000,
+        "n_envs": 8,
+        "n_steps": 128,
+        "batch_size": 256,
+        "n_epochs": 4,
+        "ent_coef": 0.01,
+    },
     "toy-maze": {"timesteps": 60_000, "n_envs": 8, "n_steps": 64, "batch_size": 128, "learning_rate": 1e-3},
     "toy-work": {"timesteps": 20_480, "n_envs": 8, "n_steps": 128, "batch_size": 256, "n_epochs": 4},
 }
@@ -50,9 +57,9 @@ def report(found: dict[str, dict[str, list[dict[str, float]]]], seeds: int) -> s
         "# Overlap",
         "",
         "Collecting the next rollout while learning from the last, against taking turns. The same settings and seeds,",
-        f"{available_cores()} cores, backend `auto`, {seeds} seeds; medians, with the smallest and largest in brackets.",
+        f"{available_cores()} cores, backend `auto`, {seeds} seeds; medians (smallest to largest).",
         "",
-        f"`python benchmarks/overlap.py --seeds {seeds}`, {datetime.date.today()}",
+        f"`python benchmarks/overlap.py --seeds {seeds}`, {dt.date.today()}",
         "",
         "| env | overlap | workers | steps/s | mean reward at the end | mean reward over the run | mean weight (rho) |",
         "|---|---|---|---|---|---|---|",
@@ -79,7 +86,9 @@ def main() -> None:
             for way in WAYS:
                 run = measure(env, way, seed)
                 found[env][way].append(run)
-                print(f"{env:12} {way:12} seed {seed}: {run['fps']:,.0f} steps/s, reward {run['final']:.2f}", flush=True)
+                print(
+                    f"{env:12} {way:12} seed {seed}: {run['fps']:,.0f} steps/s, reward {run['final']:.2f}", flush=True
+                )
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "overlap.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     (options.output / "overlap.md").write_text(report(found, options.seeds), encoding="utf-8")

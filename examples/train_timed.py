@@ -19,7 +19,7 @@ from corral.core.config_file import load_yaml
 
 CONFIG = Path(__file__).resolve().parents[1] / "config" / "ppo_parallel.yaml"
 DEFAULTS = {"env": "CartPole-v1", "duration": 0.017}
-HOW_PARALLEL = ("backend", "num_workers", "num_envs_per_worker", "parallel_start_method")
+HOW_PARALLEL = ("backend", "num_workers", "num_envs_per_worker", "parallel_start_method", "adaptive")
 
 
 def parse() -> argparse.Namespace:

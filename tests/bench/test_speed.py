@@ -16,8 +16,7 @@ def test_a_run_is_timed_part_by_part():
     speed = measure_speed("CartPole-v1", 0.5, {**SMALL, "n_envs": 4, "backend": "serial"})
     assert (speed.backend, speed.n_envs, speed.num_workers) == ("serial", 4, 1)
     assert set(speed.seconds) == set(PARTS) and speed.seconds["step"] > 0 and speed.seconds["update"] > 0
-    iteration = 32 * 4 / speed.fps
-    assert sum(speed.seconds.values()) == pytest.approx(iteration, rel=0.5)
+    assert speed.seconds["step"] + speed.seconds["inference"] + speed.seconds["update"] < 32 * 4 / speed.fps * 1.2
     assert speed.memory_mb > 20
 
 
@@ -32,7 +31,9 @@ def test_tune_prints_a_table_with_one_recommendation_and_draws_it(capsys, tmp_pa
 
 
 def test_bench_compares_one_process_with_workers(capsys):
-    assert main(["bench", "CartPole-v1", *FLAGS, "--n-envs", "4", "--num-workers", "2"]) == 0
+    """Also with settings that only workers have, or that a run without steps to count has no use for."""
+    more = ["--adaptive", "--parallel-start-method", "spawn", "--learning-rate-end", "0"]
+    assert main(["bench", "CartPole-v1", *FLAGS, "--n-envs", "4", "--num-workers", "2", *more]) == 0
     said = capsys.readouterr().out
     assert "2 workers" in said and "speed-up" in said and "is the limit" in said
     for part in PARTS:
@@ -44,6 +45,8 @@ def test_candidates_keep_to_what_was_given():
     assert tried == [Candidate(8, "serial", 1), Candidate(8, "worker", 4)]
     numbers = {candidate.n_envs for candidate in candidates("x", {"n_steps": 128, "batch_size": 1024}, 32)}
     assert numbers == {4, 8, 16, 32}  # a batch larger than the rollout is one full batch
+    tried = candidates("x", {**SMALL, "num_workers": "3", "num_envs_per_worker": 2})
+    assert tried == [Candidate(6, "serial", 1), Candidate(6, "worker", 3)]
     with pytest.raises(UsageError, match="does not divide"):
         candidates("x", {"n_steps": 97, "batch_size": 64}, 32)
 
@@ -65,6 +68,11 @@ def test_the_fewest_that_are_as_fast_are_recommended():
     [
         (["tune"], "which env?"),
         (["tune", "CartPole-v1", "--seconds", "0"], "--seconds should be more than 0"),
+        (["tune", "CartPole-v1", "--max-envs", "0"], "max_envs 0: should be at least 1"),
+        (["tune", "CartPole-v1", "--n-envs", "eight"], "n_envs 'eight'"),
+        (["tune", "CartPole-v1", "--timesteps", "10"], "--timesteps is for training"),
+        (["bench", "CartPole-v1", "--n-envs", "auto"], "bench needs a number of envs"),
+        (["bench", "CartPole-v1", "--backend", "serial"], "--backend is for training"),
         (["bench", "CartPole-v1", "--n-envs", "2", "--num-workers", "4"], "num_workers 4 is more than n_envs 2"),
     ],
 )

@@ -9,16 +9,20 @@ SEEDS = st.integers(0, 2**63 - 1)
 
 @given(SEEDS, st.integers(0, 1000), st.integers(0, 10_000))
 def test_noise_depends_on_its_place_alone(seed, env, iteration):
-    first = action_noise(seed, env, iteration, 4, (False, True))
-    action_noise(seed, env + 1, iteration, 9, (True,))  # what others draw does not matter
-    assert np.array_equal(first, action_noise(seed, env, iteration, 4, (False, True)))
-    assert not np.array_equal(first, action_noise(seed, env + 1, iteration, 4, (False, True)))
-    assert not np.array_equal(first, action_noise(seed, env, iteration + 1, 4, (False, True)))
+    def noise(first, stop, of=iteration):
+        return action_noise(seed, np.arange(first, stop), of, 5, (False, True, False))
+
+    together = noise(env, env + 4)
+    assert together.shape == (5, 4, 3)
+    for i in range(4):  # whoever draws it, with whichever neighbours
+        assert np.array_equal(together[:, i], noise(env + i, env + i + 1)[:, 0])
+    assert np.array_equal(together[:, 1:3], noise(env + 1, env + 3))
+    assert len(np.unique(together)) == together.size
+    assert not np.isin(together, noise(env, env + 4, iteration + 1)).any()
 
 
 def test_uniform_noise_is_never_zero_and_normal_noise_is_normal():
-    noise = action_noise(3, 0, 0, 200_000, (False, True))
-    uniform, normal = noise.T
+    uniform, normal = action_noise(3, np.arange(1), 0, 200_000, (False, True))[:, 0].T
     assert uniform.min() > 0 and uniform.max() <= 1
     assert abs(uniform.mean() - 0.5) < 0.01
     assert abs(normal.mean()) < 0.02 and abs(normal.std() - 1) < 0.02

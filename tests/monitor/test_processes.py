@@ -16,12 +16,12 @@ def test_processor_time_and_memory_of_every_process_are_told():
     meter = ProcessMeter(lambda: [process.pid])
     time.sleep(1.5)
     row = meter.sample()
+    assert meter.sample() is row  # a moment later there is nothing new
     process.kill()
     process.join()
     assert set(row) == {f"system/{name}_{what}" for name in ("trainer", "worker_0") for what in ("cpu", "mb")}
     assert row["system/worker_0_cpu"] > 3 * row["system/trainer_cpu"]
     assert 1 < row["system/worker_0_mb"] < 200
-    assert meter.sample() is row  # a moment later there is nothing new
     assert [use.name for use in meter.totals()] == ["trainer"]  # the other is gone, and that is no error
 
 

@@ -32,7 +32,7 @@ def draw(space, n=64, masked=False, seed=0):
             elif head.kind == "bernoulli":
                 pairs = masks[:, head.mask].unflatten(-1, (-1, 2))
                 pairs[..., 0] |= ~pairs.any(-1)
-    noise = torch.from_numpy(action_noise(seed, 0, 0, n, codec.gaussian))
+    noise = torch.from_numpy(action_noise(seed, np.arange(1), 0, n, codec.gaussian)[:, 0])
     return codec, params, log_std, masks, noise
 
 
@@ -69,7 +69,7 @@ def test_likelihood_and_entropy_agree_with_torch(name):
 @pytest.mark.parametrize("name", SPACES)
 def test_samples_follow_the_distribution(name):
     codec, params, log_std, _, _ = draw(SPACES[name], 1)
-    noise = torch.from_numpy(action_noise(1, 0, 0, 100_000, codec.gaussian))
+    noise = torch.from_numpy(action_noise(1, np.arange(1), 0, 100_000, codec.gaussian)[:, 0])
     actions = distributions.sample(codec.heads, params.expand(100_000, -1), log_std, None, noise)
     for head, expected in reference(codec, params, log_std):
         taken = actions[:, head.actions]

@@ -185,7 +185,7 @@ def test_a_restored_optimiser_goes_on_exactly(kind):
     one.update(rollout, estimate, 0, 3e-4)
     _, _, two = rollout_and_learner("CartPole-v1", kind)
     two.policy.load_state_dict(one.policy.state_dict())
-    two.engine.restore(one.engine.state())
+    two.engine.restore(one.engine.copies()[1])
     for learner in (one, two):
         learner.update(rollout, estimate, 1, 3e-4)
     for p, q in zip(one.policy.parameters(), two.policy.parameters(), strict=True):

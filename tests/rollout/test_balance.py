@@ -41,6 +41,17 @@ def test_a_move_that_does_not_help_is_taken_back():
     assert balance.proposal(wanted) == shares
 
 
+def test_a_move_that_did_not_help_is_not_tried_again():
+    balance, shares = Balance(8, 2), [range(4), range(4, 8)]
+    window(balance, 2.0, 1.0)
+    wanted = balance.proposal(shares)
+    window(balance, 2.5, 1.0)
+    assert balance.proposal(wanted) == shares
+    for _ in range(5):
+        window(balance, 2.0, 1.0)
+        assert balance.proposal(shares) is None
+
+
 def test_a_busy_machine_gets_one_worker_fewer_and_later_one_more_again():
     balance, shares = Balance(8, 2), [range(4), range(4, 8)]
     window(balance, 1.0, 1.0)

@@ -153,7 +153,7 @@ def test_noise_belongs_to_the_env_not_to_its_place_in_the_batch():
     c = source(Counter, Scripted(), n=3)
     c.close()
     noise = Collector(c.env, Scripted(), 6, seed=3, first_env=5)._noise(2)
-    assert np.array_equal(noise[:, 1], action_noise(3, 6, 2, 6, (False,)))
+    assert np.array_equal(noise[:, 1], action_noise(3, np.array([6]), 2, 6, (False,))[:, 0])
 
 
 def test_numbers_in_infos_come_with_the_rollout():

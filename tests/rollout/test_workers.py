@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -154,6 +155,36 @@ def test_too_much_memory_is_refused_with_the_numbers():
         connected("CartPole-v1", n_steps=2**33)
 
 
+class Noisy(Slow):
+    """Leaves a file behind when it is closed."""
+
+    def close(self):
+        Path("closed").touch()
+
+
+def test_closing_in_mid_rollout_is_quick_and_closes_the_envs():
+    source, _ = connected(Noisy, n_steps=1000)
+    source.begin(0)
+    time.sleep(0.1)
+    started = time.monotonic()
+    source.close()
+    assert time.monotonic() - started < 2 and Path("closed").exists()
+
+
+def test_a_worker_that_dies_after_its_part_is_noticed_while_others_go_on():
+    source, _ = connected(lambda: Slow(), n=3, workers=2, n_steps=40)
+    source.begin(0)
+    pipe = source._pool.workers[1].pipe
+    while not pipe.poll():
+        time.sleep(0.01)  # the second has fewer envs, so it is done first
+    source._pool.workers[1].process.kill()
+    started = time.monotonic()
+    with pytest.raises(WorkerDied, match="SIGKILL"):
+        source.collect()
+    source.close()
+    assert time.monotonic() - started < 1
+
+
 # ---- moving envs -----------------------------------------------------------------------------------------------
 
 
@@ -178,6 +209,29 @@ def test_envs_that_move_go_on_as_if_nothing_had_happened(env):
     for name in ("actions", "log_probs", "values", "rewards", "terminated", "truncated", "final_values", "last_values"):
         assert np.array_equal(getattr(one, name), getattr(two, name)), name
     assert one.episodes == two.episodes
+
+
+class OnlyOne(Counter):
+    """There can be four of them, and no fifth."""
+
+    def __init__(self):
+        super().__init__()
+        for seat in range(4):
+            try:
+                self.seat = Path(f"seat-{seat}")
+                self.seat.touch(exist_ok=False)
+                return
+            except FileExistsError:
+                continue
+        raise RuntimeError("no more licences")
+
+
+def test_envs_that_cannot_be_made_twice_stay_where_they_are():
+    source, _ = connected(OnlyOne, adaptive=True)
+    collect(source)
+    assert not source.move(MOVES[0])
+    assert collect(source).n_steps == 16
+    source.close()
 
 
 class Unrepeatable(Counter):

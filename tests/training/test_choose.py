@@ -1,5 +1,7 @@
 """What auto chooses, from costs that are given and from costs that are measured."""
 
+import contextlib
+import dataclasses
 import os
 import subprocess
 import sys
@@ -15,20 +17,26 @@ from corral.training.calibrate import Costs
 from corral.training.choose import choose_backend, choose_n_envs
 from tests.envs import Counter
 
-CHEAP = Costs(step=12, step_deviation=5, act=45, act_per_env=1, gradient=500, memory_mb=0.1, build=500)
-SLOW = Costs(step=800, step_deviation=100, act=45, act_per_env=1, gradient=500, memory_mb=5, build=500)
+CHEAP = Costs(step=12, step_deviation=5, act=45, act_per_env=1, gradient_per_row=2, memory_mb=0.1)
+SLOW = dataclasses.replace(CHEAP, step=800, step_deviation=100, memory_mb=5)
 
 
 def config(**settings):
     return parse_config({"env": "x", "n_steps": 128, "batch_size": 256, "n_epochs": 4, "timesteps": 10**7, **settings})
 
 
-def chosen(costs, cores=2, central=False, **settings):
+@contextlib.contextmanager
+def machine_with(cores):
     choose.available_cores, real = (lambda: cores), choose.available_cores
     try:
-        return choose_backend(config(**settings), lambda: costs, central)
+        yield
     finally:
         choose.available_cores = real
+
+
+def chosen(costs, cores=2, central=False, **settings):
+    with machine_with(cores):
+        return choose_backend(config(**settings), lambda: costs, central)
 
 
 def test_a_slow_env_gets_a_worker_for_each_core():
@@ -46,16 +54,13 @@ def test_workers_are_for_envs_to_share():
 def test_one_core_needs_no_workers_and_no_measuring():
     choice = choose_backend(config(backend="serial"), lambda: pytest.fail("measured"), False)
     assert choice.backend == "serial"
-    choose.available_cores, real = (lambda: 1), choose.available_cores
-    try:
+    with machine_with(1):
         choice = choose_backend(config(), lambda: pytest.fail("measured"), False)
-    finally:
-        choose.available_cores = real
     assert choice.backend == "serial" and "one core" in choice.why
 
 
 def test_what_is_as_fast_alone_stays_alone():
-    nothing = Costs(step=1, step_deviation=0, act=45, act_per_env=0, gradient=100, memory_mb=0, build=1)
+    nothing = dataclasses.replace(CHEAP, step=1, gradient_per_row=0.4)
     assert chosen(nothing).backend == "serial"
     assert chosen(SLOW, timesteps=1000).backend == "serial"  # over before workers have started
 
@@ -74,22 +79,42 @@ def test_what_was_asked_for_is_done_with_advice():
 
 def test_too_many_envs_are_told_so():
     settings = {"n_envs": 512, "batch_size": 128 * 128}
-    costs = Costs(step=800, step_deviation=0, act=45, act_per_env=0.1, gradient=50, memory_mb=0, build=1)
+    costs = dataclasses.replace(SLOW, act_per_env=0.1, gradient_per_row=0.01)
     assert "n_envs 512 is past the point of diminishing returns: 256" in chosen(costs, 2, **settings).advice
     assert chosen(costs, 2, n_envs=8).advice is None
 
 
 def test_the_number_of_envs_follows_from_what_they_cost():
-    def best(costs, **settings):
-        return choose_n_envs({"env": "x", "n_steps": 128, "batch_size": 64, **settings}, lambda found: costs)
+    def best(costs, cores=2, **settings):
+        with machine_with(cores):
+            return choose_n_envs({"env": "x", "n_steps": 128, "batch_size": 64, **settings}, lambda found: costs)
 
     many, few = best(CHEAP), best(SLOW)
     assert many.n_envs > few.n_envs >= 2
     assert "steps/s" in many.why
-    large = Costs(step=12, step_deviation=5, act=45, act_per_env=1, gradient=500, memory_mb=10**6, build=500)
+    large = dataclasses.replace(CHEAP, memory_mb=10**6)
     assert best(large).n_envs <= 4
-    with pytest.raises(UsageError, match="no number of envs fits"):
+    assert best(SLOW, cores=16).n_envs % 16 == 0
+    with pytest.raises(UsageError, match=r"no number of envs fits .*batch_size 97 does not divide"):
         best(CHEAP, batch_size=97)
+    with pytest.raises(UsageError, match="gamma"):
+        best(CHEAP, gamma=5)
+
+
+def test_the_number_of_envs_is_for_the_backend_that_was_asked_for():
+    def rate(**settings):
+        with machine_with(8):
+            why = choose_n_envs({"env": "x", "n_steps": 128, "batch_size": 64, **settings}, lambda found: SLOW).why
+        return float(why.split(" should reach ")[1].split(" steps/s")[0].replace(",", ""))
+
+    assert rate() > 4 * rate(backend="serial")
+    assert rate() > 2 * rate(num_workers=2)
+
+
+def test_overlap_in_one_process_is_told_to_gain_nothing():
+    assert "gains nothing" in chosen(SLOW, 1, overlap=True).advice
+    assert "gains nothing" in chosen(SLOW, 2, overlap=True, backend="serial").advice
+    assert chosen(CHEAP, 2, overlap=True).backend == "worker"
 
 
 def test_auto_measures_says_why_and_records_it(capsys):

@@ -69,7 +69,14 @@ def test_a_masked_maze_is_solved():
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_cartpole_is_learned(overlap):
-    settings = {"n_envs": 8, "overlap": overlap, "n_steps": 128, "batch_size": 256, "learning_rate": 2.5e-3, "learning_rate_end": 0.0}
+    settings = {
+        "n_envs": 8,
+        "overlap": overlap,
+        "n_steps": 128,
+        "batch_size": 256,
+        "learning_rate": 2.5e-3,
+        "learning_rate_end": 0.0,
+    }
     summary = corral.train("CartPole-v1", timesteps=40_000, **settings, **QUICK).summary
     assert summary.eval_reward > 450
 

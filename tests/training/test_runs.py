@@ -20,6 +20,7 @@ import yaml
 import corral
 from corral.core.errors import CheckpointError, CorralError, EnvFault, RunInUse, UsageError
 from corral.core.metrics import INFO_PREFIX, METRICS
+from corral.core.seeding import EVALUATION, episode_seed
 from corral.monitor.writers import read_metrics
 from corral.policy.policy import n_action_params
 from corral.training.checkpoint import list_checkpoints
@@ -499,3 +500,86 @@ def test_a_loaded_policy_normalises_as_it_learned():
     model = corral.load(run)
     normalizer = model.policy.normalizer
     assert not torch.equal(normalizer.get_buffer("mean_0"), torch.zeros(3))
+
+
+# ---- time and lag ----------------------------------------------------------------------------------------------
+
+
+def test_steps_per_second_count_everything_but_evaluation():
+    """A callback that takes its time is part of the run; an evaluation is not."""
+
+    class Sleepy(gym.Wrapper):
+        def reset(self, **kwargs):
+            if kwargs.get("seed") in evaluation:
+                time.sleep(0.3)
+            return super().reset(**kwargs)
+
+    evaluation = {episode_seed(1, EVALUATION, episode) for episode in range(3)}
+    result = corral.train(
+        lambda: Sleepy(gym.make("CartPole-v1")),
+        **{**SMALL, "seed": 1, "timesteps": 256, "eval_freq": 64, "eval_episodes": 3, "backend": "serial"},
+        callback=lambda state: time.sleep(0.2),
+    )
+    rows = read_metrics(result.run_dir / "metrics.jsonl")
+    evaluated = sum(row.get("eval/seconds", 0.0) for row in rows)
+    assert evaluated > 2 * 0.9
+    assert 3 * 0.2 < result.summary.seconds < 1.6  # the last callback comes after the last iteration
+    assert result.summary.fps == pytest.approx(256 / result.summary.seconds, rel=0.01)
+
+
+def test_overlap_lags_exactly_one_iteration_and_says_how_much_that_matters():
+    result = train(overlap=True, timesteps=512, learning_rate=5e-3, eval_freq=0)
+    rho = [row["train/rho"] for row in read_metrics(result.run_dir / "metrics.jsonl")]
+    assert rho[0] == pytest.approx(1, abs=1e-5)  # nothing was learned before the first two rollouts began
+    assert all(weight < 0.9999 for weight in rho[1:])
+
+
+@pytest.mark.parametrize(
+    "settings", [{"overlap": True}, {"learner": "torch"}, {"learner_shares": 2}, {"adaptive": True, "num_workers": 2}]
+)
+def test_every_way_to_learn_can_be_resumed_in_another_way_to_run(settings):
+    run = train(eval_freq=0, **settings).run_dir
+    summary = corral.resume(run, timesteps=384, backend="process", num_workers=2, quiet=True).summary
+    assert summary.steps == 384 and summary.backend == "process"
+    assert corral.resume(run, timesteps=448, backend="worker", quiet=True).summary.backend == "worker"
+
+
+def test_networks_that_behave_otherwise_in_training_are_asked_as_they_are():
+    """A batch normalisation cannot take one row in training, and must not learn from being tried out."""
+
+    class Normed(torch.nn.Module):
+        def __init__(self, observation_space, action_space):
+            super().__init__()
+            self.body = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.5))
+            self.pi, self.vf = torch.nn.Linear(8, 2), torch.nn.Linear(8, 1)
+
+        def forward(self, observations):
+            body = self.body(observations)
+            return self.pi(body), self.vf(body)[:, 0]
+
+    shas = {
+        train(policy=Normed, eval_freq=0, output_dir=w, backend=w).summary.weights_sha256 for w in ("serial", "worker")
+    }
+    assert len(shas) == 1
+
+
+def test_lazy_layers_work_in_workers():
+    def network(observation_space, action_space):
+        class Lazy(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.pi, self.vf = torch.nn.LazyLinear(2), torch.nn.LazyLinear(1)
+
+            def forward(self, observations):
+                return self.pi(observations), self.vf(observations)[:, 0]
+
+        return Lazy()
+
+    assert train(policy=network, eval_freq=0, backend="worker").summary.steps == 256
+
+
+def test_a_compiled_loss_learns_the_same():
+    pytest.importorskip("torch._inductor")
+    one = train(learner="torch", eval_freq=0).summary
+    two = train(compile=True, eval_freq=0, output_dir="compiled").summary
+    assert two.steps == one.steps and two.mean_reward == pytest.approx(one.mean_reward, rel=0.5)

@@ -14,11 +14,22 @@ import gymnasium as gym
 from corral.bench.record import SECONDS, STEPS, RunRecord, read_record
 from corral.training.api import train
 
-__all__ = ["PARTS", "Speed", "measure_speed", "median_speed"]
+__all__ = ["DECIDED", "PARTS", "Speed", "measure_speed", "median_speed"]
 
 PARTS = ("step", "inference", "wait", "update", "copy")
 """Where the time of an iteration goes: stepping envs, choosing actions, waiting for workers, gradient steps, and the
 rest (weights to the workers, keeping what a checkpoint needs, writing metrics)."""
+DECIDED = (
+    "timesteps",
+    "num_episodes",
+    "duration",
+    "output_dir",
+    "backend",
+    "eval_freq",
+    "checkpoint_freq",
+    "tensorboard",
+)
+"""Settings that a timed run has of its own."""
 _QUIET: dict[str, Any] = {"eval_freq": 0, "checkpoint_freq": 0, "tensorboard": False, "quiet": True}
 
 
@@ -40,15 +51,15 @@ class Speed:
 def measure_speed(env: str | Callable[..., gym.Env[Any, Any]], seconds: float, settings: Mapping[str, Any]) -> Speed:
     """Train for so many seconds, in a directory that is thrown away."""
     with tempfile.TemporaryDirectory(prefix="corral-") as directory:
-        budget = {"duration": seconds / 3600, "timesteps": None, "num_episodes": None, "output_dir": None}
-        wanted = {**settings, **budget, **_QUIET, "output_dir": str(Path(directory) / "run")}
-        result = train(env, **wanted)
+        wanted = {name: value for name, value in settings.items() if name != "learning_rate_end"}
+        budget = {"duration": seconds / 3600, "output_dir": str(Path(directory) / "run")}
+        result = train(env, **{**wanted, **budget, **_QUIET})
         return _speed(read_record(result.run_dir))
 
 
 def median_speed(speeds: Sequence[Speed]) -> Speed:
-    """The middle one of several measurements of the same."""
-    return sorted(speeds, key=lambda speed: speed.fps)[len(speeds) // 2]
+    """The middle one of several measurements of the same; the slower of the two in the middle."""
+    return sorted(speeds, key=lambda speed: speed.fps)[(len(speeds) - 1) // 2]
 
 
 def _speed(record: RunRecord) -> Speed:
@@ -65,6 +76,8 @@ def _speed(record: RunRecord) -> Speed:
         return statistics.median(row[name] for row in rows)
 
     step, act, collect, update = (median(f"time/{part}_s") for part in ("step", "act", "collect", "update"))
+    if record.config.overlap:  # stepping and acting happen beside the update: what shows of them is the wait
+        step = act = 0.0
     parts = (step, act, max(0.0, collect - step - act), update, max(0.0, whole - collect - update))
     memory = sum(value for name, value in last.items() if name.startswith("system/") and name.endswith("_mb"))
     config = record.config

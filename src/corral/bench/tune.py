@@ -10,12 +10,14 @@ from typing import Any
 import gymnasium as gym
 
 from corral.bench.speed import Speed, measure_speed, median_speed
-from corral.core.config import parse_config
+from corral.core.config import MOST_ENVS, parse_config
 from corral.core.errors import UsageError
 from corral.core.machine import available_cores
 
 __all__ = ["Candidate", "Trial", "candidates", "draw_trials", "recommended", "try_all"]
 
+_VARIED = ("n_envs", "num_workers", "num_envs_per_worker")
+_FOR_WORKERS = ("parallel_start_method", "adaptive")
 _AS_FAST = 0.95
 """Of the fastest: then fewer envs and fewer workers are better, for learning and for memory."""
 
@@ -45,21 +47,24 @@ class Trial:
 
 def candidates(env: str, settings: Mapping[str, Any], most_envs: int = 64) -> list[Candidate]:
     """Sensible numbers of envs, each alone and with workers; what the settings fix stays fixed."""
-    cores = available_cores()
-    given = settings.get("n_envs")
-    numbers = [int(given)] if given not in (None, "auto") else _doubling(most_envs, first=min(4, most_envs))
-    workers = [settings["num_workers"]] if settings.get("num_workers") else [w for w in _doubling(cores) if w > 1]
-    if cores > 1 and not settings.get("num_workers") and cores not in workers:
-        workers.append(cores)
+    if most_envs < 1:
+        raise UsageError(f"max_envs {most_envs}: should be at least 1")
+    cores, numbers, workers = available_cores(), _doubling(most_envs, first=min(4, most_envs)), []
+    if settings.get("n_envs") not in (None, "auto") or "num_envs_per_worker" in settings:
+        config = parse_config({**settings, "env": env})
+        numbers, workers = [config.n_envs], [config.num_workers] if config.num_workers else []
+    elif settings.get("num_workers"):
+        workers = [parse_config({**settings, "env": env, "n_envs": MOST_ENVS}).num_workers or 1]
+    workers = workers or sorted({w for w in (*_doubling(cores), cores) if w > 1})
     found, refused = [], None
     for n in numbers:
         try:
-            parse_config({**settings, "env": env, "n_envs": n})
+            parse_config({**{k: v for k, v in settings.items() if k not in _VARIED}, "env": env, "n_envs": n})
         except UsageError as error:  # a batch_size that does not divide, for example
             refused = error
             continue
         found.append(Candidate(n, "serial", 1))
-        found += [Candidate(n, "worker", int(w)) for w in workers if int(w) <= n]
+        found += [Candidate(n, "worker", w) for w in workers if w is not None and w <= n]
     if not found:
         raise refused or UsageError("there is nothing to try")
     return found
@@ -74,19 +79,16 @@ def try_all(
     on_run: Callable[[Candidate], object] = lambda candidate: None,
 ) -> list[Trial]:
     """Measure every candidate, round after round, so that a busy moment of the machine does not fall on one alone."""
-    varied = ("num_workers", "num_envs_per_worker")
-    fixed = {name: value for name, value in settings.items() if name not in varied}
     speeds: dict[Candidate, list[Speed]] = {candidate: [] for candidate in tried}
     for _ in range(repeats):
         for candidate in tried:
             on_run(candidate)
-            how = {"n_envs": candidate.n_envs, "backend": candidate.backend}
-            if candidate.backend != "serial":
-                how["num_workers"] = candidate.num_workers
-            fixed = {
-                name: value for name, value in settings.items() if name not in ("num_workers", "num_envs_per_worker")
-            }
-            speeds[candidate].append(measure_speed(env, seconds, {**fixed, **how}))
+            alone = candidate.backend == "serial"
+            left_out = (*_VARIED, *_FOR_WORKERS) if alone else _VARIED
+            how = {name: value for name, value in settings.items() if name not in left_out}
+            how |= {"n_envs": candidate.n_envs, "backend": candidate.backend}
+            how |= {} if alone else {"num_workers": candidate.num_workers}
+            speeds[candidate].append(measure_speed(env, seconds, how))
     return list(_trials({candidate: median_speed(found) for candidate, found in speeds.items()}))
 
 

@@ -13,9 +13,10 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from corral.bench.compare import Row, compare_runs
-from corral.bench.speed import PARTS
+from corral.bench.speed import DECIDED, PARTS
 from corral.bench.tune import Candidate, Trial, candidates, draw_trials, recommended, try_all
 from corral.cli.train import settings_of
+from corral.core.config import parse_config
 from corral.core.errors import UsageError
 from corral.core.machine import available_cores
 from corral.training.run_directory import ROOT
@@ -25,7 +26,7 @@ __all__ = ["run_bench", "run_compare", "run_tune"]
 
 def run_tune(options: argparse.Namespace) -> int:
     """Try candidates for real; print a table with one of them recommended, and draw it."""
-    env, settings = settings_of(options)
+    env, settings = _settings(options)
     tried = candidates(env, settings, options.max_envs)
     trials = _measure(env, tried, settings, options)
     best = recommended(trials)
@@ -47,11 +48,11 @@ def run_tune(options: argparse.Namespace) -> int:
 
 def run_bench(options: argparse.Namespace) -> int:
     """The user's env in one process and with workers: how much faster, and where the time goes."""
-    env, settings = settings_of(options)
-    n, cores = int(settings.get("n_envs", 8)), available_cores()
-    workers = int(settings.get("num_workers") or min(n, max(2, cores)))
-    if workers > n:
-        raise UsageError(f"num_workers {workers} is more than n_envs {n}")
+    env, settings = _settings(options)
+    if settings.get("n_envs") == "auto":
+        raise UsageError("bench needs a number of envs; `corral tune` finds a good one")
+    config, cores = parse_config({**settings, "env": env}), available_cores()
+    n, workers = config.n_envs, config.num_workers or min(config.n_envs, max(2, cores))
     tried = [Candidate(n, "serial", 1), Candidate(n, "worker", workers)]
     trials = _measure(env, tried, settings, options)
     console = Console(highlight=False, soft_wrap=True)
@@ -69,6 +70,15 @@ def run_bench(options: argparse.Namespace) -> int:
     console.print(table)
     console.print(_limit(trials[1]), markup=False)
     return 0
+
+
+def _settings(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """The env and the settings to time it with; what timing decides is refused as a flag, and left out of a file."""
+    for name in DECIDED:
+        if hasattr(options, name):
+            raise UsageError(f"--{name.replace('_', '-')} is for training; here it is decided by what is measured")
+    env, settings = settings_of(options)
+    return env, {name: value for name, value in settings.items() if name not in DECIDED}
 
 
 def _part(trial: Trial, part: str) -> str:

@@ -48,6 +48,7 @@ RESUMABLE = (
     "num_workers",
     "num_envs_per_worker",
     "parallel_start_method",
+    "adaptive",
     "device",
     "eval_freq",
     "eval_episodes",

@@ -7,8 +7,8 @@ __all__ = ["INFO_PREFIX", "METRICS"]
 METRICS: dict[str, str] = {
     "time/total_timesteps": "steps taken so far, all envs together",
     "time/iterations": "rollouts collected and learned from so far",
-    "time/fps": "steps per second since the first step, learning included, evaluation left out",
-    "time/time_elapsed": "seconds of training since the first step, evaluation left out",
+    "time/fps": "steps per second since the first step: everything counts, except evaluation",
+    "time/time_elapsed": "seconds since the first step, evaluation left out",
     "time/collect_s": "seconds of this iteration spent collecting",
     "time/update_s": "seconds of this iteration spent learning",
     "time/act_s": "seconds of this rollout that the slowest worker spent on choosing actions",

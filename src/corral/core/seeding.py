@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 __all__ = ["action_noise", "episode_seed", "fresh_seed", "minibatch_generator", "network_seed"]
 
-_NOISE, _MINIBATCHES = 0, 1  # highest word of the Philox counter: streams that can never meet
+_NOISE, _MINIBATCHES, _GAUSSIAN = 0, 1, 2  # highest word of the Philox counter: streams that can never meet
 _ENV_SEEDS, _NETWORK = 0, 1  # first word of the SeedSequence spawn key
+_PER_COUNT = 8  # float32 numbers that one count of Philox gives: four words of 64 bits
 EVALUATION = 1 << 32
 """Added to an env index to give evaluation its own seeds, far from any training env's."""
 
@@ -36,18 +37,24 @@ def network_seed(seed: int, iteration: int = 0) -> int:
 
 
 def action_noise(
-    seed: int, env: int, iteration: int, n_steps: int, gaussian: Sequence[bool]
+    seed: int, envs: npt.NDArray[np.int64], iteration: int, n_steps: int, gaussian: Sequence[bool]
 ) -> npt.NDArray[np.float32]:
-    """The noise behind every action that ``env`` takes in ``iteration``: one row per step.
+    """The noise [T, N, D] behind every action that consecutive ``envs`` take in ``iteration``: one row per step.
 
     Column ``j`` is standard normal where ``gaussian[j]``, else uniform on (0, 1]: zero is left out so that
     inverting a cumulative distribution never lands on an action of probability zero.
     """
-    generator = _philox(seed, env, iteration, _NOISE)
-    noise = 1.0 - generator.random((n_steps, len(gaussian)), dtype=np.float32)  # [T, D]
+    # Uniform numbers of all envs are one stream, cut into blocks: an env's block begins where its number says, and is
+    # drawn with its neighbours' in one call. Normal ones take as many draws as they need, so each env has its own.
+    n, d = len(envs), len(gaussian)
+    block = -(-n_steps * d // _PER_COUNT)  # counts of the generator in an env's block
+    generator = _philox(seed, 0, iteration, _NOISE, int(envs[0]) * block)
+    drawn = generator.random((n, block * _PER_COUNT), dtype=np.float32)[:, : n_steps * d]
+    noise = np.ascontiguousarray((1.0 - drawn).reshape(n, n_steps, d).swapaxes(0, 1))  # [T, N, D]
     columns = np.flatnonzero(gaussian)
-    if columns.size:
-        noise[:, columns] = generator.standard_normal((n_steps, columns.size), dtype=np.float32)
+    for i, env in enumerate(envs if columns.size else ()):
+        normal = _philox(seed, int(env), iteration, _GAUSSIAN)
+        noise[:, i, columns] = normal.standard_normal((n_steps, columns.size), dtype=np.float32)
     return noise
 
 
@@ -56,8 +63,8 @@ def minibatch_generator(seed: int, iteration: int) -> np.random.Generator:
     return _philox(seed, 0, iteration, _MINIBATCHES)
 
 
-def _philox(seed: int, lane: int, iteration: int, stream: int) -> np.random.Generator:
+def _philox(seed: int, lane: int, iteration: int, stream: int, first: int = 0) -> np.random.Generator:
     # Philox counts up from the lowest word, so two different (iteration, stream) pairs are 2^128 draws apart.
     key = np.array([seed, lane], dtype=np.uint64)
-    counter = np.array([0, 0, iteration, stream], dtype=np.uint64)
+    counter = np.array([first, 0, iteration, stream], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=counter))

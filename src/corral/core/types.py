@@ -27,7 +27,7 @@ class Acts(NamedTuple):
 
     actions: Array  # [N, D], unclipped, as the learner will see them
     log_probs: npt.NDArray[np.float32]  # [N]
-    values: npt.NDArray[np.float32]  # [N]
+    values: npt.NDArray[np.float32] | None  # [N]; None: asked for later, with ``Actor.values``
 
 
 class Actor(Protocol):

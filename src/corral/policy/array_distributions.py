@@ -159,18 +159,18 @@ def _parts(
 
 def _max(rows: Floats) -> Floats:
     """The largest of each row, [B, 1]; of few columns, one against the other is faster than a reduction."""
-    largest: Floats = rows[:, :1] if rows.shape[1] <= _FEW else rows.max(axis=1, keepdims=True)
     if rows.shape[1] > _FEW:
-        return largest
+        return np.asarray(rows.max(axis=1, keepdims=True))
+    largest = rows[:, :1]
     for column in range(1, rows.shape[1]):
         largest = np.maximum(largest, rows[:, column : column + 1])
     return largest
 
 
 def _sum_of_rows(rows: Floats) -> Floats:
-    total: Floats = rows[:, 0] if rows.shape[1] <= _FEW else rows.sum(axis=1)
     if rows.shape[1] > _FEW:
-        return total
+        return np.asarray(rows.sum(axis=1))
+    total = rows[:, 0]
     for column in range(1, rows.shape[1]):
         total = total + rows[:, column]
     return total

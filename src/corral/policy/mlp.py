@@ -123,8 +123,7 @@ class _Forward(NamedTuple):
     hidden: list[Floats]
     layers: list[tuple[list[_Product], Floats, Floats]]  # products into a buffer, its bias, the buffer
     heads: list[tuple[_Product, Floats]]  # with their bias
-    params: Floats
-    values: Floats
+    outputs: tuple[Floats, ...]
 
 
 class _Backward(NamedTuple):
@@ -144,7 +143,7 @@ class Mlp:
         self.log_std = self._views(self.flat)["log_std"]
         self._layers, self._heads = self._parts(self.flat)
         self._tops = [self._top(tower) for tower in TOWERS]
-        self._forwards: dict[int, _Forward] = {}
+        self._forwards: dict[tuple[int, tuple[str, ...]], _Forward] = {}
         self._backwards: dict[int, _Backward] = {}
 
     def load(self, weights: Mapping[str, Any]) -> None:
@@ -158,7 +157,19 @@ class Mlp:
 
     def forward(self, features: Floats) -> tuple[Floats, Floats]:
         """Features [B, F] to action parameters [B, P] and values [B]; they stay valid until the next call."""
-        plan = self._forwards.get(len(features)) or self._plan_forward(len(features))
+        params, values = self._run(features, TOWERS)
+        return params, values[:, 0]
+
+    def params(self, features: Floats) -> Floats:
+        """The action parameters alone."""
+        return self._run(features, TOWERS[:1])[0]
+
+    def values(self, features: Floats) -> Floats:
+        """The values alone."""
+        return self._run(features, TOWERS[1:])[0][:, 0]
+
+    def _run(self, features: Floats, towers: tuple[str, ...]) -> tuple[Floats, ...]:
+        plan = self._forwards.get((len(features), towers)) or self._plan_forward(len(features), towers)
         matmul, add, activate = np.matmul, np.add, self.activation.apply
         for products, bias, z in plan.layers:
             for left, right, into in products:
@@ -168,13 +179,14 @@ class Mlp:
         for (left, right, into), bias in plan.heads:
             matmul(features if left is None else left, right, out=into)
             add(into, bias, out=into)
-        return plan.params, plan.values
+        return plan.outputs
 
     def backward(self, features: Floats, d_params: Floats, d_values: Floats, gradient: Gradient) -> None:
         """Gradients of the last ``forward(features)``, given those of its outputs, written over ``gradient``."""
-        hidden = self._forwards[len(features)].hidden
+        hidden = self._forwards[len(features), TOWERS].hidden
         flowing, slopes = self._backwards.get(len(features)) or self._plan_backward(len(features))
         deltas = (d_params, d_values[:, None])
+        ones = np.ones(len(features), np.float32)  # a product with it adds up columns, faster than a reduction
         for delta, (weight, _), (g_weight, g_bias), (layer_index, columns) in zip(
             deltas, self._heads, gradient.heads, self._tops, strict=True
         ):
@@ -194,7 +206,7 @@ class Mlp:
                 np.matmul(flow[:, columns].T, before[:, inputs], out=g_weight)
                 if i:
                     np.matmul(flow[:, columns], weight, out=flowing[i - 1][:, inputs])
-            np.add.reduce(flow, axis=0, out=g_layer.bias)
+            np.matmul(ones, flow, out=g_layer.bias)
 
     # ---- inside ----------------------------------------------------------------------------------------------
 
@@ -234,23 +246,33 @@ class Mlp:
         present = [t for t in TOWERS if last < len(self.shape.hidden(t))]
         return last, _consecutive([self.shape.hidden(t)[last] for t in present])[present.index(tower)]
 
-    def _plan_forward(self, rows: int) -> _Forward:
+    def _plan_forward(self, rows: int, towers: tuple[str, ...]) -> _Forward:
         if len(self._forwards) > _PLANS:
             self._forwards.clear()
-        hidden = [np.empty((rows, layer.width), np.float32) for layer in self._layers]
-        layers = []
-        for i, (layer, z) in enumerate(zip(self._layers, hidden, strict=True)):
-            products = [
-                _Product(hidden[i - 1][:, inputs] if i else None, weight.T, z[:, columns])
-                for weight, columns, inputs in zip(layer.weights, layer.columns, layer.inputs, strict=True)
-            ]
-            layers.append((products, layer.bias, z))
-        outputs = [np.empty((rows, n), np.float32) for n in (self.shape.n_params, 1)]
+        if towers == TOWERS:
+            hidden = [np.empty((rows, layer.width), np.float32) for layer in self._layers]
+            layers = []
+            for i, (layer, z) in enumerate(zip(self._layers, hidden, strict=True)):
+                products = [
+                    _Product(hidden[i - 1][:, inputs] if i else None, weight.T, z[:, columns])
+                    for weight, columns, inputs in zip(layer.weights, layer.columns, layer.inputs, strict=True)
+                ]
+                layers.append((products, layer.bias, z))
+            tops = [None if i < 0 else hidden[i][:, columns] for i, columns in self._tops]
+        else:  # one of them
+            views, sizes = self._views(self.flat), self.shape.hidden(towers[0])
+            hidden = [np.empty((rows, size), np.float32) for size in sizes]
+            layers = []
+            for i, z in enumerate(hidden):
+                weight, bias = (views[f"network.{towers[0]}.{2 * i}.{part}"] for part in ("weight", "bias"))
+                layers.append(([_Product(hidden[i - 1] if i else None, weight.T, z)], bias, z))
+            tops = [hidden[-1] if hidden else None]
         heads = []
-        for (weight, bias), (layer_index, columns), out in zip(self._heads, self._tops, outputs, strict=True):
-            top = None if layer_index < 0 else hidden[layer_index][:, columns]
-            heads.append((_Product(top, weight.T, out), bias))
-        plan = self._forwards[rows] = _Forward(hidden, layers, heads, outputs[0], outputs[1][:, 0])
+        for tower, top in zip(towers, tops, strict=True):
+            weight, bias = self._heads[TOWERS.index(tower)]
+            heads.append((_Product(top, weight.T, np.empty((rows, len(weight)), np.float32)), bias))
+        outputs = tuple(product.into for product, _ in heads)
+        plan = self._forwards[rows, towers] = _Forward(hidden, layers, heads, outputs)
         return plan
 
     def _plan_backward(self, rows: int) -> _Backward:

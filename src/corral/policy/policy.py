@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
@@ -137,10 +138,13 @@ class Policy(nn.Module):
             encoded_size(self.layout), self.codec.n_params, *self.net_arch, self.activation_fn, self.log_std.numel()
         )
 
-    def features(self, observations: Leaves) -> Leaves:
-        """The part of the forward pass that no weight takes part in; the learner does it once for each rollout."""
+    def features(self, observations: Leaves, out: npt.NDArray[np.float32] | None = None) -> Leaves:
+        """The part of the forward pass that no weight takes part in; the learner does it once for each rollout.
+
+        The built-in network's go to ``out`` [B, F], if that is given.
+        """
         leaves = observations if self.normalizer is None else normalized(observations, self.normalizer.scales())
-        return leaves if self.custom else {_FEATURES: self.encoder(leaves)}
+        return leaves if self.custom else {_FEATURES: self.encoder(leaves, out)}
 
     def prepare(self, observations: Leaves) -> Inputs:
         """``features`` as tensors, where the weights are."""

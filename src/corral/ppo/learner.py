@@ -76,12 +76,12 @@ class Engine(Protocol):
         """Log-probabilities and values [T, N] of a rollout's actions under the weights as they are now."""
         ...
 
-    def state(self) -> dict[str, Tensor]:
-        """The optimiser's moments, by parameter name."""
+    def copies(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The parameters, and the optimiser's moments, by name; copied, for they will change."""
         ...
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from moments that ``state`` gave."""
+        """Go on from moments that ``copies`` gave."""
         ...
 
 

@@ -74,10 +74,9 @@ class MlpEngine:
     def load(self, rollout: Rollout, estimate: Advantages, advantages: Floats, order: npt.NDArray[np.int64]) -> None:
         """Take in a rollout; ``advantages`` and ``order`` [minibatches, minibatch] are as they will be used."""
         rows = self.config.rollout_size
-        features = self.policy.features({path: _joined(leaf) for path, leaf in rollout.observations.items()})
-        (columns,) = features.values()
+        leaves = {path: _joined(leaf) for path, leaf in rollout.observations.items()}
+        self.policy.features(leaves, self.shares.features)
         self.shares.fill(
-            columns,
             rollout.actions.reshape(rows, -1),
             rollout.log_probs.reshape(-1),
             rollout.values.reshape(-1),
@@ -164,20 +163,23 @@ class MlpEngine:
 
     # ---- what a checkpoint holds -----------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Tensor]:
-        """Adam's moments by parameter name, as torch's own Adam keeps them."""
+    def copies(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The parameters, and Adam's moments as torch's own Adam keeps them, by name; copied, for they will change."""
+        places = self._mlp.shape.places()
+
+        def views(flat: Floats) -> dict[str, Tensor]:
+            copy = torch.from_numpy(flat.copy())
+            return {name: copy[place].view(shape) for name, (place, shape) in places.items()}
+
+        weights = views(self._mlp.flat)
         if not self._steps:
-            return {}
-        state = {}
-        step = torch.tensor(float(self._steps))
-        for name, (place, shape) in self._mlp.shape.places().items():
-            state[f"exp_avg.{name}"] = torch.from_numpy(self._mean[place].reshape(shape))
-            state[f"exp_avg_sq.{name}"] = torch.from_numpy(self._square[place].reshape(shape))
-            state[f"step.{name}"] = step
-        return state
+            return weights, {}
+        moments = {"exp_avg": views(self._mean), "exp_avg_sq": views(self._square)}
+        state = {f"{key}.{name}": tensor for key, tensors in moments.items() for name, tensor in tensors.items()}
+        return weights, {**state, **{f"step.{name}": torch.tensor(float(self._steps)) for name in places}}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from moments that ``state`` gave."""
+        """Go on from moments that ``copies`` gave."""
         self._steps = 0
         for name, (place, _) in self._mlp.shape.places().items():
             if f"step.{name}" in state:

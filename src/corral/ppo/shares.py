@@ -86,10 +86,14 @@ class Shares:
         """With arrays of this process's own."""
         return cls(setup, {name: np.zeros(shape, dtype) for name, (shape, dtype) in setup.arrays().items()})
 
-    def fill(self, features: Array, actions: Array, log_probs: Array, values: Array, returns: Array) -> None:
-        """Write a batch of rows; masks follow with ``fill_masks``."""
+    @property
+    def features(self) -> Array:
+        """The batch's features [rows, F], to be written."""
+        return self.arrays["batch"][:, self._features]
+
+    def fill(self, actions: Array, log_probs: Array, values: Array, returns: Array) -> None:
+        """Write a batch of rows; features are written to ``features``, masks with ``fill_masks``."""
         batch = self.arrays["batch"]
-        batch[:, self._features] = features
         batch[:, self._actions] = actions
         for i, column in enumerate((log_probs, values, returns)):
             batch[:, self._scalars + i] = column

@@ -128,17 +128,18 @@ class TorchEngine:
 
     # ---- what a checkpoint holds -----------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Tensor]:
-        """Adam's moments by parameter name."""
-        state = {}
+    def copies(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The parameters, and Adam's moments, by name; copied, for they will change."""
+        weights, state = {}, {}
         for name, parameter in self.policy.named_parameters():
+            weights[name] = parameter.detach().clone()
             for key in _STATE_NAMES:
                 if key in self.optimizer.state[parameter]:
-                    state[f"{key}.{name}"] = self.optimizer.state[parameter][key]
-        return state
+                    state[f"{key}.{name}"] = self.optimizer.state[parameter][key].clone()
+        return weights, state
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from moments that ``state`` gave."""
+        """Go on from moments that ``copies`` gave."""
         for name, parameter in self.policy.named_parameters():
             found = {key: state[f"{key}.{name}"] for key in _STATE_NAMES if f"{key}.{name}" in state}
             if found:

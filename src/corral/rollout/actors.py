@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -50,7 +50,8 @@ def actor_setup(policy: Policy, network: NetworkFactory | None, device: torch.de
         "normalize_obs": policy.normalizer is not None,
     }
     pickled = None if network is None else bytes(cloudpickle.dumps(network))
-    return TorchActorSetup(*spaces, options, pickled, str(device), _find_placement(policy, n_envs))
+    placement = _find_placement(policy, n_envs)
+    return TorchActorSetup(*spaces, options, pickled, str(device), torch.get_num_threads(), placement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +64,20 @@ class TorchActorSetup:
     network: bytes | None
     """A cloudpickled factory of the network, if it is not the built-in one."""
     device: str
+    threads: int
+    """The trainer's: another number could change the last bits."""
     placement: Placement
 
     def build(self, first_env: int, n_envs: int) -> TorchActor:
         """An actor with a policy of its own."""
+        torch.set_num_threads(self.threads)
         with torch.random.fork_rng(devices=[]):
             network = None if self.network is None else cloudpickle.loads(self.network)
             policy = Policy(self.observation_space, self.action_space, network=network, **self.options)
-        device = torch.device(self.device)
-        return TorchActor(policy.to(device).eval(), self.placement, first_env, n_envs)
+            policy = policy.to(torch.device(self.device)).eval()
+            if self.network is not None:
+                _try_out(policy)  # lazy layers get their shapes
+        return TorchActor(policy, self.placement, first_env, n_envs)
 
 
 class TorchActor:
@@ -131,19 +137,25 @@ class TorchActor:
         return torch.from_numpy(array).to(self.policy.log_std.device)
 
 
+@torch.inference_mode()
+def _try_out(policy: Policy, rows: Sequence[Any] = ()) -> list[Array]:
+    """The network's outputs for some observations, or for one of its space."""
+    rows = rows or [policy.layout.space.sample()]
+    leaves = policy.layout.allocate(len(rows))
+    for i, row in enumerate(rows):
+        policy.layout.write(leaves, i, row)
+    return [out.cpu().numpy() for out in policy(policy.prepare(leaves))]
+
+
 def _find_placement(policy: Policy, n_envs: int) -> Placement:
     space = policy.layout.space
     space.seed(0)
     rows: list[Any] = []
 
-    @torch.inference_mode()
     def run(count: int, first: int, stop: int) -> list[Array]:
         while len(rows) < count:
             rows.append(space.sample())
-        leaves = policy.layout.allocate(stop - first)
-        for i, row in enumerate(rows[first:stop]):
-            policy.layout.write(leaves, i, row)
-        return [out.cpu().numpy() for out in policy(policy.prepare(leaves))]
+        return _try_out(policy, rows[first:stop])
 
     with torch.random.fork_rng(devices=[]):
         return find_placement(run, n_envs)

@@ -33,12 +33,14 @@ class Balance:
         self._busy: list[list[float]] = []  # by rollout and worker
         self._best: dict[int, float] = {}  # number of workers to seconds of a rollout, at its best
         self._trial: tuple[list[range], float] | None = None  # what to go back to, and how long that took
+        self._refused: set[tuple[int, ...]] = set()  # sizes that were tried and were no better
         self._patience = _RETRY
         self._off = False
 
     def note(self, seconds: Sequence[float]) -> None:
         """How long each worker was busy with the last rollout; 0 for one without envs."""
-        self._busy.append(list(seconds))
+        if not self._off:
+            self._busy.append(list(seconds))
 
     def proposal(self, shares: Sequence[range]) -> list[range] | None:
         """Other shares than these, if there is a reason."""
@@ -52,6 +54,7 @@ class Balance:
             before, then = self._trial
             self._trial = None
             if took > _WORTH * then:
+                self._refused.add(tuple(len(share) for share in shares))
                 return before
         best = self._best[active] = min(took, self._best.get(active, took))
         self._patience -= 1
@@ -63,6 +66,7 @@ class Balance:
         if number != active:
             self._patience = _RETRY
             self._best[active] = took  # times have changed
+            self._refused = set()
             self._trial = list(shares), took
             return self._split([1.0] * number)
         working = [(i, seconds) for i, seconds in enumerate(busy) if shares[i] and seconds > 0]
@@ -70,7 +74,8 @@ class Balance:
             return None
         speeds = [len(shares[i]) / seconds for i, seconds in working]
         wanted = self._split(speeds)
-        if [len(share) for share in wanted] == [len(share) for share in shares]:
+        sizes = tuple(len(share) for share in wanted)
+        if sizes in self._refused or sizes == tuple(len(share) for share in shares):
             return None
         self._trial = list(shares), took
         return wanted

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from corral.core.types import Actor, EpisodeRecord, InfoSums, Leaves, Rollout, S
 from corral.rollout.arrays import RolloutArrays
 from corral.vec.api import CorralVectorEnv, merge_sums
 
-__all__ = ["Collector", "Segment", "SoFar", "join"]
+__all__ = ["Collector", "Segment", "SoFar", "Stopped", "join"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,10 @@ class Segment:
     episodes: list[tuple[int, EpisodeRecord]]  # with the step at which it ended
     infos: list[dict[str, InfoSums]]  # by env
     seconds: Seconds
+
+
+class Stopped(Exception):
+    """A rollout was no longer wanted."""
 
 
 class SoFar(NamedTuple):
@@ -49,8 +54,8 @@ class Collector:
         self._reward_so_far = np.zeros(env.num_envs)
         self._length_so_far = np.zeros(env.num_envs, np.int64)
 
-    def collect(self, iteration: int, out: RolloutArrays) -> Segment:
-        """Play ``n_steps`` steps in every env, into the env's columns of the rollout."""
+    def collect(self, iteration: int, out: RolloutArrays, stopped: Callable[[], bool] = lambda: False) -> Segment:
+        """Play ``n_steps`` steps in every env, into the env's columns of the rollout, or until ``stopped``."""
         env, now, clock = self.env, self.env.arrays, time.perf_counter
         noise = self._noise(iteration)  # [T, N, D]
         episodes: list[tuple[int, EpisodeRecord]] = []
@@ -60,6 +65,8 @@ class Collector:
         acting = stepping = 0.0
 
         for t in range(self.n_steps):
+            if stopped():
+                raise Stopped
             started = clock()
             for leaf, column in leaves:
                 column[t] = leaf
@@ -70,7 +77,8 @@ class Collector:
             acts = self.actor.act(now.observations, masks, noise[t])
             out.actions[t] = acts.actions
             out.log_probs[t] = acts.log_probs
-            out.values[t] = acts.values
+            if acts.values is not None:
+                out.values[t] = acts.values
 
             env.codec.decode(acts.actions, now.actions)
             acted = clock()
@@ -92,6 +100,9 @@ class Collector:
                 finals.keep(t, now.truncated & ~now.terminated)
 
         started = clock()
+        if acts.values is None:
+            seen = {path: column.reshape(-1, *column.shape[2:]) for path, column in out.observations.items()}
+            out.values[...] = self.actor.values(seen, np.tile(self._envs, self.n_steps)).reshape(out.values.shape)
         if finals.places:
             steps, envs = (np.array(part) for part in zip(*finals.places, strict=True))
             out.final_values[steps, envs] = self.actor.values(finals.stacked(), self._envs[envs])
@@ -108,9 +119,7 @@ class Collector:
         self._reward_so_far[i], self._length_so_far[i] = so_far
 
     def _noise(self, iteration: int) -> npt.NDArray[np.float32]:
-        gaussian = self.env.codec.gaussian
-        rows = [action_noise(self.seed, int(env), iteration, self.n_steps, gaussian) for env in self._envs]
-        return np.stack(rows, axis=1)
+        return action_noise(self.seed, self._envs, iteration, self.n_steps, self.env.codec.gaussian)
 
     def _finish_episode(self, i: int) -> EpisodeRecord:
         truncated = bool(self.env.arrays.truncated[i]) and not bool(self.env.arrays.terminated[i])

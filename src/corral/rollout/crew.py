@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from corral.ppo.shares import Shares
 from corral.vec.bells import Fence
+from corral.vec.birth import ERROR, error_from
 from corral.vec.pool import PoolWorker, WorkerPool, died
 
 __all__ = ["ASSIST", "SIGNALS", "ProcessCrew", "assist"]
@@ -47,6 +48,7 @@ class ProcessCrew:
 
     def begin(self) -> None:
         """Call the helpers."""
+        self._fence = Fence()  # an update that was cut short may have left the last one in any state
         self._signals[0] = self._sequence
         self._fence()
         for worker in self._helpers:
@@ -69,6 +71,11 @@ class ProcessCrew:
         self._signals[0] = _OVER
 
     def _look(self, worker: PoolWorker) -> None:
+        try:
+            if worker.pipe.poll() and (message := worker.pipe.recv_bytes())[:1] == ERROR:
+                raise error_from(message[1:])
+        except (EOFError, OSError):
+            raise died(worker) from None
         if not worker.process.is_alive():
             raise died(worker)
 

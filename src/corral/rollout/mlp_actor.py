@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,25 +61,26 @@ class MlpActor:
         }
 
     def act(self, observations: Leaves, masks: Array | None, noise: Floats) -> Acts:
-        """Sample actions, with their log-probabilities and the values of the observations."""
+        """Sample actions, with their log-probabilities; values are cheaper to ask for all at once, later."""
         own = len(noise) == self._n_envs
         place, features = (self._place, self._features) if own else (self.placement.of(range(len(noise))), None)
-        params, values = self._forward(observations, place, features)
+        params = self._infer(self._mlp.params, observations, place, features)
         drawn = array_distributions.draw(self._heads, params, self._mlp.log_std, masks, noise)
-        return Acts(drawn.actions, drawn.log_probs, values)
+        return Acts(drawn.actions, drawn.log_probs, None)
 
     def best(self, observations: Leaves, masks: Array | None) -> Array:
         """The most likely actions."""
         rows = len(next(iter(observations.values())))
-        params, _ = self._forward(observations, self.placement.of(range(rows)))
+        params = self._infer(self._mlp.params, observations, self.placement.of(range(rows)))
         return array_distributions.mode(self._heads, params, masks)
 
     def values(self, observations: Leaves, envs: npt.NDArray[np.int64]) -> Floats:
         """The values of observations of these envs."""
-        _, values = self._forward(observations, self.placement.of(envs))
-        return values
+        return self._infer(self._mlp.values, observations, self.placement.of(envs))
 
-    def _forward(self, observations: Leaves, place: Place, features: Floats | None = None) -> tuple[Floats, Floats]:
+    def _infer(
+        self, network: Callable[[Floats], Floats], observations: Leaves, place: Place, features: Floats | None = None
+    ) -> Floats:
         leaves = normalized(observations, self._scales) if self._scales else observations
         if features is None:
             features = np.zeros((place.padded, self._mlp.shape.n_features), np.float32)
@@ -86,12 +88,11 @@ class MlpActor:
             self._encode(leaves, features[place.rows])
         else:
             features[place.rows] = self._encode(leaves)
-        if place.placement.joined:
-            params, values = self._mlp.forward(features)
-        else:
-            parts = [tuple(out.copy() for out in self._mlp.forward(features[call])) for call in place.calls()]
-            params, values = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return params[place.rows], values[place.rows]
+        calls = place.calls()
+        if len(calls) == 1:
+            return network(features)[place.rows]
+        found: Floats = np.concatenate([network(features[call]).copy() for call in calls])
+        return found[place.rows]
 
 
 def find_mlp_placement(shape: MlpShape, n_envs: int) -> Placement:
@@ -101,7 +102,6 @@ def find_mlp_placement(shape: MlpShape, n_envs: int) -> Placement:
 
     def run(rows: int, first: int, stop: int) -> tuple[Floats, ...]:
         features = np.random.default_rng(rows).standard_normal((rows, shape.n_features), dtype=np.float32)
-        params, values = mlp.forward(features[first:stop])
-        return params.copy(), values.copy()
+        return mlp.params(features[first:stop]).copy(), mlp.values(features[first:stop]).copy()
 
     return find_placement(run, n_envs)

@@ -6,6 +6,7 @@ plays those actions, and checks that it sees the very observation that the old o
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.envs import EnvFactory
-from corral.core.errors import EnvFault
+from corral.core.errors import EnvFault, UsageError
 from corral.core.types import Leaves
 from corral.rollout.collector import Collector, SoFar
 from corral.vec.serial import SerialVectorEnv
 from corral.vec.stepper import EnvPosition, build_envs
 
-__all__ = ["MovingEnv", "give", "take"]
+__all__ = ["MovingEnv", "close_quietly", "give", "take"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +34,17 @@ class MovingEnv:
     length: int
 
 
-def give(collector: Collector, envs: list[int]) -> dict[int, MovingEnv]:
-    """The positions of some of a collector's envs."""
+def give(collector: Collector, envs: list[int]) -> dict[int, MovingEnv] | None:
+    """The positions of some of a collector's envs; None if one has come too far to be replayed."""
     assert isinstance(collector.env, SerialVectorEnv)
     found, arrays = {}, collector.env.arrays
     for env in envs:
         i = env - collector.first_env
         observation = {path: leaf[i].copy() for path, leaf in arrays.observations.items()}
-        so_far = collector.so_far(i)
-        found[env] = MovingEnv(
-            collector.env.stepper.position(i), observation, arrays.masks[i].copy(), so_far.reward, so_far.length
-        )
+        position, so_far = collector.env.stepper.position(i), collector.so_far(i)
+        if position is None:
+            return None
+        found[env] = MovingEnv(position, observation, arrays.masks[i].copy(), so_far.reward, so_far.length)
     return found
 
 
@@ -59,7 +60,18 @@ def take(
     """A collector for ``envs``: those of ``old`` as they are, the others replayed; None if one does not come back."""
     mine = {} if old is None else {old.first_env + i: i for i in range(old.env.num_envs)}
     owned: list[Any] = old.env.envs if old is not None and isinstance(old.env, SerialVectorEnv) else []
-    copies = [owned[mine[env]] if env in mine else build_envs(factory, env, 1)[0] for env in envs]
+    made: list[Any] = []
+    try:
+        for env in envs:
+            if env not in mine:
+                made += build_envs(factory, env, 1)
+    except (EnvFault, UsageError):  # there can be only one, perhaps: a port, a licence
+        for copy in made:
+            close_quietly(copy)
+        return None
+    copies, fresh = [], iter(made)
+    for env in envs:
+        copies.append(owned[mine[env]] if env in mine else next(fresh))
     new = SerialVectorEnv(
         factory, len(envs), seed=seed, infos="summed", first_env=envs.start, keep_actions=True, envs=copies
     )
@@ -75,12 +87,20 @@ def take(
     except EnvFault:
         arrived = False
     new.has_masks = new.stepper.has_masks
-    if not arrived:
-        for env, copy in zip(envs, copies, strict=True):
-            if env not in mine:
-                copy.close()
-        return None
-    return collector
+    if arrived:
+        return collector
+    new.closed = True  # some of its envs are still the old one's
+    for copy in made:
+        close_quietly(copy)
+    return None
+
+
+def close_quietly(env: Any) -> None:
+    """Close an env that is no longer needed; if that fails, nothing depends on it."""
+    try:
+        env.close()
+    except Exception as error:
+        warnings.warn(f"closing an env that was moved raised {type(error).__name__}: {error}", stacklevel=2)
 
 
 def _arrive(new: SerialVectorEnv, collector: Collector, i: int, moving: MovingEnv) -> bool:

@@ -19,15 +19,16 @@ __all__ = ["Place", "Placement", "find_placement"]
 
 Array = npt.NDArray[Any]
 _TILES = (1, 2, 4, 8, 12, 16, 24, 32, 48)
+_TRIED = 48  # tiles in a call, at least
 _GROUP = 16  # rows of a batch where no tile holds
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Rows come in tiles. ``joined``: a call may have any number of tiles; otherwise it always has exactly one."""
+    """Rows come in tiles, up to ``most`` of them in a call."""
 
     tile: int
-    joined: bool = True
+    most: int
 
     def of(self, envs: Sequence[int] | npt.NDArray[np.int64]) -> Place:
         """Where observations of these envs lie; an env may be there more than once."""
@@ -42,7 +43,7 @@ class Placement:
         return Place(slice(int(rows[0]), int(rows[-1]) + 1) if consecutive else rows, padded, self)
 
     def __str__(self) -> str:
-        together = "" if self.joined else ", one at a time"
+        together = "" if self.most > 1 else ", one at a time"
         return f"tiles of {self.tile} rows{together}"
 
 
@@ -56,10 +57,8 @@ class Place:
 
     def calls(self) -> list[slice]:
         """The parts of the batch that go through the network together."""
-        if self.placement.joined:
-            return [slice(0, self.padded)]
-        tile = self.placement.tile
-        return [slice(start, start + tile) for start in range(0, self.padded, tile)]
+        rows = self.placement.tile * self.placement.most
+        return [slice(start, min(start + rows, self.padded)) for start in range(0, self.padded, rows)]
 
 
 def find_placement(run: Callable[[int, int, int], Sequence[Array]], n_envs: int) -> Placement:
@@ -68,7 +67,7 @@ def find_placement(run: Callable[[int, int, int], Sequence[Array]], n_envs: int)
     ``run(rows, first, stop)`` gives the network's outputs for rows ``first`` to ``stop`` of a fixed batch of ``rows``.
     """
     for tile in _TILES:
-        tiles = max(6, -(-n_envs // tile))
+        tiles = max(_TRIED, -(-n_envs // tile))
         rows = tile * tiles
         whole = run(rows, 0, rows)
         parts = [(0, 1), (1, 2), (tiles - 1, tiles), (0, 2), (1, 4), (0, tiles // 2), (tiles // 2, tiles)]
@@ -77,5 +76,5 @@ def find_placement(run: Callable[[int, int, int], Sequence[Array]], n_envs: int)
             for first, stop in parts
             for part, all_rows in zip(run(rows, first * tile, stop * tile), whole, strict=True)
         ):
-            return Placement(tile)
-    return Placement(_GROUP, joined=False)
+            return Placement(tile, tiles)
+    return Placement(_GROUP, 1)

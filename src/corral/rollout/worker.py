@@ -19,9 +19,9 @@ from corral.core.envs import EnvFactory
 from corral.core.types import Seconds
 from corral.ppo.shares import Shares, ShareSetup
 from corral.rollout.arrays import RolloutArrays
-from corral.rollout.collector import Collector, Segment
+from corral.rollout.collector import Collector, Segment, Stopped
 from corral.rollout.crew import ASSIST, SIGNALS, assist
-from corral.rollout.moving import MovingEnv, give, take
+from corral.rollout.moving import MovingEnv, close_quietly, give, take
 from corral.vec import shared_memory
 from corral.vec.api import EnvFacts
 from corral.vec.birth import CLOSE, ERROR, OK, VALUE, pickle_error
@@ -39,6 +39,8 @@ __all__ = [
 ]
 
 Array = npt.NDArray[Any]
+STOP = "stop"
+"""An array of one number: other than 0, a rollout under way is no longer wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,21 +107,21 @@ class SettleRequest:
 
 def serve(pipe: Connection, setup: RolloutWorkerSetup) -> None:
     """Make the envs and the actor, then collect and help as the pipe says until it says close."""
+    owner: SerialVectorEnv | _Serving | None = None
     try:
-        env = SerialVectorEnv(
-            setup.factory,
-            setup.n,
-            seed=setup.seed,
-            infos="summed",
-            first_env=setup.first_env,
-            keep_actions=setup.movable,
-        )
-        env.reset_arrays()
-    except BaseException as error:
-        pipe.send_bytes(ERROR + pickle_error(error))
-        return
-    owner: SerialVectorEnv | _Serving = env
-    try:
+        try:
+            owner = env = SerialVectorEnv(
+                setup.factory,
+                setup.n,
+                seed=setup.seed,
+                infos="summed",
+                first_env=setup.first_env,
+                keep_actions=setup.movable,
+            )
+            env.reset_arrays()
+        except BaseException as error:
+            pipe.send_bytes(ERROR + pickle_error(error))
+            return
         pipe.send_bytes(VALUE + cloudpickle.dumps(Hello(env.facts, bool(env.has_masks))))
         shared = shared_memory.attach(pipe).arrays
         try:
@@ -131,16 +133,19 @@ def serve(pipe: Connection, setup: RolloutWorkerSetup) -> None:
         pipe.send_bytes(OK)
         owner = serving
         while (message := pipe.recv_bytes()) != CLOSE:
-            if message[:1] == ASSIST:
-                serving.assist(pipe, message)
-                continue
             try:
+                if message[:1] == ASSIST:
+                    serving.assist(pipe, message)
+                    continue
                 reply = VALUE + pickle.dumps(serving.answer(pickle.loads(message)))
+            except Stopped:
+                return
             except (Exception, SystemExit) as error:
                 reply = ERROR + pickle_error(error)
             pipe.send_bytes(reply)
     finally:
-        owner.close()
+        if owner is not None:
+            owner.close()
 
 
 class _Serving:
@@ -154,6 +159,7 @@ class _Serving:
         self._shared = shared
         self._rollouts = [RolloutArrays.of(slot) for slot in group(shared, "slot")]
         self._weights = group(shared, "weights")
+        self._stop = memoryview(shared[STOP].data)
         actor = plan.actor.build(setup.first_env, setup.n)
         self._own(Collector(env, actor, setup.n_steps, setup.seed, setup.first_env))
         self._prepared: Collector | None = None
@@ -174,7 +180,7 @@ class _Serving:
             if self._collector is None:
                 return Segment([], [], Seconds())
             self._collector.actor.load(self._weights[request.weights])
-            return self._collector.collect(request.iteration, self._slots[request.slot])
+            return self._collector.collect(request.iteration, self._slots[request.slot], lambda: self._stop[0] != 0)
         if isinstance(request, GiveRequest):
             return {} if self._collector is None else give(self._collector, request.envs)
         if isinstance(request, TakeRequest):
@@ -197,11 +203,14 @@ class _Serving:
         before, after = (_envs_of(collector) for collector in (self._collector, self._prepared))
         kept, left = (after, before) if agreed else (before, after)
         unwanted = [env for env in left if not any(env is other for other in kept)]
+        for given_up in (self._collector if agreed else self._prepared,):
+            if given_up is not None:
+                given_up.env.closed = True  # some of its envs live on
         if agreed:
             self._own(self._prepared)
         self._prepared = None
         for env in unwanted:
-            env.close()
+            close_quietly(env)
 
     def close(self) -> None:
         if self._collector is not None:

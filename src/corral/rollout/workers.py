@@ -32,8 +32,6 @@ from corral.vec.pool import StartMethod, WorkerPool, split_envs
 
 __all__ = ["WorkerSource"]
 
-Array = npt.NDArray[Any]
-
 
 class WorkerSource:
     """``n_envs`` envs in ``num_workers`` processes. Made in two steps: envs first, then, knowing them, the policy."""
@@ -53,6 +51,7 @@ class WorkerSource:
         self._n_slots = 2 if overlap else 1
         self._begun = 0
         self._version = 0
+        self._stop: npt.NDArray[np.int64] | None = None
         self._balance = Balance(n_envs, num_workers) if adaptive else None
         self.moves = 0
         """How often envs were given to other workers."""
@@ -87,19 +86,25 @@ class WorkerSource:
         if shares is not None and helpers:
             specs += worker.specs("update", 0, shares.arrays())
             specs.append(shared_memory.ArraySpec(SIGNALS, *ProcessCrew.signals(helpers)))
+        specs.append(shared_memory.ArraySpec(worker.STOP, (1,), "<i8"))
+        shared = None
         try:
             shared = shared_memory.create(specs)
+            shared.arrays[worker.STOP][0] = 0
             for i, w in enumerate(self._pool.workers):
                 member = i + 1 if i < helpers else 0
                 plan = worker.WorkerPlan(actor, shares if helpers else None, member, helpers + 1)
                 shared_memory.send(shared, w.pipe, w.pid)
                 self._pool.post(w, bytes(cloudpickle.dumps(plan)))
             self._replies_at_start()
+            arrays = shared.arrays
         except BaseException:
             self.close()
             raise
-        arrays = shared.arrays
-        shared.close()
+        finally:
+            if shared is not None:
+                shared.close()
+        self._stop = arrays[worker.STOP]
         self._slots = [RolloutArrays.of(slot) for slot in worker.group(arrays, "slot")]
         self._weights = worker.group(arrays, "weights")
         if shares is None or not helpers:
@@ -136,6 +141,8 @@ class WorkerSource:
         moving: dict[int, MovingEnv] = {}
         changes = list(zip(self.shares, shares, strict=True))
         for given in self._ask([worker.GiveRequest([env for env in old if env not in new]) for old, new in changes]):
+            if given is None:
+                return False
             moving.update(given)
         prepared = self._ask(
             [worker.TakeRequest(new, {env: moving[env] for env in new if env not in old}) for old, new in changes]
@@ -145,6 +152,8 @@ class WorkerSource:
         if agreed:
             self.shares = shares
             self.moves += 1
+            for w, envs in zip(self._pool.workers, shares, strict=True):
+                w.envs = envs
         return agreed
 
     def _ask(self, requests: Sequence[Any]) -> list[Any]:
@@ -157,7 +166,9 @@ class WorkerSource:
         return self._pool.pids
 
     def close(self) -> None:
-        """Stop the workers."""
+        """Stop the workers, also in the middle of a rollout."""
+        if self._stop is not None:
+            self._stop[0] = 1
         self._pool.close()
 
     def _replies_at_start(self) -> list[bytes]:

@@ -34,7 +34,7 @@ from corral.policy.policy import NetworkFactory
 from corral.ppo.mlp_engine import MlpEngine
 from corral.training.calibrate import Costs, measure
 from corral.training.checkpoint import FoundCheckpoint, list_checkpoints, newest_checkpoint, set_aside
-from corral.training.choose import choose_n_envs
+from corral.training.choose import EnvsChoice, choose_n_envs
 from corral.training.interrupts import Interrupted, Interrupts
 from corral.training.loop import Callback, train_loop
 from corral.training.progress import budgets_of, ended_by
@@ -93,13 +93,12 @@ def train(
         values["policy"] = _name(policy)
     board = QuietBoard() if quiet else Board()
     network = _network(values.get("policy"), policy)
-    values, why_envs = _settle_n_envs({**values, "env": factory.name}, factory, network, board)
+    values, envs = _settle_n_envs({**values, "env": factory.name}, factory, network, board)
     checked = parse_config(values)
     directory = plan_run(checked.output_dir, checked.env)  # now, before an env can change the working directory
     seed = fresh_seed() if checked.seed is None else checked.seed
     checked = checked.model_copy(update={"seed": seed})
-    run = assemble(checked, seed, factory, network, board.note)
-    run.why_envs = why_envs
+    run = assemble(checked, seed, factory, network, board.note, envs)
     return _carry_out(run, directory, callback, board)
 
 
@@ -252,8 +251,8 @@ def _network(spec: str | None, given: str | NetworkFactory | None) -> NetworkFac
 
 def _settle_n_envs(
     values: dict[str, Any], factory: EnvFactory, network: NetworkFactory | None, board: QuietBoard
-) -> tuple[dict[str, Any], str | None]:
-    """``n_envs: auto`` as a number, and the reason for it."""
+) -> tuple[dict[str, Any], EnvsChoice | None]:
+    """``n_envs: auto`` as a number, and how it was found."""
     if values.get("n_envs") != "auto":
         return values, None
 
@@ -262,9 +261,10 @@ def _settle_n_envs(
         torch.set_num_threads(config.learner_threads)
         return measure(config, factory, network, choose_device(config.device).device, board.note)
 
-    choice = choose_n_envs({name: value for name, value in values.items() if name != "n_envs"}, costs)
-    board.note(f"n_envs {choice.n_envs} ({choice.why}); for the same result again: --n-envs {choice.n_envs}")
-    return {**values, "n_envs": choice.n_envs}, choice.why
+    central = choose_device(str(values.get("device", "auto"))).device.type != "cpu"
+    choice = choose_n_envs({name: value for name, value in values.items() if name != "n_envs"}, costs, central)
+    board.note(f"n_envs {choice.n_envs} ({choice.why}); to have it again: --n-envs {choice.n_envs} with the same seed")
+    return {**values, "n_envs": choice.n_envs}, choice
 
 
 def _with_changes(recorded: TrainConfig, settings: dict[str, Any]) -> TrainConfig:
@@ -275,8 +275,8 @@ def _with_changes(recorded: TrainConfig, settings: dict[str, Any]) -> TrainConfi
         if name not in RESUMABLE:
             raise UsageError(f"{name} belongs to the run and cannot change on resume; {', '.join(RESUMABLE)} can")
     values = recorded.model_dump()
-    ways = {"backend", "num_workers", "num_envs_per_worker", "parallel_start_method"}
-    for together in ({"timesteps", "num_episodes", "duration"}, ways):
+    ways = {"backend", "num_workers", "num_envs_per_worker", "parallel_start_method", "adaptive"}
+    for together in ({"timesteps", "num_episodes", "duration"}, ways, {"device", "learner", "learner_shares"}):
         if together & settings.keys():
             values = {name: value for name, value in values.items() if name not in together}
     return parse_config({**values, **settings})

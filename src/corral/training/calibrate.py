@@ -30,7 +30,6 @@ __all__ = ["Costs", "measure"]
 _STEP_SECONDS, _STEPS = 1.0, 400
 _REPEATS = 7
 _ROWS = 4096
-_PROBED = 2  # envs that are stepped, so that memory per env can be told
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +43,10 @@ class Costs:
     """Choosing actions, for however many envs."""
     act_per_env: float
     """And what each env adds to it."""
-    gradient: float
-    """A gradient step, alone."""
+    gradient_per_row: float
+    """A gradient step, alone, by the rows of its minibatch."""
     memory_mb: float
     """Of one env."""
-    build: float
-    """Making one env."""
 
     def acting(self, n: int) -> float:
         """An action for ``n`` envs."""
@@ -65,29 +62,35 @@ def measure(
 ) -> Costs:
     """Step, act and learn a little, with the real parts and throw-away weights."""
     note(f"measuring a step of {factory.name}, the policy and the learner ...")
-    before = psutil.Process().memory_info().rss
-    started = time.perf_counter()
-    env = SerialVectorEnv(factory, _PROBED, seed=0, infos="summed")
-    built = (time.perf_counter() - started) / _PROBED * 1e6
+    env = SerialVectorEnv(factory, 1, seed=0, infos="summed")
     try:
         env.reset_arrays()
-        memory = (psutil.Process().memory_info().rss - before) / _PROBED / 2**20
+        memory = _memory_of_another(factory)
         times = _step_times(env)
         policy = build_policy(config, env.single_observation_space, env.single_action_space, network).to(device).eval()
         setup = actor_setup(policy, network, device, config.n_envs)
         few, many = 1, max(2, config.n_envs)
         acting = [_act_time(env, setup, policy, n) for n in (few, many)]
         per_env = max(0.0, (acting[1] - acting[0]) / (many - few))
-        gradient = _gradient_time(config, policy, env, device)
         return Costs(
             step=statistics.fmean(times),
             step_deviation=statistics.pstdev(times),
             act=acting[0],
             act_per_env=per_env,
-            gradient=gradient,
-            memory_mb=max(memory, 0.0),
-            build=built,
+            gradient_per_row=_gradient_time(config, policy, env, device),
+            memory_mb=memory,
         )
+    finally:
+        env.close()
+
+
+def _memory_of_another(factory: EnvFactory) -> float:
+    """MB of one env more; the first one also loaded what all of them share."""
+    before = psutil.Process().memory_info().rss
+    env = SerialVectorEnv(factory, 1, seed=1, infos="summed")
+    try:
+        env.reset_arrays()
+        return max(0.0, (psutil.Process().memory_info().rss - before) / 2**20)
     finally:
         env.close()
 
@@ -115,9 +118,10 @@ def _act_time(env: SerialVectorEnv, setup: ActorSetup, policy: Policy, n: int) -
 
 
 def _gradient_time(config: TrainConfig, policy: Policy, env: SerialVectorEnv, device: torch.device) -> float:
-    """A gradient step on a rollout that says nothing; on fewer rows than a run's, if those are many."""
+    """A gradient step on a rollout that says nothing, by row; on fewer rows than a run's, if those are many."""
     rows = min(config.minibatch_size, _ROWS)
-    small = config.model_copy(update={"n_steps": rows, "n_envs": 1, "n_epochs": 1, "batch_size": rows})
+    size = {"n_steps": rows, "n_envs": 1, "n_epochs": 1, "batch_size": rows}
+    small = config.model_copy(update={**size, "learner_shares": min(config.shares, rows)})
     masked = bool(env.has_masks)
     shape = numpy_shape(policy, config, device)
     engine: Engine
@@ -141,7 +145,7 @@ def _gradient_time(config: TrainConfig, policy: Policy, env: SerialVectorEnv, de
 
     found = _median(step)
     engine.finish(_REPEATS, _REPEATS)
-    return found * config.minibatch_size / rows
+    return found / rows
 
 
 def _median(action: Callable[[], object]) -> float:

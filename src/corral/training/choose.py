@@ -24,6 +24,8 @@ _CROWD = 1.15
 """How much slower each of several busy cores is than one alone: they share caches, memory and power."""
 _START_SECONDS = 0.5
 """Until workers are there, besides making their envs."""
+_TORCH_SECONDS = 2.0
+"""Until they have imported torch, where their actor needs it."""
 _BETTER = 1.05
 """How much faster a way must be than a simpler one."""
 _ENOUGH = 0.95
@@ -44,10 +46,11 @@ class BackendChoice:
 
 @dataclass(frozen=True, slots=True)
 class EnvsChoice:
-    """How many envs, and why."""
+    """How many envs, why, and what was measured to find out."""
 
     n_envs: int
     why: str
+    costs: Costs
 
 
 def choose_backend(config: TrainConfig, costs: Callable[[], Costs], central: bool) -> BackendChoice:
@@ -56,8 +59,9 @@ def choose_backend(config: TrainConfig, costs: Callable[[], Costs], central: boo
     ``central``: the policy is on an accelerator, so that all its inference belongs in this process.
     """
     cores = available_cores()
+    alone = "overlap has nothing to overlap with in one process: it lags behind and gains nothing"
     if config.backend == "serial":
-        return BackendChoice("serial", 1, "as asked")
+        return BackendChoice("serial", 1, "as asked", alone if config.overlap else None)
     if config.backend != "auto" or config.num_workers is not None or config.adaptive:
         if config.backend == "auto" and central and config.adaptive:
             raise UsageError("adaptive is for backend worker, but the policy is on an accelerator; leave it out")
@@ -69,25 +73,35 @@ def choose_backend(config: TrainConfig, costs: Callable[[], Costs], central: boo
         return BackendChoice(backend, workers, "as asked", advice)
     if cores == 1 or (config.n_envs == 1 and not config.overlap):
         reason = "one core" if cores == 1 else "one env"
-        return BackendChoice("serial", 1, f"auto: there is {reason}, so workers would have nothing to share")
+        why = f"auto: there is {reason}, so workers would have nothing to share"
+        return BackendChoice("serial", 1, why, alone if config.overlap else None)
     found = costs()
-    rates: dict[tuple[Backend, int], float] = {("serial", 1): predict(config, found, "serial", 1, cores)}
-    parallel: Backend = "process" if central else "worker"
-    for workers in range(1 if config.overlap else 2, min(cores, config.n_envs) + 1):
-        rates[parallel, workers] = predict(config, found, parallel, workers, cores)
+    rates = {way: predict(config, found, *way, cores) for way in _ways(config, central, cores)}
     best = max(rates, key=lambda way: rates[way])
-    if rates[best] < _BETTER * rates["serial", 1] or _is_short(config, found, rates["serial", 1], rates[best], best[1]):
+    if rates[best] < _BETTER * rates["serial", 1] or _is_short(config, rates["serial", 1], rates[best]):
         best = "serial", 1
     words = ", ".join(f"{rates[way]:,.0f} with {_named(*way)}" for way in dict.fromkeys([*list(rates)[:1], best]))
     why = f"auto: {_told(config, found)}; expected steps/s: {words}"
     return BackendChoice(best[0], best[1], why, past_returns(config, found, best[0], best[1], cores))
 
 
-def _is_short(config: TrainConfig, costs: Costs, alone: float, together: float, workers: int) -> bool:
+def _ways(config: TrainConfig, central: bool, cores: int) -> list[tuple[Backend, int]]:
+    """What could be done: as asked, or alone and with each number of workers."""
+    if config.backend == "serial":
+        return [("serial", 1)]
+    parallel: Backend = config.backend if config.backend != "auto" else "process" if central else "worker"
+    if config.num_workers is not None:
+        return [(parallel, config.num_workers)]
+    fewest = 1 if config.overlap or config.backend != "auto" else 2
+    several: list[tuple[Backend, int]] = [(parallel, w) for w in range(fewest, min(cores, config.n_envs) + 1)]
+    return several if config.backend != "auto" else [("serial", 1), *several]
+
+
+def _is_short(config: TrainConfig, alone: float, together: float) -> bool:
     """Whether a run of so many steps would be over before workers have made up for their start."""
     if config.timesteps is None:
         return False
-    start = _START_SECONDS + costs.build / 1e6 * config.n_envs / workers
+    start = _START_SECONDS + (_TORCH_SECONDS if config.learner == "torch" else 0)
     return config.timesteps / alone - config.timesteps / together < start
 
 
@@ -106,7 +120,7 @@ def predict(config: TrainConfig, costs: Costs, backend: Backend, workers: int, c
     steps = config.n_epochs * (config.rollout_size // config.minibatch_size)
     helped = backend == "worker" and config.learner != "torch" and not config.overlap
     helpers = min(config.shares, workers + 1, cores) if helped else 1
-    gradient = costs.gradient
+    gradient = costs.gradient_per_row * config.minibatch_size
     if helpers > 1:
         gradient = gradient * math.ceil(config.shares / helpers) / config.shares * _CROWD + _SIGNAL_US
     update = steps * gradient
@@ -131,38 +145,38 @@ def past_returns(config: TrainConfig, costs: Costs, backend: Backend, workers: i
     )
 
 
-def choose_n_envs(settings: Mapping[str, Any], measured: Callable[[TrainConfig], Costs]) -> EnvsChoice:
+def choose_n_envs(
+    settings: Mapping[str, Any], measured: Callable[[TrainConfig], Costs], central: bool = False
+) -> EnvsChoice:
     """The fewest envs that are nearly as fast as any number, for settings that leave it open."""
     cores = available_cores()
-    fitting = []
+    fitting, refused = [], None
     for factor in (1, 2, 4, 8, 16, 32, 64):
         n = cores * factor
         if n <= MOST_ENVS and (n >= 4 or factor > 2):
             try:
                 fitting.append(parse_config({**settings, "n_envs": n}))
-            except UsageError:  # a batch_size that does not divide, for example
-                continue
+            except UsageError as error:  # a batch_size that does not divide, for example
+                refused = error
     if not fitting:
-        raise UsageError("n_envs auto: no number of envs fits the other settings; give one")
+        raise UsageError(f"n_envs auto: no number of envs fits the other settings: {refused}")
     costs = measured(fitting[0])
     most = max(cores, int(available_memory() / 2**20 / 2 / max(costs.memory_mb, 0.1)))
     fitting = [config for config in fitting if config.n_envs <= most] or fitting[:1]
     rates = []
     for config in fitting:
-        several: list[tuple[Backend, int]] = [("worker", w) for w in range(2, min(cores, config.n_envs) + 1)]
-        ways: list[tuple[Backend, int]] = [("serial", 1), *several]
-        rates.append(max(predict(config, costs, backend, workers, cores) for backend, workers in ways))
+        rates.append(max(predict(config, costs, *way, cores) for way in _ways(config, central, cores)))
     chosen = next(i for i, rate in enumerate(rates) if rate >= _ENOUGH * max(rates))
     best = max(range(len(rates)), key=lambda i: rates[i])
     why = (
         f"auto: {_told(fitting[chosen], costs)}; {fitting[chosen].n_envs} envs should reach {rates[chosen]:,.0f} "
         f"steps/s, {fitting[best].n_envs} {rates[best]:,.0f}"
     )
-    return EnvsChoice(fitting[chosen].n_envs, why)
+    return EnvsChoice(fitting[chosen].n_envs, why, costs)
 
 
 def _told(config: TrainConfig, costs: Costs) -> str:
-    update = costs.gradient * config.n_epochs * (config.rollout_size // config.minibatch_size) / 1000
+    update = costs.gradient_per_row * config.n_epochs * config.rollout_size / 1000
     return (
         f"a step costs {costs.step:,.0f} µs, choosing actions {costs.acting(config.n_envs):,.0f} µs, "
         f"an update {update:,.0f} ms"

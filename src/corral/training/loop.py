@@ -117,7 +117,7 @@ def _advantages(run: Run, rollout: Rollout) -> tuple[Rollout, Advantages, float 
     config, rewards, ratios = run.config, rollout.rewards, None
     if run.return_scaler is not None:
         rewards = run.return_scaler.scale(rewards, rollout.terminated | rollout.truncated)
-    if config.overlap:
+    if config.overlap:  # bootstraps at cuts stay those of the policy that collected: their observations are not kept
         log_probs, values = run.learner.engine.evaluate(rollout)
         ratios = np.exp(log_probs - rollout.log_probs)
         rollout = dataclasses.replace(rollout, log_probs=log_probs, values=values)

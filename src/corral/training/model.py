@@ -89,7 +89,7 @@ class Model:
         if deterministic:
             rows = self.actor.best(leaves, masks)
         else:
-            noise = action_noise(self._seed, 0, self._drawn, n, codec.gaussian)
+            noise = action_noise(self._seed, np.zeros(1, np.int64), self._drawn, n, codec.gaussian)[:, 0]
             self._drawn += 1
             rows = self.actor.act(leaves, masks, noise).actions
         actions = codec.layout.allocate(n)

@@ -24,7 +24,7 @@ def build_policy(
     """The policy that a config describes, with initial weights that depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(network_seed(seed))
-        return Policy(
+        policy = Policy(
             observation_space,
             action_space,
             net_arch=dict(config.net_arch.items()),
@@ -34,3 +34,4 @@ def build_policy(
             normalize_obs=config.normalize_obs,
             network=network,
         )
+    return policy.eval()  # dropout and the like are for gradient steps alone

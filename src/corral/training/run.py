@@ -27,9 +27,9 @@ from corral.ppo.torch_engine import TorchEngine
 from corral.rollout.actors import ActorSetup, actor_setup
 from corral.rollout.local import LocalSource
 from corral.rollout.workers import WorkerSource
-from corral.training.calibrate import measure
+from corral.training.calibrate import Costs, measure
 from corral.training.checkpoint import Checkpoint
-from corral.training.choose import BackendChoice, choose_backend
+from corral.training.choose import BackendChoice, EnvsChoice, choose_backend
 from corral.training.policies import build_policy
 from corral.training.progress import Progress
 from corral.vec import CorralVectorEnv, make_vector_env
@@ -78,13 +78,18 @@ def assemble(
     factory: EnvFactory,
     network: NetworkFactory | None,
     note: Callable[[str], object] = lambda text: None,
+    envs_choice: EnvsChoice | None = None,
 ) -> Run:
     """Build every part; whatever is wrong with env, policy or machine shows here, before anything is written."""
     device, why_device = choose_device(config.device)
     limit_compute_threads()
     torch.set_num_threads(config.learner_threads)
     central = device.type != "cpu"
-    backend = choose_backend(config, lambda: measure(config, factory, network, device, note), central)
+
+    def costs() -> Costs:
+        return measure(config, factory, network, device, note) if envs_choice is None else envs_choice.costs
+
+    backend = choose_backend(config, costs, central)
 
     def vector_env(n: int, workers: int, root: int | None) -> CorralVectorEnv:
         return make_vector_env(
@@ -135,6 +140,7 @@ def assemble(
         masked=masked,
         progress=Progress(),
         meter=ProcessMeter(source.pids),
+        why_envs=None if envs_choice is None else envs_choice.why,
     )
 
 
@@ -182,9 +188,11 @@ def _check_used(config: TrainConfig, policy: Policy) -> None:
 
 def capture(run: Run) -> Checkpoint:
     """A copy of everything that decides how the run goes on. Cheap enough to take in every iteration."""
+    weights, optimizer = run.learner.engine.copies()
+    buffers = {name: buffer.clone() for name, buffer in run.learner.policy.named_buffers()}
     return Checkpoint(
-        policy={name: tensor.clone() for name, tensor in run.learner.policy.state_dict().items()},
-        optimizer={name: tensor.clone() for name, tensor in run.learner.engine.state().items()},
+        policy={**weights, **buffers},
+        optimizer=optimizer,
         state={
             **run.progress.state(),
             "seed": run.seed,

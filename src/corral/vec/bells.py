@@ -10,6 +10,7 @@ same moment at least one sees the other. A bell too many is ignored; one too few
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.vec.birth import ERROR, RING, error_from
-from corral.vec.pool import PoolWorker, WorkerPool, died
+from corral.vec.pool import WINDOWS_WAITS, PoolWorker, WorkerPool, died
 
 __all__ = ["CELLS", "Fence", "StepBell", "StepCaller", "cells_shape"]
 
@@ -31,14 +32,14 @@ _SPINS = 5_000  # about a tenth of a millisecond
 
 
 def cells_shape(num_workers: int) -> tuple[int, int]:
-    """Two lines for each worker, int64."""
-    return 2 * num_workers, _LINE
+    """Two lines for each worker, and one for the parent; int64."""
+    return 2 * num_workers + 1, _LINE
 
 
 class Fence:
     """Orders memory between processes: what was written before is seen before what is written after.
 
-    x86 needs that little, ARM more. Python has no fence, but a lock has one on its way out and one on its way in.
+    Python has none, but a lock that is released and then acquired orders what came before and what comes after.
     """
 
     def __init__(self) -> None:
@@ -61,6 +62,8 @@ class StepCaller:
         self._fence = Fence()
         self._step = 0
         self._lines = [(w, 2 * i * _LINE, (2 * i + 1) * _LINE) for i, w in enumerate(pool.workers)]
+        self._line = {worker.pid: line for worker, line, _ in self._lines}
+        self._waiting = len(self._cells) - _LINE
 
     def ask(self) -> None:
         """Ask every worker for a step."""
@@ -78,15 +81,18 @@ class StepCaller:
         """Wait until all have stepped; what those said that had anything to say."""
         cells, step = self._cells, self._step
         said: dict[int, bytes] = {}
+        cells[self._waiting] = 1
+        self._fence()
         while any(cells[line + _ANSWERED] != step for _, _, line in self._lines):
             pending = [worker for worker, _, line in self._lines if cells[line + _ANSWERED] != step]
             for worker, speaks in self._pool.woken(pending):
-                if speaks:
+                if speaks or worker.pipe.poll():
                     self._hear(worker, said)
                 elif not worker.process.is_alive():
                     raise died(worker)
-                else:  # nothing for a while: a bell may have been lost
+                elif cells[self._line[worker.pid] + _ASLEEP]:  # and nothing happened for a while: was a bell lost?
                     self._pool.post(worker, RING)
+        cells[self._waiting] = 0
         self._fence()
         for worker, _, line in self._lines:
             while cells[line + _SPOKE] == step and worker.pid not in said:
@@ -113,7 +119,9 @@ class StepBell:
         self._fence = Fence()
         self._spins = _SPINS if patient else 0
         self._mine, self._answer = 2 * index * _LINE, (2 * index + 1) * _LINE
-        self._answers: Sequence[int] = range(_LINE, len(self._cells), 2 * _LINE)
+        self._waiting = len(self._cells) - _LINE
+        self._answers: Sequence[int] = range(_LINE, self._waiting, 2 * _LINE)
+        self._always = sys.platform == "win32" and len(self._answers) > WINDOWS_WAITS  # nobody may listen to the last
         self._seen = 0
 
     def next(self) -> bytes | None:
@@ -142,5 +150,6 @@ class StepBell:
         self._fence()
         cells[self._answer + _ANSWERED] = self._seen
         self._fence()
-        if all(cells[line + _ANSWERED] == self._seen for line in self._answers):
+        last = all(cells[line + _ANSWERED] == self._seen for line in self._answers)
+        if (last or self._always) and cells[self._waiting]:
             self._pipe.send_bytes(RING)

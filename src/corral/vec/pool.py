@@ -33,10 +33,10 @@ StartMethod = Literal["auto", "spawn", "forkserver", "fork"]
 _CLOSE_SECONDS = 3.0
 _DESCRIPTORS, _DESCRIPTORS_PER_WORKER = 64, 8
 _LOOK_SECONDS = 1.0
-_WINDOWS_WAITS = 30  # workers that one wait can watch: Windows allows 63 handles, and each has two
+WINDOWS_WAITS = 30  # workers that one wait can watch: Windows allows 63 handles, and each has two
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class PoolWorker:
     """A worker process, the pipe to it, and the envs it owns."""
 
@@ -46,7 +46,7 @@ class PoolWorker:
     envs: range
 
     def __str__(self) -> str:
-        return f"worker of envs {self.envs.start} to {self.envs.stop - 1}"
+        return f"worker of envs {self.envs.start} to {self.envs.stop - 1}" if self.envs else "worker without envs"
 
 
 class WorkerPool:
@@ -105,6 +105,8 @@ class WorkerPool:
         while len(replies) < len(workers):
             for w, speaks in self.woken([w for w in workers if w.pid not in replies]):
                 if w.pid in replies:
+                    if not w.process.is_alive():
+                        raise died(w)
                     continue
                 try:
                     if speaks or w.pipe.poll():
@@ -155,7 +157,7 @@ class _Waiter:
         if self._selector is not None:
             found = [key.data for key, _ in self._selector.select(_LOOK_SECONDS)]
             return found or [(w, False) for w in pending]
-        some = pending[:_WINDOWS_WAITS]  # all must answer, so any subset will do
+        some = pending[:WINDOWS_WAITS]  # all must answer, so any subset will do
         objects = connection.wait([o for w in some for o in (w.pipe, w.process.sentinel)], _LOOK_SECONDS)
         return [(w, w.pipe in objects) for w in some if w.pipe in objects or w.process.sentinel in objects] or [
             (w, False) for w in pending
@@ -173,11 +175,13 @@ def split_envs(n_envs: int, num_workers: int) -> list[range]:
 
 def _stop_workers(workers: list[PoolWorker]) -> None:
     """Ask nicely, then kill, whatever interrupts: ``terminate`` would never end a stopped process."""
+    deadline = time.monotonic() + _CLOSE_SECONDS
     try:
         for w in workers:
             with contextlib.suppress(OSError):
+                if sys.platform != "win32":
+                    os.set_blocking(w.pipe.fileno(), False)  # one that reads no more must not hold us up
                 w.pipe.send_bytes(birth.CLOSE)
-        deadline = time.monotonic() + _CLOSE_SECONDS
         for w in workers:
             w.process.join(max(0.0, deadline - time.monotonic()))
     finally:

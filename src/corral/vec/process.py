@@ -64,12 +64,14 @@ class ProcessVectorEnv(CorralVectorEnv):
         specs = [shared_memory.ArraySpec(name, shape, dtype.str) for name, (shape, dtype) in named.items()]
         specs.append(shared_memory.ArraySpec(CELLS, cells_shape(len(self._workers)), "<i8"))
         shared = shared_memory.create(specs)
-        self._caller = StepCaller(self._pool, shared.arrays[CELLS])
-        self.arrays = StepArrays.of({name: array for name, array in shared.arrays.items() if name != CELLS})
-        for w in self._workers:
-            shared_memory.send(shared, w.pipe, w.pid)
-        self._pool.replies()
-        shared.close()
+        try:
+            self._caller = StepCaller(self._pool, shared.arrays[CELLS])
+            self.arrays = StepArrays.of({name: array for name, array in shared.arrays.items() if name != CELLS})
+            for w in self._workers:
+                shared_memory.send(shared, w.pipe, w.pid)
+            self._pool.replies()
+        finally:
+            shared.close()
 
     # ---- the contract ----------------------------------------------------------------------------------------
 
@@ -119,6 +121,7 @@ class ProcessVectorEnv(CorralVectorEnv):
 
     def drain_infos(self) -> list[dict[str, InfoSums]]:
         """Collect the sums of the numbers in infos, by env."""
+        self._expect(CallState.IDLE, "use")
         return [env for part in self._ask(lambda w: worker.DRAIN) for env in part]
 
     def close_extras(self, **kwargs: Any) -> None:

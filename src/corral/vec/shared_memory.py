@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import pickle
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -21,9 +22,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import psutil
 
 from corral.core.errors import UsageError
+from corral.core.machine import available_memory
 from corral.core.spaces import poison
 
 __all__ = ["ArraySpec", "SharedArrays", "attach", "create", "send"]
@@ -68,7 +69,7 @@ def create(specs: Iterable[ArraySpec]) -> SharedArrays:
     specs = tuple(specs)
     size = max(_size(specs), mmap.PAGESIZE)
     try:
-        if size > psutil.virtual_memory().available:
+        if size > available_memory():
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         memory, handle = _tagged(size) if _WINDOWS else _unnamed(size)
     except OSError as error:
@@ -93,7 +94,10 @@ def send(shared: SharedArrays, connection: Connection, pid: int) -> None:
 
 def attach(connection: Connection) -> SharedArrays:
     """Receive a segment sent by ``send``."""
-    handle: int | str = connection.recv() if _WINDOWS else reduction.recv_handle(connection)
+    try:
+        handle: int | str = connection.recv() if _WINDOWS else reduction.recv_handle(connection)
+    except (RuntimeError, pickle.UnpicklingError):  # something else came: the parent gave up
+        raise EOFError from None
     specs: tuple[ArraySpec, ...] = connection.recv()
     size = max(_size(specs), mmap.PAGESIZE)
     memory = mmap.mmap(handle, size) if isinstance(handle, int) else _tagged_mmap(size, handle)

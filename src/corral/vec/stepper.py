@@ -6,6 +6,7 @@ worker processes (``process``), so that both behave alike. No value passes unles
 
 from __future__ import annotations
 
+import copy
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ Env = gym.Env[Any, Any]
 _NUMBER = (bool, int, float, np.bool_, np.integer, np.floating)
 _FLAG = (bool, np.bool_, int, np.integer)
 _MASK = "action_mask"
+_REPLAYED = 100_000  # steps of an episode that can be played again
 _LARGEST = float(np.finfo(np.float32).max)  # the learner computes in single precision
 
 
@@ -110,7 +112,7 @@ class Stepper:
             action = self._read_action(i)
             self._steps[i] += 1
             if self._actions is not None:
-                self._actions[i].append(action)
+                self._remember(i, action)
             try:
                 outcome = env.step(action)
             except (Exception, SystemExit) as error:
@@ -141,9 +143,19 @@ class Stepper:
             except Exception as error:  # nothing depends on it any more, and the others should be closed all the same
                 warnings.warn(f"closing env {self.first_env + i} raised {_named(error)}", stacklevel=2)
 
-    def position(self, i: int) -> EnvPosition:
-        """Where an env is; needs ``keep_actions``."""
+    def _remember(self, i: int, action: Any) -> None:
+        """Keep an action, as it is before the env can change it; too many are not worth keeping."""
         assert self._actions is not None
+        if self._steps[i] <= _REPLAYED:
+            self._actions[i].append(copy.deepcopy(action))
+        else:
+            self._actions[i] = []
+
+    def position(self, i: int) -> EnvPosition | None:
+        """Where an env is, or None if it has come too far; needs ``keep_actions``."""
+        assert self._actions is not None
+        if len(self._actions[i]) < self._steps[i]:
+            return None
         return EnvPosition(self._episode[i], self._seeds[i], list(self._actions[i]))
 
     def replay(self, i: int, position: EnvPosition) -> None:

@@ -76,13 +76,14 @@ def serve(pipe: Connection, setup: WorkerSetup) -> None:
     except BaseException as error:
         pipe.send_bytes(ERROR + pickle_error(error))
         return
-    pipe.send_bytes(VALUE + cloudpickle.dumps(facts))
-    shared = shared_memory.attach(pipe)
-    bell = StepBell(pipe, shared.arrays.pop(CELLS), setup.index, setup.patient)
-    arrays = StepArrays.of(shared.arrays).rows(setup.first_env, setup.first_env + setup.n)
-    stepper = Stepper(envs, arrays, first_env=setup.first_env, seed=setup.seed, infos=setup.infos)
-    pipe.send_bytes(OK)
+    stepper: Stepper | None = None
     try:
+        pipe.send_bytes(VALUE + cloudpickle.dumps(facts))
+        shared = shared_memory.attach(pipe)
+        bell = StepBell(pipe, shared.arrays.pop(CELLS), setup.index, setup.patient)
+        arrays = StepArrays.of(shared.arrays).rows(setup.first_env, setup.first_env + setup.n)
+        stepper = Stepper(envs, arrays, first_env=setup.first_env, seed=setup.seed, infos=setup.infos)
+        pipe.send_bytes(OK)
         while (message := bell.next()) != CLOSE:
             reply: bytes | None
             try:
@@ -95,7 +96,11 @@ def serve(pipe: Connection, setup: WorkerSetup) -> None:
                 assert reply is not None
                 pipe.send_bytes(reply)
     finally:
-        stepper.close()
+        if stepper is not None:
+            stepper.close()
+        else:
+            for env in envs:
+                env.close()
 
 
 def _step(stepper: Stepper) -> bytes | None:
