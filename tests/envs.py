@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from copy import deepcopy
 from typing import Any
@@ -206,3 +207,11 @@ class Hoarder(Counter):
         self.episodes += 1
         self.draw = float(self.episodes)
         return self._observe(), info
+
+
+class Modules(Counter):
+    """Says in its info whether torch is there."""
+
+    def step(self, action):
+        *outcome, info = super().step(action)
+        return *outcome, {**info, "torch": float("torch" in sys.modules)}

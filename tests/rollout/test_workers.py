@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from corral.policy.policy import Policy
 from corral.ppo.mlp_engine import share_setup
 from corral.rollout.actors import actor_setup
 from corral.rollout.workers import WorkerSource
-from tests.envs import Broken, Counter, Masked
+from tests.envs import Broken, Counter, Masked, Modules
 
 CPU = torch.device("cpu")
 
@@ -30,6 +29,8 @@ def connected(env, n=4, workers=2, n_steps=16, helpers=0, **kwargs):
     config = parse_config({"env": "x", "n_envs": n, "n_steps": n_steps, "batch_size": n * n_steps, "learner_shares": 2})
     shares = share_setup(policy, policy.mlp_shape(), config, source.has_masks)
     crew = source.connect(actor_setup(policy, None, CPU, n), policy.state_dict(), shares, helpers)
+    for array in crew.shares.arrays.values() if crew else ():
+        array[...] = 0
     source.publish(policy.state_dict(), 0)
     return source, crew
 
@@ -39,14 +40,6 @@ def collect(source, iterations=1):
         source.begin(iteration)
         rollout = source.collect()
     return rollout
-
-
-class Modules(Counter):
-    """Says in its info whether torch is there."""
-
-    def step(self, action):
-        *outcome, info = super().step(action)
-        return *outcome, {**info, "torch": float("torch" in sys.modules)}
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])

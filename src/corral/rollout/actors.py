@@ -137,7 +137,7 @@ class TorchActor:
         return torch.from_numpy(array).to(self.policy.log_std.device)
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not inference mode: lazy layers are born here, and will be learned
 def _try_out(policy: Policy, rows: Sequence[Any] = ()) -> list[Array]:
     """The network's outputs for some observations, or for one of its space."""
     rows = rows or [policy.layout.space.sample()]
