@@ -85,6 +85,7 @@ format: setup
 
 bench: setup
 	$(BIN)/python benchmarks/throughput.py
+	$(BIN)/python benchmarks/overlap.py
 	$(BIN)/python benchmarks/sample_efficiency.py
 
 bench-quick: setup

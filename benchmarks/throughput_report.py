@@ -92,8 +92,9 @@ NOTES = """\
 - Steps per second are those of the clock on the wall, learning included, in whole iterations, from the end of the first
   one on (the warm-up). Importing, starting workers and Corral's look at the env for `backend=auto` come before that.
 - PPO: n_steps 128, 4 epochs, 4 minibatches, separate 64 × 64 tanh networks for policy and value, device cpu. All
-  other settings are the libraries' defaults, which agree. Corral learns with one torch thread. SB3 gets torch's default
-  number of threads where that was more than 5% faster in short trials, else one thread too.
+  other settings are the libraries' defaults, which agree. Corral computes this network in numpy, one thread in each
+  process, and its workers help with the gradients. SB3 computes it in torch, with torch's default number of threads
+  where that was more than 5% faster in short trials, else with one.
 - Everybody steps the same envs, made without Gymnasium's passive checker. In training SB3 has its usual `Monitor`
   around each. Corral writes its metrics to files in every iteration, SB3 writes nothing; TensorBoard, evaluation and
   checkpoints are off in both.

@@ -6,6 +6,7 @@ Gaussian one, and nested spaces are simply more heads: so no code after this fil
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from gymnasium import spaces
 from corral.core.spaces import Layout, Leaf
 from corral.core.types import Leaves
 
-__all__ = ["ActionCodec", "Head"]
+__all__ = ["ActionCodec", "Head", "by_head"]
 
 Array = npt.NDArray[Any]
 
@@ -103,6 +104,19 @@ class ActionCodec:
                 low, high = leaf.space.low.ravel() / 2, leaf.space.high.ravel() / 2  # their difference may overflow
                 actions[:, part] = 2 * generator.uniform(low, high, (n, part.stop - part.start))
         return actions
+
+
+def by_head(
+    heads: Sequence[Head], params: Any, log_std: Any, masks: Any | None
+) -> list[tuple[Head, Any, Any | None, Any]]:
+    """Each head with its share of parameters [B, P], masks [B, A] and deviations [G], as arrays or as tensors."""
+    parts, gaussian = [], 0
+    for head in heads:
+        mask = None if masks is None or head.kind == "gaussian" else masks[:, head.mask]
+        std = log_std[gaussian : gaussian + head.size] if head.kind == "gaussian" else log_std
+        gaussian += head.size if head.kind == "gaussian" else 0
+        parts.append((head, params[:, head.params], mask, std))
+    return parts
 
 
 def _factors(leaf: Leaf) -> list[tuple[Literal["categorical", "bernoulli", "gaussian"], int]]:

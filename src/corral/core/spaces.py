@@ -6,7 +6,7 @@ so that uint8 images stay uint8 and nothing is pickled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from gymnasium import spaces
 from corral.core.errors import UsageError
 from corral.core.types import Leaves
 
-__all__ = ["Layout", "Leaf", "poisoned", "to_columns"]
+__all__ = ["Layout", "Leaf", "poisoned"]
 
 Array = npt.NDArray[Any]
 SUPPORTED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -34,18 +34,6 @@ def poison(array: Array) -> None:
     """Fill ``array`` with NaN, or with the lowest number its dtype has."""
     kind = array.dtype.kind
     array.fill(np.nan if kind == "f" else True if kind == "b" else np.iinfo(array.dtype).min if kind == "i" else 0xA5)
-
-
-def to_columns(arrays: Mapping[str, Array]) -> dict[str, Any]:
-    """Arrays called ``column`` or ``column:leaf`` by column: an array, or one for each leaf."""
-    columns: dict[str, Any] = {}
-    for name, array in arrays.items():
-        column, colon, path = name.partition(":")
-        if colon:
-            columns.setdefault(column, {})[path] = array
-        else:
-            columns[column] = array
-    return columns
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,7 +13,18 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Actor", "Acts", "EpisodeRecord", "InfoSums", "Leaves", "Rollout", "RolloutSource", "Seconds", "Weights"]
+__all__ = [
+    "Actor",
+    "Acts",
+    "EpisodeRecord",
+    "InfoSums",
+    "Leaves",
+    "Rollout",
+    "RolloutSource",
+    "Seconds",
+    "Weights",
+    "to_columns",
+]
 
 Array = npt.NDArray[Any]
 Leaves = dict[str, Array]
@@ -101,6 +112,11 @@ class Rollout:
     collectors: int = 1
     """Processes that chose actions for it."""
 
+    @classmethod
+    def of(cls, arrays: Mapping[str, Array]) -> Rollout:
+        """A rollout of named arrays (see ``to_columns``), about which nothing is known yet."""
+        return cls(**to_columns(arrays))
+
     @property
     def n_steps(self) -> int:
         """T."""
@@ -134,3 +150,15 @@ class RolloutSource(Protocol):
     def close(self) -> None:
         """Release envs and processes. May be called twice."""
         ...
+
+
+def to_columns(arrays: Mapping[str, Array]) -> dict[str, Any]:
+    """Arrays called ``column`` or ``column:leaf`` by column: an array, or one for each leaf."""
+    columns: dict[str, Any] = {}
+    for name, array in arrays.items():
+        column, colon, path = name.partition(":")
+        if colon:
+            columns.setdefault(column, {})[path] = array
+        else:
+            columns[column] = array
+    return columns

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from corral.core.actions import Head
+from corral.core.actions import Head, by_head
 
 __all__ = ["Drawn", "Likelihood", "draw", "gradient", "likelihood", "mode"]
 
@@ -54,7 +54,7 @@ def draw(heads: Sequence[Head], params: Floats, log_std: Floats, masks: Flags | 
     """Sample by inverting each head's distribution at the noise."""
     columns, log_probs = [], []
     rows = np.arange(len(params))
-    for head, logits, mask, std in _parts(heads, params, log_std, masks):
+    for head, logits, mask, std in by_head(heads, params, log_std, masks):
         drawn = noise[:, head.actions]
         if head.kind == "categorical":
             shifted = _masked(logits, mask)
@@ -80,7 +80,7 @@ def draw(heads: Sequence[Head], params: Floats, log_std: Floats, masks: Flags | 
 def mode(heads: Sequence[Head], params: Floats, masks: Flags | None) -> Array:
     """The most likely actions [B, D]."""
     columns: list[Array] = []
-    for head, logits, mask, _ in _parts(heads, params, params[:0, 0], masks):
+    for head, logits, mask, _ in by_head(heads, params, params[:0, 0], masks):
         if head.kind == "categorical":
             columns.append(_masked(logits, mask).argmax(axis=1)[:, None])
         elif head.kind == "bernoulli":
@@ -96,7 +96,7 @@ def likelihood(
     """How likely ``actions`` [B, D] are, and how undecided the policy is."""
     parts, log_probs = [], []
     rows = np.arange(len(params))
-    for head, logits, mask, std in _parts(heads, params, log_std, masks):
+    for head, logits, mask, std in by_head(heads, params, log_std, masks):
         taken = actions[:, head.actions]
         if head.kind == "categorical":
             log_p = _masked(logits, mask)
@@ -143,18 +143,6 @@ def gradient(
             d_std = ((part.log_p * part.log_p - _ONE) * weight).sum(axis=0) + bonus * np.float32(len(rows))
             d_log_std[gaussian : gaussian + head.size] = d_std
             gaussian += head.size
-
-
-def _parts(
-    heads: Sequence[Head], params: Floats, log_std: Floats, masks: Flags | None
-) -> list[tuple[Head, Floats, Flags | None, Floats]]:
-    parts, gaussian = [], 0
-    for head in heads:
-        mask = None if masks is None or head.kind == "gaussian" else masks[:, head.mask]
-        std = log_std[gaussian : gaussian + head.size] if head.kind == "gaussian" else log_std
-        gaussian += head.size if head.kind == "gaussian" else 0
-        parts.append((head, params[:, head.params], mask, std))
-    return parts
 
 
 def _max(rows: Floats) -> Floats:

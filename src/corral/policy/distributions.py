@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from corral.core.actions import Head
+from corral.core.actions import Head, by_head
 
 __all__ = ["ActionLikelihood", "likelihood", "masked_logits", "mode", "sample"]
 
@@ -45,7 +45,7 @@ def masked_bernoulli(logits: Tensor, mask: Tensor | None) -> Tensor:
 def sample(heads: Sequence[Head], params: Tensor, log_std: Tensor, masks: Tensor | None, noise: Tensor) -> Tensor:
     """Actions [B, D], by inverting each head's distribution at the noise."""
     columns = []
-    for head, logits, mask, std in _parts(heads, params, log_std, masks):
+    for head, logits, mask, std in by_head(heads, params, log_std, masks):
         drawn = noise[:, head.actions]
         if head.kind == "categorical":
             cumulative = masked_logits(logits, mask).softmax(-1).cumsum(-1)
@@ -63,7 +63,7 @@ def sample(heads: Sequence[Head], params: Tensor, log_std: Tensor, masks: Tensor
 def mode(heads: Sequence[Head], params: Tensor, masks: Tensor | None) -> Tensor:
     """The most likely actions [B, D]."""
     columns = []
-    for head, logits, mask, _ in _parts(heads, params, params.new_zeros(0), masks):
+    for head, logits, mask, _ in by_head(heads, params, params.new_zeros(0), masks):
         if head.kind == "categorical":
             columns.append(masked_logits(logits, mask).argmax(-1, keepdim=True))
         elif head.kind == "bernoulli":
@@ -78,7 +78,7 @@ def likelihood(
 ) -> ActionLikelihood:
     """How likely ``actions`` [B, D] are, and how undecided the policy is."""
     log_probs, entropies = [], []
-    for head, logits, mask, std in _parts(heads, params, log_std, masks):
+    for head, logits, mask, std in by_head(heads, params, log_std, masks):
         taken = actions[:, head.actions]
         if head.kind == "categorical":
             log_p = masked_logits(logits, mask).log_softmax(-1)
@@ -94,18 +94,6 @@ def likelihood(
             log_probs.append((-0.5 * z * z - std - _HALF_LOG_2PI).sum(-1))
             entropies.append((0.5 + _HALF_LOG_2PI + std).sum(-1).expand(logits.shape[0]))
     return ActionLikelihood(_sum(log_probs), _sum(entropies))
-
-
-def _parts(
-    heads: Sequence[Head], params: Tensor, log_std: Tensor, masks: Tensor | None
-) -> list[tuple[Head, Tensor, Tensor | None, Tensor]]:
-    parts, gaussian = [], 0
-    for head in heads:
-        mask = None if masks is None or head.kind == "gaussian" else masks[:, head.mask]
-        std = log_std[gaussian : gaussian + head.size] if head.kind == "gaussian" else log_std
-        gaussian += head.size if head.kind == "gaussian" else 0
-        parts.append((head, params[:, head.params], mask, std))
-    return parts
 
 
 def _join(columns: list[Tensor], heads: Sequence[Head]) -> Tensor:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ import numpy.typing as npt
 
 from corral.core.seeding import action_noise
 from corral.core.types import Actor, EpisodeRecord, InfoSums, Leaves, Rollout, Seconds
-from corral.rollout.arrays import RolloutArrays
 from corral.vec.api import CorralVectorEnv, merge_sums
 
 __all__ = ["Collector", "Segment", "SoFar", "Stopped", "join"]
@@ -54,7 +54,7 @@ class Collector:
         self._reward_so_far = np.zeros(env.num_envs)
         self._length_so_far = np.zeros(env.num_envs, np.int64)
 
-    def collect(self, iteration: int, out: RolloutArrays, stopped: Callable[[], bool] = lambda: False) -> Segment:
+    def collect(self, iteration: int, out: Rollout, stopped: Callable[[], bool] = lambda: False) -> Segment:
         """Play ``n_steps`` steps in every env, into the env's columns of the rollout, or until ``stopped``."""
         env, now, clock = self.env, self.env.arrays, time.perf_counter
         noise = self._noise(iteration)  # [T, N, D]
@@ -149,11 +149,11 @@ class _FinalObservations:
         return {path: np.concatenate([row[path] for row in self._rows]) for path in self._rows[0]}
 
 
-def join(arrays: RolloutArrays, segments: list[Segment]) -> Rollout:
-    """A rollout from its arrays and what each collector of them said, in env order."""
+def join(written: Rollout, segments: list[Segment]) -> Rollout:
+    """A rollout whose arrays are written, with what each collector of them said, in env order."""
     episodes = sorted((item for segment in segments for item in segment.episodes), key=lambda e: (e[0], e[1].env))
-    return Rollout(
-        **arrays.columns(),
+    return dataclasses.replace(
+        written,
         episodes=tuple(record for _, record in episodes),
         infos=merge_sums([env for segment in segments for env in segment.infos]),
         collectors=sum(1 for segment in segments if segment.infos),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.core.types import Actor, Rollout, Weights
-from corral.rollout.arrays import RolloutArrays
+from corral.rollout.arrays import allocate
 from corral.rollout.collector import Collector, Segment, join
 from corral.vec.api import CorralVectorEnv
 
@@ -19,7 +19,7 @@ class LocalSource:
         env.reset_arrays()
         self._collector = Collector(env, actor, n_steps, seed)
         shape = n_steps, env.num_envs, bool(env.has_masks)
-        self._slots = [RolloutArrays.allocate(env.layout, env.codec, *shape) for _ in range(2 if overlap else 1)]
+        self._slots = [allocate(env.layout, env.codec, *shape) for _ in range(2 if overlap else 1)]
         self._begun = 0
         self._segment: Segment | None = None
 

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.envs import EnvFactory
-from corral.core.types import Seconds
+from corral.core.types import Rollout, Seconds
 from corral.ppo.shares import Shares, ShareSetup
-from corral.rollout.arrays import RolloutArrays
+from corral.rollout.arrays import columns_of
 from corral.rollout.collector import Collector, Segment, Stopped
 from corral.rollout.crew import ASSIST, SIGNALS, assist
 from corral.rollout.moving import MovingEnv, close_quietly, give, take
@@ -157,7 +157,7 @@ class _Serving:
         self._setup = setup
         self._plan = plan
         self._shared = shared
-        self._rollouts = [RolloutArrays.of(slot) for slot in group(shared, "slot")]
+        self._rollouts = [Rollout.of(slot) for slot in group(shared, "slot")]
         self._weights = group(shared, "weights")
         self._stop = memoryview(shared[STOP].data)
         actor = plan.actor.build(setup.first_env, setup.n)
@@ -173,7 +173,7 @@ class _Serving:
         self._collector = collector
         if collector is not None:
             first, stop = collector.first_env, collector.first_env + collector.env.num_envs
-            self._slots = [rollout.envs(first, stop) for rollout in self._rollouts]
+            self._slots = [columns_of(rollout, first, stop) for rollout in self._rollouts]
 
     def answer(self, request: Any) -> Any:
         if isinstance(request, CollectRequest):

@@ -21,7 +21,7 @@ from corral.core.spaces import Layout
 from corral.core.types import Rollout, Weights
 from corral.ppo.shares import Shares, ShareSetup
 from corral.rollout import worker
-from corral.rollout.arrays import RolloutArrays
+from corral.rollout.arrays import named_columns
 from corral.rollout.balance import Balance
 from corral.rollout.collector import Segment, join
 from corral.rollout.crew import SIGNALS, ProcessCrew
@@ -78,7 +78,7 @@ class WorkerSource:
     def connect(self, actor: Any, weights: Weights, shares: ShareSetup | None, helpers: int) -> ProcessCrew | None:
         """Give the workers memory, an actor and, if there are ``helpers``, a part in the update; returns that crew."""
         layout, codec = Layout(self.facts.observation_space), ActionCodec(self.facts.action_space)
-        rollout = RolloutArrays.named(layout, codec, self.n_steps, self.n_envs, self.has_masks)
+        rollout = named_columns(layout, codec, self.n_steps, self.n_envs, self.has_masks)
         specs = [spec for slot in range(self._n_slots) for spec in worker.specs("slot", slot, rollout)]
         for slot in range(2):
             named = {name: (tuple(tensor.shape), _dtype(tensor)) for name, tensor in weights.items()}
@@ -105,7 +105,7 @@ class WorkerSource:
             if shared is not None:
                 shared.close()
         self._stop = arrays[worker.STOP]
-        self._slots = [RolloutArrays.of(slot) for slot in worker.group(arrays, "slot")]
+        self._slots = [Rollout.of(slot) for slot in worker.group(arrays, "slot")]
         self._weights = worker.group(arrays, "weights")
         if shares is None or not helpers:
             return None

@@ -21,7 +21,7 @@ from corral.ppo.mlp_engine import MlpEngine, numpy_shape, share_setup
 from corral.ppo.shares import Shares
 from corral.ppo.torch_engine import TorchEngine
 from corral.rollout.actors import ActorSetup, actor_setup
-from corral.rollout.arrays import RolloutArrays
+from corral.rollout.arrays import named_columns
 from corral.training.policies import build_policy
 from corral.vec.serial import SerialVectorEnv
 
@@ -129,13 +129,13 @@ def _gradient_time(config: TrainConfig, policy: Policy, env: SerialVectorEnv, de
         engine = TorchEngine(policy, small.model_copy(update={"compile": False}), device)
     else:
         engine = MlpEngine(policy, small, Shares.here(share_setup(policy, shape, small, masked)))
-    arrays = RolloutArrays.allocate(env.layout, env.codec, rows, 1, masked)
+    named = named_columns(env.layout, env.codec, rows, 1, masked)
+    rollout = Rollout.of({name: np.zeros(shape, dtype) for name, (shape, dtype) in named.items()})
     for path, leaf in env.arrays.observations.items():
-        arrays.observations[path][...] = leaf[0]
-    for name, column in arrays.columns().items():
-        if name != "observations" and column is not None:
-            column[...] = name == "masks"
-    rollout, zeros = Rollout(**arrays.columns()), np.zeros((rows, 1), np.float32)
+        rollout.observations[path][...] = leaf[0]
+    if rollout.masks is not None:
+        rollout.masks[...] = True
+    zeros = np.zeros((rows, 1), np.float32)
     engine.load(rollout, Advantages(zeros, zeros), zeros.T.copy(), np.arange(rows)[None])
 
     def step() -> None:

@@ -20,8 +20,8 @@ from gymnasium.vector.utils import batch_space
 
 from corral.core.actions import ActionCodec
 from corral.core.errors import CorralError, UsageError
-from corral.core.spaces import Layout, poisoned, to_columns
-from corral.core.types import InfoSums, Leaves
+from corral.core.spaces import Layout, poisoned
+from corral.core.types import InfoSums, Leaves, to_columns
 
 __all__ = ["CallState", "CorralVectorEnv", "EnvFacts", "InfoMode", "InfoRow", "StepArrays", "merge_sums"]
 
