@@ -29,7 +29,7 @@ METRICS: dict[str, str] = {
     "train/grad_norm": "norm of the gradient before clipping",
     "train/explained_variance": "1: values predict returns; 0: no better than their mean; below: worse",
     "train/n_updates": "gradient steps taken so far",
-    "train/rho": "with --overlap: mean weight of a step for lagging behind, clipped at 1; 1 is no lag",
+    "train/rho": "with --overlap: mean importance weight, clipped at 1, before the update; 1 is no lag",
     "train/std": "mean standard deviation of continuous actions",
     "eval/mean_reward": "mean reward of the evaluation episodes: one env, most likely actions",
     "eval/std_reward": "its standard deviation over those episodes",

@@ -29,25 +29,17 @@ def estimate_advantages(
     last_values: Floats,  # [N] value of the observation after the last step
     gamma: float,
     gae_lambda: float,
-    ratios: Floats | None = None,  # [T, N] probability of the action now over when it was taken
 ) -> Advantages:
     """Advantages and returns, each env on its own.
 
     What follows a step is worth: nothing if the episode terminated; the value of its final observation if it was
     truncated (it would have gone on); the next step's value otherwise. Nothing flows back across either end.
-
-    With ``ratios``, steps that the policy would now take less often count for less, as in V-trace: weights are
-    clipped at 1, so that no step counts for more. Where all ratios are 1 this is plain GAE.
     """
     following: Floats = np.concatenate([values[1:], last_values[None]])  # [T, N]
     following[truncated] = final_values[truncated]
     following[terminated] = 0
     deltas: Floats = rewards + np.float32(gamma) * following - values
     carried = np.where(terminated | truncated, np.float32(0), np.float32(gamma * gae_lambda))
-    if ratios is not None:
-        weights = np.minimum(ratios, np.float32(1))
-        deltas *= weights
-        carried *= weights
 
     advantages = np.empty_like(deltas)
     running: Floats = np.zeros_like(last_values)

@@ -5,7 +5,6 @@ Everything that varies (who steps, who acts, what network) was decided before it
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -73,10 +72,11 @@ def train_loop(
                     source.begin(progress.iteration)
                 rollout = source.collect()
                 begun = config.overlap and not _is_last(run)
-                if begun:  # with the weights as they are, one iteration behind those it will be learned with
+                if begun:  # with the weights as they are; PPO's ratio, which is to these, corrects for the lag
                     source.begin(progress.iteration + 1)
                 collected = time.perf_counter()
-                rollout, estimate, rho = _advantages(run, rollout)
+                rho = _lag(run, rollout) if config.overlap else None
+                estimate = _advantages(run, rollout)
                 rate = learning_rate(config, progress.timesteps + config.rollout_size)
                 stats = learner.update(rollout, estimate, progress.iteration, rate)
             _merge_observations(run, rollout)
@@ -112,16 +112,11 @@ def _is_last(run: Run) -> bool:
     return config.timesteps is not None and run.progress.timesteps + config.rollout_size >= config.timesteps
 
 
-def _advantages(run: Run, rollout: Rollout) -> tuple[Rollout, Advantages, float | None]:
-    """What to learn from a rollout. One that lags behind is seen with today's policy, and how far it lags is told."""
-    config, rewards, ratios = run.config, rollout.rewards, None
+def _advantages(run: Run, rollout: Rollout) -> Advantages:
+    config, rewards = run.config, rollout.rewards
     if run.return_scaler is not None:
         rewards = run.return_scaler.scale(rewards, rollout.terminated | rollout.truncated)
-    if config.overlap:  # bootstraps at cuts stay those of the policy that collected: their observations are not kept
-        log_probs, values = run.learner.engine.evaluate(rollout)
-        ratios = np.exp(log_probs - rollout.log_probs)
-        rollout = dataclasses.replace(rollout, log_probs=log_probs, values=values)
-    estimate = estimate_advantages(
+    return estimate_advantages(
         rewards,
         rollout.values,
         rollout.terminated,
@@ -130,9 +125,13 @@ def _advantages(run: Run, rollout: Rollout) -> tuple[Rollout, Advantages, float 
         rollout.last_values,
         config.gamma,
         config.gae_lambda,
-        ratios,
     )
-    return rollout, estimate, None if ratios is None else float(np.minimum(ratios, 1).mean())
+
+
+def _lag(run: Run, rollout: Rollout) -> float:
+    """The mean importance weight, clipped at 1, that a rollout begins with: below 1 if an older policy collected it."""
+    log_probs, _ = run.learner.engine.evaluate(rollout)
+    return float(np.minimum(np.exp(log_probs - rollout.log_probs), 1).mean())
 
 
 def _merge_observations(run: Run, rollout: Rollout) -> None:
