@@ -1,4 +1,4 @@
-"""Gradient steps for the built-in network in numpy, on the CPU: about four times as fast as autograd on it.
+"""Gradient steps for the built-in network in numpy, on the CPU: about three times as fast as autograd.
 
 The policy's torch parameters become views of one flat vector, so that checkpoints and evaluation see every step.
 """
