@@ -203,9 +203,9 @@ class _Serving:
         before, after = (_envs_of(collector) for collector in (self._collector, self._prepared))
         kept, left = (after, before) if agreed else (before, after)
         unwanted = [env for env in left if not any(env is other for other in kept)]
-        for given_up in (self._collector if agreed else self._prepared,):
-            if given_up is not None:
-                given_up.env.closed = True  # some of its envs live on
+        given_up = self._collector if agreed else self._prepared
+        if given_up is not None:
+            given_up.env.closed = True  # some of its envs live on
         if agreed:
             self._own(self._prepared)
         self._prepared = None

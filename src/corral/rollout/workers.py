@@ -114,8 +114,8 @@ class WorkerSource:
 
     def publish(self, weights: Weights, version: int) -> None:
         """Write the weights that the next rollout will use."""
-        self._version += 1
-        target = self._weights[self._version % 2]
+        self._version = version  # one more than the last, so that it goes to the other of the two
+        target = self._weights[version % 2]
         for name, tensor in weights.items():
             target[name][...] = tensor.cpu().numpy() if hasattr(tensor, "cpu") else tensor
 
