@@ -5,17 +5,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import io
 import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from corral import __version__
 from corral.cli.flags import Parser, add_config_flags
 from corral.core.config import RESUMABLE, did_you_mean
 from corral.core.errors import CorralError, UnrepeatedCode
+from corral.core.output import forgive_output
 
 __all__ = ["main"]
 
@@ -27,12 +26,7 @@ _ENV_HELP = "a built-in env, a Gymnasium id, package.module:callable or file.py:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the ``corral`` command; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:  # closed before we were started
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for good
-        elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that cannot show µ shows something else
+    forgive_output()
     parser, verbs = _parser()
     if words and not words[0].startswith("-") and words[0] not in verbs:
         parser.error(f"unknown verb {words[0]!r}{did_you_mean(words[0], verbs)}; there are {', '.join(verbs)}")

@@ -17,6 +17,7 @@ import numpy as np
 
 from corral.core.errors import CorralError
 from corral.core.machine import limit_compute_threads
+from corral.core.output import forgive_output
 from corral.vec.lifeline import tie_to_parent
 
 __all__ = ["CLOSE", "ERROR", "OK", "RING", "VALUE", "Birth", "error_from", "pickle_error", "run"]
@@ -44,6 +45,7 @@ class Birth:
 
 def run(pipe: Connection, others: list[Connection], born_bytes: bytes) -> None:
     """Main function of a worker. ``others`` are pipe ends inherited by ``fork`` that belong to somebody else."""
+    forgive_output()
     for other in others:
         other.close()
     born: Birth = cloudpickle.loads(born_bytes)

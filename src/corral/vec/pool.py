@@ -25,6 +25,7 @@ from typing import Any, Literal
 import cloudpickle
 
 from corral.core.errors import UsageError, WorkerDied
+from corral.core.output import occupy_descriptors
 from corral.vec import birth
 
 __all__ = ["PoolWorker", "StartMethod", "WorkerPool", "descriptors_needed", "died", "split_envs"]
@@ -79,6 +80,7 @@ class WorkerPool:
             raise
 
     def _start(self, context: Any, envs: range, born: bytes) -> None:
+        occupy_descriptors()
         ours, theirs = context.Pipe()
         inherited = [w.pipe for w in self.workers] + [ours] if context.get_start_method() == "fork" else []
         process = context.Process(target=birth.run, args=(theirs, inherited, born), name=f"corral-{envs.start}")
