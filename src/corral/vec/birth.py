@@ -18,7 +18,7 @@ import numpy as np
 from corral.core.errors import CorralError
 from corral.core.machine import limit_compute_threads
 from corral.core.output import forgive_output
-from corral.vec.lifeline import tie_to_parent
+from corral.vec.lifeline import name_process, tie_to_parent
 
 __all__ = ["CLOSE", "ERROR", "OK", "RING", "VALUE", "Birth", "error_from", "pickle_error", "run"]
 
@@ -51,6 +51,7 @@ def run(pipe: Connection, others: list[Connection], born_bytes: bytes) -> None:
     born: Birth = cloudpickle.loads(born_bytes)
     tie_to_parent(born.parent_pid, born.use_death_signal)
     os.environ.update(born.environ)
+    name_process(f"corral-w{born.first_env}")
     limit_compute_threads()
     _let_the_parent_finish()
     _seed_global_generators(born)

@@ -15,9 +15,9 @@ import sys
 import threading
 from multiprocessing import connection
 
-__all__ = ["tie_to_parent"]
+__all__ = ["name_process", "tie_to_parent"]
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
 def tie_to_parent(parent_pid: int, use_death_signal: bool) -> None:
@@ -25,12 +25,18 @@ def tie_to_parent(parent_pid: int, use_death_signal: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     server = _leave_fork_server()
     if use_death_signal and sys.platform == "linux":
-        _ask_for_death_signal()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if not server and os.getppid() != parent_pid:
             os._exit(1)  # the parent ended before the signal was set
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_exit_with, args=(parent.sentinel,), name="lifeline", daemon=True).start()
+
+
+def name_process(name: str) -> None:
+    """What ``top`` calls this process, where it can be told; 15 letters are shown. Call in the main thread."""
+    if sys.platform == "linux":
+        _prctl(_PR_SET_NAME, name.encode()[:15])
 
 
 def _exit_with(sentinel: int) -> None:
@@ -57,8 +63,8 @@ def _leave_fork_server() -> bool:
     return True
 
 
-def _ask_for_death_signal() -> None:
+def _prctl(option: int, value: int | bytes) -> None:
     import ctypes
 
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
