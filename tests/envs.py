@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 from copy import deepcopy
@@ -207,6 +209,20 @@ class Hoarder(Counter):
         self.episodes += 1
         self.draw = float(self.episodes)
         return self._observe(), info
+
+
+class Parent(Counter):
+    """Starts processes and never ends them: an emulator, a helper, and a daemon that leaves its group."""
+
+    def __init__(self, daemon: bool = False) -> None:
+        super().__init__()
+        fork = multiprocessing.get_context("fork")
+        helper = fork.Process(target=time.sleep, args=(60,), daemon=daemon)
+        helper.start()
+        emulator = subprocess.Popen(["sleep", "60"])
+        detached = subprocess.Popen(["sleep", "60"], start_new_session=True)
+        self.running = helper, emulator, detached
+        self.pids = [process.pid for process in self.running]
 
 
 class Modules(Counter):

@@ -26,7 +26,7 @@ import cloudpickle
 
 from corral.core.errors import UsageError, WorkerDied
 from corral.core.output import occupy_descriptors
-from corral.vec import birth
+from corral.vec import birth, guardian
 
 __all__ = ["PoolWorker", "StartMethod", "WorkerPool", "descriptors_needed", "died", "split_envs"]
 
@@ -71,7 +71,13 @@ class WorkerPool:
             with _bare_main(context, serve.__module__):
                 for envs in shares:
                     born = birth.Birth(
-                        serve, setup_of(envs), seed, envs.start, os.getpid(), in_main_thread, dict(os.environ)
+                        serve,
+                        setup_of(envs),
+                        seed,
+                        envs.start,
+                        os.getpid(),
+                        in_main_thread,
+                        os.environ | guardian.family(),
                     )
                     self._start(context, envs, cloudpickle.dumps(born))
             self._waiter = _Waiter(self.workers)
@@ -87,6 +93,7 @@ class WorkerPool:
         process.start()
         theirs.close()
         self.workers.append(PoolWorker(process, process.pid, ours, envs))
+        guardian.watch(process.pid)
 
     @property
     def pids(self) -> list[int]:
@@ -185,8 +192,9 @@ def _stop_workers(workers: list[PoolWorker]) -> None:
                     os.set_blocking(w.pipe.fileno(), False)  # one that reads no more must not hold us up
                 w.pipe.send_bytes(birth.CLOSE)
         for w in workers:
-            w.process.join(max(0.0, deadline - time.monotonic()))
+            connection.wait([w.process.sentinel], max(0.0, deadline - time.monotonic()))
     finally:
+        guardian.end(w.pid for w in workers)  # now: their numbers are nobody else's until they are joined
         for w in workers:
             if w.process.is_alive():
                 w.process.kill()
@@ -201,6 +209,7 @@ def died(w: PoolWorker) -> WorkerDied:
     """What to say about a worker that ended by itself."""
     w.process.join(1.0)
     code = w.process.exitcode
+    guardian.end([w.pid])
     how = f"exited with code {code}"
     if code is not None and code < 0:
         known = {number.value: number.name for number in signal.Signals}
