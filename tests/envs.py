@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import multiprocessing
 import os
 import signal
@@ -9,7 +11,7 @@ import subprocess
 import sys
 import time
 from copy import deepcopy
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -190,6 +192,25 @@ class Reporter(Counter):
         return observation, reward, terminated, truncated, {"height": 2.0 * self.step_count, "name": "x", "odd": True}
 
 
+class Stateful(Counter):
+    """Can say where it is; reports how many of its steps were a repetition of steps that another copy took."""
+
+    replayed = 0
+
+    def step(self, action):
+        time.sleep(0.01)
+        outcome = super().step(action)
+        self.draw = float(self.np_random.random())
+        return self._observe(), *outcome[1:4], {"replayed": float(self.replayed)}
+
+    def get_state(self):
+        return json.dumps([self.step_count, self.draw, self.np_random.bit_generator.state]).encode()
+
+    def set_state(self, state):
+        self.step_count, self.draw, self.np_random.bit_generator.state = json.loads(state)
+        self.replayed = 0
+
+
 class Forgetful(Counter):
     """Ignores its seed."""
 
@@ -231,3 +252,100 @@ class Modules(Counter):
     def step(self, action):
         *outcome, info = super().step(action)
         return *outcome, {**info, "torch": float("torch" in sys.modules)}
+
+
+class Slow(Counter):
+    """Slow enough to be killed in mid-rollout."""
+
+    def step(self, action):
+        time.sleep(0.004)
+        return super().step(action)
+
+
+class Deadly(Slow):
+    """Ends its process whenever the third episode of an env comes to its second step."""
+
+    episodes = -1
+
+    def reset(self, *, seed=None, options=None):
+        self.dies = seed is not None and seed % 5 == 0
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        outcome = super().step(action)
+        if self.dies and self.step_count == 2:
+            os._exit(7)
+        return outcome
+
+
+class Unlike(Slow):
+    """Never shows the same twice."""
+
+    def _observe(self):
+        return np.array([time.perf_counter() % 1, self.step_count], np.float32)
+
+
+class Leaking(Counter):
+    """Grows by some megabytes with every episode; a look at memory is taken once a second."""
+
+    hoard: ClassVar = []
+
+    def step(self, action):
+        time.sleep(0.02)
+        return super().step(action)
+
+    def reset(self, *, seed=None, options=None):
+        self.hoard.append(np.ones(2_000_000))
+        return super().reset(seed=seed)
+
+
+class OnceBroken(Counter):
+    """Raises once in its life, or rather in that of all its copies: not if the file exists, which it makes."""
+
+    def __init__(self, where: str, done: Any) -> None:
+        super().__init__(6)
+        self.where, self.done = where, done
+
+    def _maybe(self, where: str, now: bool) -> None:
+        if where == self.where and now and self.done is not None:
+            with contextlib.suppress(FileExistsError):
+                self.done.touch(exist_ok=False)
+                raise ValueError("the dragon won")
+
+    def reset(self, *, seed=None, options=None):
+        self.fresh = not hasattr(self, "fresh")
+        self._maybe("reset", not self.fresh)
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        outcome = super().step(action)
+        self._maybe("step", self.step_count == 4)
+        return outcome
+
+    def action_masks(self):
+        self._maybe("masks", self.step_count == 4)
+        return np.ones(2, np.bool_)
+
+
+class Picky(Counter):
+    """Raises in some seeded episodes, at the same step each time."""
+
+    def __init__(self, where: str, every: int = 5) -> None:
+        super().__init__(6)
+        self.where, self.every = where, every
+
+    def _maybe(self) -> None:
+        if self.seed % self.every == 0:
+            raise ValueError("not this one")
+
+    def reset(self, *, seed=None, options=None):
+        self.seed = seed
+        if self.where == "reset":
+            self._maybe()
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        outcome = super().step(action)
+        if self.where == "step" and self.step_count == 2:
+            self._maybe()
+        return outcome

@@ -32,6 +32,7 @@ _WHERE = {
     "load": "corral.training.model",
     "make_env": "corral.core.envs",
     "make_parallel_env": "corral.vec.make",
+    "replay_fault": "corral.doctor.replay",
     "resume": "corral.training.api",
     "train": "corral.training.api",
 }
@@ -45,6 +46,7 @@ __all__ = [
     "load",
     "make_env",
     "make_parallel_env",
+    "replay_fault",
     "resume",
     "train",
 ]

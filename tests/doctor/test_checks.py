@@ -1,8 +1,9 @@
+import gymnasium as gym
 import numpy as np
 import pytest
 
 from corral.doctor.checks import examine
-from tests.envs import Broken, Counter, Forgetful, Hoarder, Masked
+from tests.envs import Broken, Counter, Forgetful, Hoarder, Masked, Stateful
 
 
 def findings(env, steps=200):
@@ -56,3 +57,23 @@ def test_values_outside_their_bounds_are_mentioned():
 
     found = findings(Outside)["returned data fits the spaces"]
     assert found.level == "warn" and "outside the bounds" in found.seen
+
+
+def test_states_are_tried_out():
+    class Forgets(Stateful):
+        def set_state(self, state):
+            super().set_state(state)
+            self.draw = 0.5
+            self.step_count += 1
+
+    class Says(Stateful):
+        def get_state(self):
+            return {"steps": self.step_count}
+
+    what = "get_state and set_state"
+    assert findings(lambda: Stateful(500), steps=20)[what].level == "pass"
+    assert findings(lambda: Forgets(500), steps=20)[what].level == "fail"
+    assert "no bytes" in findings(lambda: Says(500), steps=20)[what].seen
+    wrapped = findings(lambda: gym.wrappers.TimeLimit(Stateful(500), 50), steps=20)[what]
+    assert wrapped.level == "warn" and "a wrapper" in wrapped.seen
+    assert what not in findings(Counter, steps=20)

@@ -188,8 +188,8 @@ def test_numbers_in_infos_are_summed_where_the_env_lives():
         for _ in range(6):
             env.send()
             assert env.recv() == []
-        sums.append({key: (s.total, s.count) for key, s in merge_sums(env.drain_infos()).items()})
-        assert merge_sums(env.drain_infos()) == {}
+        sums.append({key: (s.total, s.count) for key, s in merge_sums(env.drain().infos).items()})
+        assert merge_sums(env.drain().infos) == {}
         env.close()
     assert sums[0] == sums[1] == {"height": (4 * (2 + 4 + 6 + 8 + 10 + 2), 24), "odd": (24.0, 24)}
 

@@ -294,7 +294,7 @@ def test_masks_that_come_late_or_raise_are_named(backend):
         run_until_it_breaks(Exiting, backend)
     with pytest.raises(BadEnvData, match="though the first reset had none"):
         run_until_it_breaks(Late, backend)
-    with pytest.raises(EnvFault, match=r"action_masks\(\) raised RuntimeError: no mask today .*step 2"):
+    with pytest.raises(EnvFault, match=r"the env raised RuntimeError: no mask today .*step 2"):
         run_until_it_breaks(Raising, backend)
 
 

@@ -20,6 +20,7 @@ _TITLES = {
     "budget": "budget (whichever is reached first, after the iteration that reaches it)",
     "environment": "environment",
     "parallel": "parallelism (never changes the result, except for --n-envs and --overlap)",
+    "care": "workers that die, hang or grow (replaced without a trace in the result)",
     "ppo": "PPO (names and defaults of Stable-Baselines3)",
     "policy": "policy",
     "learner": "learner (part of the result, so kept on resume)",

@@ -14,6 +14,7 @@ from corral.core.config import parse_env_kwargs
 from corral.core.envs import BUILT_IN
 from corral.core.errors import UsageError
 from corral.doctor.checks import examine
+from corral.doctor.replay import replay_fault
 from corral.training.run_directory import ROOT
 
 __all__ = ["run_doctor", "run_list"]
@@ -33,6 +34,10 @@ def run_doctor(options: argparse.Namespace) -> int:
     if options.steps < 1 or options.n_envs < 1:
         raise UsageError("--steps and --n-envs should be at least 1")
     console = Console(highlight=False, soft_wrap=True)
+    if options.replay is not None:
+        if options.env_kwargs:
+            raise UsageError("--replay has the env's arguments in its file; leave --env-kwargs out")
+        return _replay(console, options.env, options.replay)
     kwargs = parse_env_kwargs(options.env_kwargs)
     counts = dict.fromkeys(_COLOURS, 0)
     for finding in examine(options.env, kwargs, options.n_envs, options.steps):
@@ -43,6 +48,15 @@ def run_doctor(options: argparse.Namespace) -> int:
             console.print(f"     -> {finding.remedy}", markup=False)
     console.print(", ".join(f"{n} {level}" for level, n in counts.items() if n), markup=False)
     return 2 if counts["fail"] else 0
+
+
+def _replay(console: Console, env: str, path: str) -> int:
+    raised = replay_fault(path, env)
+    if raised is None:
+        console.print("it did not raise this time: the env does not repeat itself, or it was fixed", markup=False)
+        return 0
+    console.print(f"raised again\n\nThe env's own traceback:\n{raised.rstrip()}", markup=False)
+    return 1
 
 
 def run_list(options: argparse.Namespace) -> int:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import os
 import shlex
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 
 from corral import __version__
 from corral.cli.flags import Parser, add_config_flags
 from corral.core.config import RESUMABLE, did_you_mean
 from corral.core.errors import CorralError, UnrepeatedCode
 from corral.core.output import forgive_output
+from corral.training.interrupts import Interrupted
 
 __all__ = ["main"]
 
@@ -43,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _guarded(words: list[str], call: Callable[[], int]) -> int:
     verb = words[0]
     try:
-        return call()
+        with _terminable():
+            return call()
     except UnrepeatedCode as error:
         typed = f"corral {shlex.join(words)} {error.flags}"
         print(f"corral {verb}: the run names code to import; if you trust it, repeat it: {typed}", file=sys.stderr)
@@ -53,10 +57,23 @@ def _guarded(words: list[str], call: Callable[[], int]) -> int:
         return error.exit_code
     except KeyboardInterrupt as error:
         return int(getattr(error, "exit_code", 130))  # SIGTERM has its own
-    except BrokenPipeError:  # the reader of our output left, as `head` does
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end things as Ctrl-C does, cleaned up and with its own code, also while a run is still starting."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise Interrupted(number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
@@ -126,11 +143,13 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
         "ENV",
         "corral.cli.inspect:run_doctor",
         "Check an env before training: pickling, spaces, seeds, masks, speed, memory, limits.",
-        "  corral doctor CartPole-v1\n  corral doctor my_game.py:make_env --env-kwargs level=3",
+        "  corral doctor CartPole-v1\n  corral doctor my_game.py:make_env --env-kwargs level=3\n"
+        "  corral doctor my_game.py:make_env --replay runs/my-run/faults/env-3-seed-1234-step-12.json",
     )
     doctor.add_argument("env", metavar="ENV", help=_ENV_HELP)
     doctor.add_argument("--env-kwargs", nargs="+", metavar="KEY=VALUE", default=[], help="arguments for the env")
     doctor.add_argument("--n-envs", type=int, default=8, metavar="N", help="envs you mean to use [8]")
+    doctor.add_argument("--replay", metavar="FILE", help="play an episode again in which the env raised")
     doctor.add_argument("--steps", type=int, default=1000, metavar="N", help="steps to try [1000]")
 
     tune = verb(

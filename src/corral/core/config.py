@@ -40,6 +40,8 @@ SECTIONS = ("parallel", "training")
 """Optional headings under which a YAML file may group its keys."""
 DEFAULT_TIMESTEPS = 100_000
 MOST_ENVS, MOST_WORKERS = 65_536, 4_096
+CARE = ("step_timeout", "start_timeout", "max_restarts", "worker_max_rss")
+"""Settings about workers that die, hang or grow."""
 RESUMABLE = (
     "timesteps",
     "num_episodes",
@@ -49,6 +51,10 @@ RESUMABLE = (
     "num_envs_per_worker",
     "parallel_start_method",
     "adaptive",
+    "step_timeout",
+    "start_timeout",
+    "max_restarts",
+    "worker_max_rss",
     "device",
     "eval_freq",
     "eval_episodes",
@@ -166,6 +172,21 @@ class TrainConfig(BaseModel):
         False, "parallel", "Move envs between workers, and use more or fewer of them, as measured during the run."
     )
 
+    step_timeout: float | None = _field(
+        None,
+        "care",
+        "Seconds that one step of an env may take before its worker is taken for hung and replaced (default: 60, or "
+        "20 times the slowest step seen, if that is more).",
+        gt=0,
+    )
+    start_timeout: float = _field(300.0, "care", "Seconds that a new worker may take to make and reset its envs.", gt=0)
+    max_restarts: int | None = _field(
+        None, "care", "Stop the run rather than replace workers more often than this (default: no limit).", ge=0
+    )
+    worker_max_rss: float | None = _field(
+        None, "care", "MB of memory at which a worker is replaced, at the end of an episode (default: never).", gt=0
+    )
+
     n_steps: int = _field(2048, "ppo", "Steps of each env in a rollout.", ge=1)
     batch_size: int = _field(64, "ppo", "Steps that one gradient step sees.", ge=1)
     n_epochs: int = _field(10, "ppo", "Passes over each rollout.", ge=1)
@@ -274,6 +295,8 @@ class TrainConfig(BaseModel):
             raise ValueError(
                 f"parallel_start_method {self.parallel_start_method} is for workers, but backend is serial"
             )
+        if self.backend == "serial" and self.needs_workers is not None:
+            raise ValueError(f"{self.needs_workers} is for workers, but backend is serial")
         if self.policy is not None:
             for name in ("net_arch", "activation_fn", "ortho_init"):
                 if getattr(self, name) != type(self).model_fields[name].default:
@@ -313,6 +336,11 @@ class TrainConfig(BaseModel):
             (shares for least, shares in ((4096, 8), (1024, 4), (256, 2)) if self.minibatch_size >= least), 1
         )
         return self.learner_shares or by_size
+
+    @property
+    def needs_workers(self) -> str | None:
+        """A setting that only worker processes can honour."""
+        return next((name for name in CARE if getattr(self, name) != type(self).model_fields[name].default), None)
 
     @property
     def rollout_size(self) -> int:

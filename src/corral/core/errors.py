@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = [
     "BadEnvData",
@@ -53,7 +55,7 @@ class CheckpointError(CorralError):
 
 
 class WorkerDied(CorralError):
-    """A worker process ended without being asked to."""
+    """A worker process ended without being asked to, or hung and was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +83,31 @@ class EnvPlace:
 class EnvFault(CorralError):
     """An env raised. Carries the env's own traceback as text, so that any exception can cross a process boundary."""
 
-    def __init__(self, summary: str, place: EnvPlace, env_traceback: str = "", at_start: bool = False) -> None:
-        super().__init__(summary, place, env_traceback, at_start)  # all of it, so that it survives pickling
+    def __init__(
+        self,
+        summary: str,
+        place: EnvPlace,
+        env_traceback: str = "",
+        at_start: bool = False,
+        script: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(summary, place, env_traceback, at_start, script)  # all of it, so that it survives pickling
         self.summary = summary
+        self.script = script
+        """The episode until here as plain data: enough to play it again; None if that cannot be done."""
         self.place = place
         self.env_traceback = env_traceback
         self.at_start = at_start
         # A fault before the first completed step is a wrong set-up, not an accident of training.
         self.exit_code = 2 if at_start else 1
+        self.advice: str | None = None
+        """What to do about it."""
 
     def __str__(self) -> str:
         text = f"{self.summary} ({self.place})"
-        return f"{text}\n\nThe env's own traceback:\n{self.env_traceback.rstrip()}" if self.env_traceback else text
+        if self.env_traceback:
+            text += f"\n\nThe env's own traceback:\n{self.env_traceback.rstrip()}"
+        return text if self.advice is None else f"{text}\n\n{self.advice}"
 
 
 class BadEnvData(EnvFault):

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from corral.core.errors import EnvFault
 
 __all__ = [
     "Actor",
@@ -19,6 +22,7 @@ __all__ = [
     "EpisodeRecord",
     "InfoSums",
     "Leaves",
+    "Mishaps",
     "Rollout",
     "RolloutSource",
     "Seconds",
@@ -38,11 +42,14 @@ class Acts(NamedTuple):
 
     actions: Array  # [N, D], unclipped, as the learner will see them
     log_probs: npt.NDArray[np.float32]  # [N]
-    values: npt.NDArray[np.float32] | None  # [N]; None: asked for later, with ``Actor.values``
+    values: npt.NDArray[np.float32] | None  # [N]; None if they are asked for later, with ``Actor.values``
 
 
 class Actor(Protocol):
     """Turns observations into actions. Given the same noise it gives the same actions, in any process."""
+
+    values_later: bool
+    """Whether ``act`` leaves values out, because it is cheaper to ask for many at once."""
 
     def load(self, weights: Weights) -> None:
         """Act with these weights from now on; they are copied."""
@@ -85,6 +92,25 @@ class InfoSums:
 
 
 @dataclass(frozen=True, slots=True)
+class Mishaps:
+    """What went wrong with workers and envs and was mended, counted."""
+
+    restarts: int = 0
+    """Workers that died or hung and were replaced."""
+    recycled: int = 0
+    """Workers that were replaced because they used too much memory."""
+    retries: int = 0
+    """Steps and resets that raised, and then did not in a new copy of the env."""
+    env_faults: int = 0
+    """Episodes that were cut off, because the env raised at the same step again."""
+    inexact: int = 0
+    """Episodes that were cut off, because the env could not be brought back to where it was."""
+
+    def __add__(self, other: Mishaps) -> Mishaps:
+        return Mishaps(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
 class Seconds:
     """Where the time of collecting went, in seconds of whoever spent it longest."""
 
@@ -100,17 +126,24 @@ class Rollout:
     actions: Array  # [T, N, D]
     log_probs: npt.NDArray[np.float32]  # [T, N]
     values: npt.NDArray[np.float32]  # [T, N]
-    rewards: npt.NDArray[np.float32]  # [T, N]
+    rewards: npt.NDArray[np.float64]  # [T, N] as the envs gave them
     terminated: npt.NDArray[np.bool_]  # [T, N]
     truncated: npt.NDArray[np.bool_]  # [T, N]
     final_values: npt.NDArray[np.float32]  # [T, N] value of the final observation where truncated, else 0
+    began: npt.NDArray[np.int64]  # [T, N] where an episode ended: the number of the one that began then
     last_values: npt.NDArray[np.float32]  # [N] value of the observation after the last step
+    last_observations: Leaves  # each [N, ...], and that observation
     masks: npt.NDArray[np.bool_] | None = None  # [T, N, A]
+    last_masks: npt.NDArray[np.bool_] | None = None  # [N, A]
     episodes: tuple[EpisodeRecord, ...] = ()  # finished in this rollout, by (step, env)
     infos: Mapping[str, InfoSums] = field(default_factory=dict)
     seconds: Seconds = Seconds()
     collectors: int = 1
     """Processes that chose actions for it."""
+    mishaps: Mishaps = Mishaps()
+    """On the way to it."""
+    faults: tuple[EnvFault, ...] = ()
+    """What envs raised in it that did not end the run."""
 
     @classmethod
     def of(cls, arrays: Mapping[str, Array]) -> Rollout:
@@ -141,6 +174,18 @@ class RolloutSource(Protocol):
 
     def collect(self) -> Rollout:
         """The rollout that was begun. Its arrays are reused: by the next one, or with overlap by the one after."""
+        ...
+
+    def whereabouts(self) -> dict[str, Array]:
+        """Where every env is, at the end of the rollout that was last collected: for a checkpoint."""
+        ...
+
+    def restore(self, whereabouts: Mapping[str, Array]) -> None:
+        """Bring every env to where it was; before the first rollout."""
+        ...
+
+    def drain_mishaps(self) -> Mishaps:
+        """What was mended since the last rollout was collected."""
         ...
 
     def pids(self) -> list[int]:

@@ -22,6 +22,7 @@ from corral.core.spaces import Layout
 from corral.vec import ProcessVectorEnv, SerialVectorEnv
 from corral.vec.api import CorralVectorEnv
 from corral.vec.pool import descriptors_needed
+from corral.vec.states import state_methods
 
 __all__ = ["Finding", "examine"]
 
@@ -64,6 +65,7 @@ def examine(
         ("a fresh process can make and reset it", lambda: _spawns(factory)),
         ("returned data fits the spaces", lambda: _data(factory, steps)),
         ("same seed, same episode", lambda: _seeds(factory)),
+        ("get_state and set_state", lambda: _states(factory)),
         ("memory", lambda: _memory(factory, n_envs)),
         ("open files", lambda: _limits(n_envs)),
     ]
@@ -262,6 +264,42 @@ def _seeds(factory: EnvFactory) -> Iterator[Finding]:
         yield Finding("warn", "other seed, other episode", "two seeds gave the same episode", remedy)
     else:
         yield Finding("pass", "other seed, other episode", "two seeds differ")
+
+
+def _states(factory: EnvFactory) -> Iterator[Finding]:
+    """Whether another env goes on from a state as the first one does; nothing to say if there are no states."""
+    what = "get_state and set_state"
+    env, other = SerialVectorEnv(factory, 1), SerialVectorEnv(factory, 1)
+    try:
+        methods, others = state_methods(env.envs[0]), state_methods(other.envs[0])
+        if methods is None or others is None:
+            if all(env.envs[0].has_wrapper_attr(name) for name in ("get_state", "set_state")):
+                seen = "a wrapper around the env has none of its own, so they are not used"
+                yield Finding(
+                    "warn", what, seen, "offer both on the outermost wrapper, with its own state in the bytes"
+                )
+            return
+        env.reset_arrays([1]), other.reset_arrays([2])
+        list(_steps(env, 20))
+        state = methods.get()
+        if state is None:
+            yield Finding(
+                "warn", what, "get_state() gives no bytes, so they are not used", "return bytes, or ignore this"
+            )
+            return
+        others.set(state)
+        for path, leaf in env.arrays.observations.items():
+            other.arrays.observations[path][...] = leaf
+        other.arrays.masks[...] = env.arrays.masks
+        one, two = ([a.copy() for arrays in _steps(e, _TRACE_STEPS) for a in arrays] for e in (env, other))
+        if _same(one, two):
+            yield Finding("pass", what, f"{len(state):,} bytes; another env goes on from them alike")
+        else:
+            remedy = "put all that decides how the env goes on into the bytes, its random generator too"
+            yield Finding("fail", what, "another env goes on from the state differently", remedy)
+    finally:
+        env.close()
+        other.close()
 
 
 def _trace(factory: EnvFactory, seed: int, episodes_before: int) -> list[Array]:

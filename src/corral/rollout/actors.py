@@ -83,6 +83,8 @@ class TorchActorSetup:
 class TorchActor:
     """Runs a torch policy, on whatever device it is."""
 
+    values_later = False
+
     def __init__(self, policy: Policy, placement: Placement, first_env: int = 0, n_envs: int = 1) -> None:
         self.policy = policy
         self.placement = placement

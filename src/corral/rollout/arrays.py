@@ -21,10 +21,14 @@ def named_columns(
     single, boolean = np.dtype(np.float32), np.dtype(np.bool_)
     named = {f"observations:{leaf.path}": ((t, n, *leaf.shape), leaf.dtype) for leaf in layout.leaves}
     named |= {"actions": ((t, n, codec.n_actions), codec.dtype)}
-    named |= dict.fromkeys(("log_probs", "values", "rewards", "final_values"), ((t, n), single))
+    named |= dict.fromkeys(("log_probs", "values", "final_values"), ((t, n), single))
     named |= dict.fromkeys(("terminated", "truncated"), ((t, n), boolean))
+    named |= {"rewards": ((t, n), np.dtype(np.float64)), "began": ((t, n), np.dtype(np.int64))}
     named |= {"last_values": ((n,), single)}
-    return named | ({"masks": ((t, n, codec.n_mask), boolean)} if masked else {})
+    named |= {f"last_observations:{leaf.path}": ((n, *leaf.shape), leaf.dtype) for leaf in layout.leaves}
+    if masked:
+        named |= {"masks": ((t, n, codec.n_mask), boolean), "last_masks": ((n, codec.n_mask), boolean)}
+    return named
 
 
 def allocate(layout: Layout, codec: ActionCodec, t: int, n: int, masked: bool) -> Rollout:
@@ -35,11 +39,12 @@ def allocate(layout: Layout, codec: ActionCodec, t: int, n: int, masked: bool) -
 
 def columns_of(rollout: Rollout, first: int, stop: int) -> Rollout:
     """A view of some envs' columns."""
-    columns: dict[str, Any] = {"last_values": rollout.last_values[first:stop]}
+    columns: dict[str, Any] = {}
     for column in fields(rollout):
         value: Any = getattr(rollout, column.name)
-        if column.name == "observations":
-            columns[column.name] = {path: leaf[:, first:stop] for path, leaf in value.items()}
-        elif isinstance(value, np.ndarray) and column.name not in columns:
-            columns[column.name] = value[:, first:stop]
+        part: Any = slice(first, stop) if column.name.startswith("last_") else (slice(None), slice(first, stop))
+        if column.name in ("observations", "last_observations"):
+            columns[column.name] = {path: leaf[part] for path, leaf in value.items()}
+        elif isinstance(value, np.ndarray):
+            columns[column.name] = value[part]
     return Rollout(**columns)

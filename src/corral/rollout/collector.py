@@ -1,6 +1,7 @@
 """The one loop that acts, steps and stores. It imports no torch and does not know where its envs or its arrays live.
 
-``local`` hosts it in this process; ``worker`` hosts it where the envs are, on their columns of the arrays.
+``local`` hosts it in this process; ``worker`` hosts it where the envs are, on their columns of the arrays. A step is
+complete once ``watch`` hears of it: whatever happens after, it need not be collected again.
 """
 
 from __future__ import annotations
@@ -8,37 +9,29 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from corral.core.seeding import action_noise
-from corral.core.types import Actor, EpisodeRecord, InfoSums, Leaves, Rollout, Seconds
-from corral.vec.api import CorralVectorEnv, merge_sums
+from corral.core.types import Actor, EpisodeRecord, Mishaps, Rollout, Seconds
+from corral.vec.api import CorralVectorEnv, Drained, merge_sums
 
-__all__ = ["Collector", "Segment", "SoFar", "Stopped", "join"]
+__all__ = ["Collector", "Halt", "Segment", "join"]
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """What there is to say about some envs' part of a rollout, besides the arrays."""
 
-    episodes: list[tuple[int, EpisodeRecord]]  # with the step at which it ended
-    infos: list[dict[str, InfoSums]]  # by env
-    seconds: Seconds
+    said: Drained
+    seconds: Seconds = field(default_factory=Seconds)
+    finished: bool = True
 
 
-class Stopped(Exception):
-    """A rollout was no longer wanted."""
-
-
-class SoFar(NamedTuple):
-    """Reward and length of an episode until now."""
-
-    reward: float
-    length: int
+class Halt(Exception):
+    """Raised by ``watch`` to end a rollout early."""
 
 
 class Collector:
@@ -51,30 +44,33 @@ class Collector:
         self.seed = seed
         self.first_env = first_env
         self._envs = np.arange(first_env, first_env + env.num_envs)
-        self._reward_so_far = np.zeros(env.num_envs)
-        self._length_so_far = np.zeros(env.num_envs, np.int64)
 
-    def collect(self, iteration: int, out: Rollout, stopped: Callable[[], bool] = lambda: False) -> Segment:
-        """Play ``n_steps`` steps in every env, into the env's columns of the rollout, or until ``stopped``."""
+    def collect(
+        self,
+        iteration: int,
+        out: Rollout,
+        first_step: int = 0,
+        watch: Callable[[int, bool], None] = lambda done, ended: None,
+    ) -> Segment:
+        """Play ``n_steps`` steps in every env, into the env's columns of the rollout.
+
+        ``first_step``: so many are there already, and the envs are where those left them. ``watch(done, ended)`` is
+        called after each step: how many are done, and whether an episode ended.
+        """
         env, now, clock = self.env, self.env.arrays, time.perf_counter
         noise = self._noise(iteration)  # [T, N, D]
-        episodes: list[tuple[int, EpisodeRecord]] = []
-        finals = _FinalObservations(env)
-        leaves = [(leaf, out.observations[path]) for path, leaf in now.observations.items()]
-        out.final_values.fill(0.0)
+        shown = [(leaf, out.observations[path], out.last_observations[path]) for path, leaf in now.observations.items()]
+        if out.masks is not None and out.last_masks is not None:
+            shown.append((now.masks, out.masks, out.last_masks))
+        out.final_values[first_step:] = 0.0
+        if first_step == 0:
+            for leaf, column, _ in shown:
+                column[0] = leaf
         acting = stepping = 0.0
 
-        for t in range(self.n_steps):
-            if stopped():
-                raise Stopped
+        for t in range(first_step, self.n_steps):
             started = clock()
-            for leaf, column in leaves:
-                column[t] = leaf
-            masks = env.masks
-            if out.masks is not None:
-                out.masks[t] = masks
-
-            acts = self.actor.act(now.observations, masks, noise[t])
+            acts = self.actor.act(now.observations, env.masks, noise[t])
             out.actions[t] = acts.actions
             out.log_probs[t] = acts.log_probs
             if acts.values is not None:
@@ -91,71 +87,42 @@ class Collector:
             out.terminated[t] = now.terminated
             out.truncated[t] = now.truncated
 
-            self._reward_so_far += now.rewards
-            self._length_so_far += 1
-            done = now.terminated | now.truncated
-            if done.any():
-                for i in np.flatnonzero(done):
-                    episodes.append((t, self._finish_episode(int(i))))
-                finals.keep(t, now.truncated & ~now.terminated)
+            ended = bool((now.terminated | now.truncated).any())
+            if ended:
+                out.began[t] = now.episode
+                cut = np.flatnonzero(now.truncated & ~now.terminated)
+                if cut.size:
+                    finals = {path: leaf[cut] for path, leaf in now.final_observations.items()}
+                    out.final_values[t, cut] = self.actor.values(finals, self._envs[cut])
+            for leaf, column, last in shown:
+                if t + 1 < self.n_steps:
+                    column[t + 1] = leaf
+                else:
+                    last[...] = leaf
+            watch(t + 1, ended)
 
         started = clock()
-        if acts.values is None:
+        if self.actor.values_later:
             seen = {path: column.reshape(-1, *column.shape[2:]) for path, column in out.observations.items()}
             out.values[...] = self.actor.values(seen, np.tile(self._envs, self.n_steps)).reshape(out.values.shape)
-        if finals.places:
-            steps, envs = (np.array(part) for part in zip(*finals.places, strict=True))
-            out.final_values[steps, envs] = self.actor.values(finals.stacked(), self._envs[envs])
-        out.last_values[...] = self.actor.values(now.observations, self._envs)
+        out.last_values[...] = self.actor.values(out.last_observations, self._envs)
         acting += clock() - started
-        return Segment(episodes, env.drain_infos(), Seconds(acting, stepping))
-
-    def so_far(self, i: int) -> SoFar:
-        """The episode that an env is in."""
-        return SoFar(float(self._reward_so_far[i]), int(self._length_so_far[i]))
-
-    def go_on(self, i: int, so_far: SoFar) -> None:
-        """Begin in the middle of an episode."""
-        self._reward_so_far[i], self._length_so_far[i] = so_far
+        return Segment(env.drain(), Seconds(acting, stepping))
 
     def _noise(self, iteration: int) -> npt.NDArray[np.float32]:
         return action_noise(self.seed, self._envs, iteration, self.n_steps, self.env.codec.gaussian)
 
-    def _finish_episode(self, i: int) -> EpisodeRecord:
-        truncated = bool(self.env.arrays.truncated[i]) and not bool(self.env.arrays.terminated[i])
-        record = EpisodeRecord(
-            int(self._envs[i]), float(self._reward_so_far[i]), int(self._length_so_far[i]), truncated
-        )
-        self._reward_so_far[i] = 0.0
-        self._length_so_far[i] = 0
-        return record
 
-
-class _FinalObservations:
-    """Observations at which episodes were cut off: their values are asked for together, at the end of the rollout."""
-
-    def __init__(self, env: CorralVectorEnv) -> None:
-        self._env = env
-        self.places: list[tuple[int, int]] = []  # (step, env)
-        self._rows: list[Leaves] = []
-
-    def keep(self, t: int, truncated: npt.NDArray[np.bool_]) -> None:
-        envs = np.flatnonzero(truncated)
-        if envs.size:
-            self.places += [(t, int(i)) for i in envs]
-            self._rows.append({path: leaf[envs] for path, leaf in self._env.arrays.final_observations.items()})
-
-    def stacked(self) -> Leaves:
-        return {path: np.concatenate([row[path] for row in self._rows]) for path in self._rows[0]}
-
-
-def join(written: Rollout, segments: list[Segment]) -> Rollout:
+def join(written: Rollout, segments: list[Segment], episodes: tuple[EpisodeRecord, ...], mishaps: Mishaps) -> Rollout:
     """A rollout whose arrays are written, with what each collector of them said, in env order."""
-    episodes = sorted((item for segment in segments for item in segment.episodes), key=lambda e: (e[0], e[1].env))
+    for segment in segments:
+        mishaps += segment.said.mishaps
     return dataclasses.replace(
         written,
-        episodes=tuple(record for _, record in episodes),
-        infos=merge_sums([env for segment in segments for env in segment.infos]),
-        collectors=sum(1 for segment in segments if segment.infos),
+        episodes=episodes,
+        infos=merge_sums([env for segment in segments for env in segment.said.infos]),
+        collectors=sum(1 for segment in segments if segment.said.infos and segment.finished),
         seconds=Seconds(max(s.seconds.act for s in segments), max(s.seconds.step for s in segments)),
+        mishaps=mishaps,
+        faults=tuple(fault for segment in segments for fault in segment.said.faults),
     )

@@ -1,23 +1,24 @@
 """Idle rollout workers help the learner: each computes its shares of every minibatch, from memory it already sees.
 
 A minibatch is too short for messages. The trainer writes a number, the helpers see it and compute, and each answers
-with the same number: both sides look at shared memory for a moment before they begin to yield the core.
+with the same number: both sides look at shared memory for a moment before they begin to yield the core. The shares of
+a helper that dies are computed by the trainer, to the same result; the worker is replaced when it is needed again.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from corral.core.errors import WorkerDied
 from corral.ppo.shares import Shares
 from corral.vec.bells import Fence
 from corral.vec.birth import ERROR, error_from
-from corral.vec.pool import PoolWorker, WorkerPool, died
+from corral.vec.pool import PoolWorker, WorkerPool
 
 __all__ = ["ASSIST", "SIGNALS", "ProcessCrew", "assist"]
 
@@ -26,13 +27,17 @@ SIGNALS = "signals"
 _LINE = 8  # numbers in a cache line: each writer has its own
 _OVER = -1
 _SPINS, _YIELDS, _NAP = 2_000, 2_000, 100e-6
+_PATIENCE = 60.0  # seconds; a share takes milliseconds
 
 
 class ProcessCrew:
     """The trainer and some workers; share ``s`` belongs to member ``s`` modulo their number, the trainer being 0."""
 
-    def __init__(self, shares: Shares, signals: npt.NDArray[np.int64], pool: WorkerPool, helpers: int) -> None:
+    def __init__(
+        self, shares: Shares, signals: npt.NDArray[np.int64], pool: WorkerPool, helpers: int, patience: float | None
+    ) -> None:
         self.shares = shares
+        self._patience = patience or _PATIENCE
         self._pool = pool
         self._helpers = pool.workers[:helpers]
         self._mine = range(0, shares.setup.shares, helpers + 1)
@@ -51,8 +56,12 @@ class ProcessCrew:
         self._fence = Fence()  # an update that was cut short may have left the last one in any state
         self._signals[0] = self._sequence
         self._fence()
+        self._gone: set[int] = set()
         for worker in self._helpers:
-            self._pool.post(worker, ASSIST + self._sequence.to_bytes(8, "little"))
+            try:
+                self._pool.post(worker, ASSIST + self._sequence.to_bytes(8, "little"))
+            except WorkerDied:
+                self._gone.add(worker.index)
 
     def compute(self, minibatch: int) -> None:
         """Tell the helpers which minibatch, compute our own shares, wait for theirs."""
@@ -62,22 +71,47 @@ class ProcessCrew:
         self._signals[0] = self._sequence
         for share in self._mine:
             self.shares.compute(minibatch, share)
-        for i, worker in enumerate(self._helpers, start=1):
-            _wait(self._signals, _LINE * i, self._sequence, lambda worker=worker: self._look(worker))  # type: ignore[misc]
+        for member, worker in enumerate(self._helpers, start=1):
+            if worker.index not in self._gone and not self._wait(member, worker):
+                self._gone.add(worker.index)
+            if worker.index in self._gone:
+                for share in range(member, self.shares.setup.shares, len(self._helpers) + 1):
+                    self.shares.compute(minibatch, share)
         self._fence()
 
     def end(self) -> None:
         """Send the helpers back to their envs."""
         self._signals[0] = _OVER
 
-    def _look(self, worker: PoolWorker) -> None:
+    def _wait(self, member: int, worker: PoolWorker) -> bool:
+        """Until a helper has answered; False if it never will. Then its shares are ours: nobody else writes them."""
+        cells, at, value = self._signals, _LINE * member, self._sequence
+        for _ in range(_SPINS):
+            if cells[at] == value:
+                return True
+        for _ in range(_YIELDS):
+            if cells[at] == value:
+                return True
+            time.sleep(0)
+        waited, last = 0.0, time.monotonic()
+        while cells[at] != value:
+            if not self._is_alive(worker):
+                return False
+            time.sleep(_NAP)
+            now = time.monotonic()
+            waited, last = waited + min(now - last, 1.0), now
+            if waited > self._patience:
+                self._pool.give_up(worker, self._patience, "while helping the learner")
+                return False
+        return True
+
+    def _is_alive(self, worker: PoolWorker) -> bool:
         try:
             if worker.pipe.poll() and (message := worker.pipe.recv_bytes())[:1] == ERROR:
                 raise error_from(message[1:])
         except (EOFError, OSError):
-            raise died(worker) from None
-        if not worker.process.is_alive():
-            raise died(worker)
+            return False
+        return bool(worker.process.is_alive())
 
 
 def assist(pipe: Connection, message: bytes, shares: Shares, signals: npt.NDArray[Any], member: int, size: int) -> None:
@@ -95,19 +129,6 @@ def assist(pipe: Connection, message: bytes, shares: Shares, signals: npt.NDArra
             shares.compute(minibatch, share)
         fence()
         cells[_LINE * member] = seen = now
-
-
-def _wait(cells: Any, at: int, value: int, look: Callable[[], None]) -> None:
-    for _ in range(_SPINS):
-        if cells[at] == value:
-            return
-    for _ in range(_YIELDS):
-        if cells[at] == value:
-            return
-        time.sleep(0)
-    while cells[at] != value:
-        look()
-        time.sleep(_NAP)
 
 
 def _wait_for_news(cells: Any, seen: int, pipe: Connection) -> int:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from corral.core.types import Actor, Rollout, Weights
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy.typing as npt
+
+from corral.core.types import Actor, Mishaps, Rollout, Weights
 from corral.rollout.arrays import allocate
 from corral.rollout.collector import Collector, Segment, join
+from corral.rollout.positions import Positions
 from corral.vec.api import CorralVectorEnv
+from corral.vec.care import warn_of_lost
 
 __all__ = ["LocalSource"]
 
@@ -13,11 +20,21 @@ __all__ = ["LocalSource"]
 class LocalSource:
     """A collector and its envs. With ``overlap`` a rollout may begin while the last one is still in use."""
 
-    def __init__(self, env: CorralVectorEnv, actor: Actor, n_steps: int, seed: int, overlap: bool = False) -> None:
+    def __init__(
+        self,
+        env: CorralVectorEnv,
+        actor: Actor,
+        n_steps: int,
+        seed: int,
+        overlap: bool = False,
+        warn: Callable[[str], object] = lambda text: None,
+    ) -> None:
         self.env = env
         self._actor = actor
+        self._warn = warn
         env.reset_arrays()
         self._collector = Collector(env, actor, n_steps, seed)
+        self._positions = Positions(seed, env.num_envs, env.codec)
         shape = n_steps, env.num_envs, bool(env.has_masks)
         self._slots = [allocate(env.layout, env.codec, *shape) for _ in range(2 if overlap else 1)]
         self._begun = 0
@@ -35,7 +52,22 @@ class LocalSource:
     def collect(self) -> Rollout:
         """The rollout that was begun."""
         assert self._segment is not None
-        return join(self._slots[self._begun % len(self._slots)], [self._segment])
+        rollout = self._slots[self._begun % len(self._slots)]
+        episodes = self._positions.advance(rollout, self._segment.said.states)
+        return join(rollout, [self._segment], episodes, Mishaps())
+
+    def whereabouts(self) -> dict[str, npt.NDArray[Any]]:
+        """Where every env is."""
+        return self._positions.arrays()
+
+    def restore(self, whereabouts: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Bring every env to where it was."""
+        self._positions.restore(whereabouts)
+        warn_of_lost(self.env.restore(self._positions.of(range(self.env.num_envs))), self._warn)
+
+    def drain_mishaps(self) -> Mishaps:
+        """What was mended since the last rollout."""
+        return self.env.drain_mishaps()
 
     def pids(self) -> list[int]:
         """The workers of a process env."""

@@ -41,6 +41,8 @@ class MlpActorSetup:
 class MlpActor:
     """Acts for envs ``first_env`` and on. Weights are copied in by ``load``."""
 
+    values_later = True
+
     def __init__(self, setup: MlpActorSetup, first_env: int, n_envs: int) -> None:
         self.placement = setup.placement
         self._layout = Layout(setup.observation_space)

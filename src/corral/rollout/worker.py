@@ -1,6 +1,7 @@
 """The process of a rollout worker: envs, an actor and a collector. One message for a whole rollout, none for a step.
 
-It imports no torch unless the actor needs it. While the learner updates, it may help to compute gradients.
+It imports no torch unless the actor needs it. While the learner updates, it may help to compute gradients. How far it
+has come with a rollout it writes into shared memory, so that another can go on from there if it dies.
 """
 
 from __future__ import annotations
@@ -16,21 +17,28 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.envs import EnvFactory
-from corral.core.types import Rollout, Seconds
+from corral.core.types import Rollout
 from corral.ppo.shares import Shares, ShareSetup
 from corral.rollout.arrays import columns_of
-from corral.rollout.collector import Collector, Segment, Stopped
+from corral.rollout.collector import Collector, Halt, Segment
 from corral.rollout.crew import ASSIST, SIGNALS, assist
-from corral.rollout.moving import MovingEnv, close_quietly, give, take
+from corral.rollout.moving import close_quietly, take
 from corral.vec import shared_memory
-from corral.vec.api import EnvFacts
+from corral.vec.api import Drained, EnvFacts
 from corral.vec.birth import CLOSE, ERROR, OK, VALUE, pickle_error
+from corral.vec.history import EnvPosition
+from corral.vec.making import build_envs
+from corral.vec.memory import Memory
 from corral.vec.serial import SerialVectorEnv
+from corral.vec.stepper import BEAT
 
 __all__ = [
+    "DONE",
+    "PULSES",
+    "STOP",
     "CollectRequest",
-    "GiveRequest",
     "Hello",
+    "RestoreRequest",
     "RolloutWorkerSetup",
     "SettleRequest",
     "TakeRequest",
@@ -41,6 +49,9 @@ __all__ = [
 Array = npt.NDArray[Any]
 STOP = "stop"
 """An array of one number: other than 0, a rollout under way is no longer wanted."""
+PULSES = "pulses"
+"""An array with a line for each worker: its signs of life (see ``vec.stepper``), and how many steps are done."""
+DONE, LINE = 3, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +59,22 @@ class RolloutWorkerSetup:
     """Which envs a worker has."""
 
     factory: EnvFactory
-    first_env: int
-    n: int
+    envs: range
     seed: int
     n_steps: int
-    movable: bool
-    """Whether envs may be given to other workers later."""
+    masked: bool | None
+    """Whether the envs mask their actions; None for the first workers of a run, which find out."""
+    max_rss: float | None
+    """MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A worker's first words: what its envs are like."""
+    """A worker's first words: what its envs are like, and how much memory it uses with them, in MB."""
 
     facts: EnvFacts
     has_masks: bool
+    memory: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +83,26 @@ class WorkerPlan:
 
     actor: Any  # an ActorSetup
     shares: ShareSetup | None
+    index: int
     member: int
     crew: int
 
 
 @dataclass(frozen=True, slots=True)
 class CollectRequest:
-    """Which rollout to collect, into which of the rollout arrays, with which of the weights."""
+    """Which rollout to collect, into which of the rollout arrays, with which of the weights, from which step on."""
 
     iteration: int
     slot: int
     weights: int
+    first_step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class GiveRequest:
-    """Tell where these envs are."""
+class RestoreRequest:
+    """Where the worker's envs should be; the answer says which of them do not get there."""
 
-    envs: list[int]
+    positions: list[EnvPosition]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +110,7 @@ class TakeRequest:
     """Prepare to own exactly these envs, some of them from elsewhere; the answer says whether that worked."""
 
     envs: range
-    moving: dict[int, MovingEnv]
+    positions: list[EnvPosition]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,24 +120,26 @@ class SettleRequest:
     agreed: bool
 
 
+class _Stopped(Halt):
+    """The run is over."""
+
+
+class _Outgrown(Halt):
+    """This process uses too much memory."""
+
+
 def serve(pipe: Connection, setup: RolloutWorkerSetup) -> None:
     """Make the envs and the actor, then collect and help as the pipe says until it says close."""
     owner: SerialVectorEnv | _Serving | None = None
     try:
         try:
-            owner = env = SerialVectorEnv(
-                setup.factory,
-                setup.n,
-                seed=setup.seed,
-                infos="summed",
-                first_env=setup.first_env,
-                keep_actions=setup.movable,
-            )
-            env.reset_arrays()
+            owner = env = _make(setup)
+            facts = env.facts if env is not None else _look(setup.factory)
+            masked = bool(env.has_masks) if env is not None else bool(setup.masked)
         except BaseException as error:
             pipe.send_bytes(ERROR + pickle_error(error))
             return
-        pipe.send_bytes(VALUE + cloudpickle.dumps(Hello(env.facts, bool(env.has_masks))))
+        pipe.send_bytes(VALUE + cloudpickle.dumps(Hello(facts, masked, Memory.now())))
         shared = shared_memory.attach(pipe).arrays
         try:
             plan: WorkerPlan = cloudpickle.loads(pipe.recv_bytes())
@@ -138,7 +155,7 @@ def serve(pipe: Connection, setup: RolloutWorkerSetup) -> None:
                     serving.assist(pipe, message)
                     continue
                 reply = VALUE + pickle.dumps(serving.answer(pickle.loads(message)))
-            except Stopped:
+            except _Stopped:
                 return
             except (Exception, SystemExit) as error:
                 reply = ERROR + pickle_error(error)
@@ -148,11 +165,34 @@ def serve(pipe: Connection, setup: RolloutWorkerSetup) -> None:
             owner.close()
 
 
+def _make(setup: RolloutWorkerSetup) -> SerialVectorEnv | None:
+    """The worker's envs, reset if they are a run's first; None if it has none for now."""
+    if not setup.envs:
+        return None
+    n, first = len(setup.envs), setup.envs.start
+    env = SerialVectorEnv(setup.factory, n, seed=setup.seed, infos="summed", first_env=first, heal=True)
+    env.has_masks = setup.masked
+    if setup.masked is None:
+        try:
+            env.reset_arrays()
+        except BaseException:
+            env.close()
+            raise
+    return env
+
+
+def _look(factory: EnvFactory) -> EnvFacts:
+    (env,) = build_envs(factory, 0, 1)
+    facts = EnvFacts.of(env)
+    env.close()
+    return facts
+
+
 class _Serving:
     """A worker that knows its plan."""
 
     def __init__(
-        self, env: SerialVectorEnv, setup: RolloutWorkerSetup, plan: WorkerPlan, shared: Mapping[str, Array]
+        self, env: SerialVectorEnv | None, setup: RolloutWorkerSetup, plan: WorkerPlan, shared: Mapping[str, Array]
     ) -> None:
         self._setup = setup
         self._plan = plan
@@ -160,13 +200,19 @@ class _Serving:
         self._rollouts = [Rollout.of(slot) for slot in group(shared, "slot")]
         self._weights = group(shared, "weights")
         self._stop = memoryview(shared[STOP].data)
-        actor = plan.actor.build(setup.first_env, setup.n)
-        self._own(Collector(env, actor, setup.n_steps, setup.seed, setup.first_env))
+        self._pulse = memoryview(shared[PULSES].data).cast("B").cast("q")[LINE * plan.index : LINE * (plan.index + 1)]
+        self._memory = Memory(setup.max_rss)
         self._prepared: Collector | None = None
+        self._own(None if env is None else self._collector_for(env, setup.envs))
         self._shares: Shares | None = None
         if plan.shares is not None and plan.member:
             (arrays,) = group(shared, "update")
             self._shares = Shares(plan.shares, arrays)
+
+    def _collector_for(self, env: SerialVectorEnv, envs: range) -> Collector:
+        env.stepper.pulse = self._pulse
+        actor = self._plan.actor.build(envs.start, len(envs))
+        return Collector(env, actor, self._setup.n_steps, self._setup.seed, envs.start)
 
     def _own(self, collector: Collector | None) -> None:
         """From now on this worker's envs are the collector's: none, if there is no collector."""
@@ -177,26 +223,42 @@ class _Serving:
 
     def answer(self, request: Any) -> Any:
         if isinstance(request, CollectRequest):
-            if self._collector is None:
-                return Segment([], [], Seconds())
-            self._collector.actor.load(self._weights[request.weights])
-            return self._collector.collect(request.iteration, self._slots[request.slot], lambda: self._stop[0] != 0)
-        if isinstance(request, GiveRequest):
-            return {} if self._collector is None else give(self._collector, request.envs)
+            return self._collect(request)
+        if isinstance(request, RestoreRequest):
+            assert self._collector is not None
+            return self._collector.env.restore(request.positions)
         if isinstance(request, TakeRequest):
             return self._prepare(request)
         assert isinstance(request, SettleRequest)
         return self._settle(request.agreed)
 
+    def _collect(self, request: CollectRequest) -> Segment:
+        self._pulse[BEAT] = self._pulse[DONE] = request.first_step
+        collector = self._collector
+        if collector is None:
+            return Segment(Drained([]))
+        collector.actor.load(self._weights[request.weights])
+        try:
+            return collector.collect(request.iteration, self._slots[request.slot], request.first_step, self._watch)
+        except _Outgrown:
+            return Segment(collector.env.drain(), finished=False)
+
+    def _watch(self, done: int, ended: bool) -> None:
+        """A step is complete: nothing of it is lost if this process ends now."""
+        self._pulse[DONE] = done
+        if self._stop[0]:
+            raise _Stopped
+        if ended and self._memory.outgrown():
+            raise _Outgrown
+
     def _prepare(self, request: TakeRequest) -> bool:
         self._prepared = None
         if not request.envs:
             return True
-        setup = self._setup
-        actor = self._plan.actor.build(request.envs.start, len(request.envs))
-        how = setup.factory, actor, setup.n_steps, setup.seed
-        self._prepared = take(self._collector, request.envs, request.moving, *how)
-        return self._prepared is not None
+        how = self._setup.factory, self._setup.seed, self._pulse
+        env = take(self._collector, request.envs, request.positions, *how)
+        self._prepared = None if env is None else self._collector_for(env, request.envs)
+        return env is not None
 
     def _settle(self, agreed: bool) -> None:
         """Close the copies that are not needed: of envs that left, or of envs that did not come after all."""

@@ -2,12 +2,15 @@
 
 There is no message per step and nothing to put together: workers write into the columns of their envs, in memory that
 the learner sees. Weights lie there twice, so that a worker that is still reading one version never sees the next.
+
+A worker that dies is replaced. The new one finds there how far the old one had come, is told where its envs were then,
+and goes on with the same weights and the same noise: the rollout is the same as if nothing had happened.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
@@ -16,21 +19,26 @@ import numpy.typing as npt
 
 from corral.core.actions import ActionCodec
 from corral.core.envs import EnvFactory
-from corral.core.errors import UsageError, WorkerDied
+from corral.core.errors import CorralError, EnvFault, UsageError, WorkerDied
 from corral.core.spaces import Layout
-from corral.core.types import Rollout, Weights
+from corral.core.types import Mishaps, Rollout, Weights
 from corral.ppo.shares import Shares, ShareSetup
 from corral.rollout import worker
 from corral.rollout.arrays import named_columns
 from corral.rollout.balance import Balance
 from corral.rollout.collector import Segment, join
 from corral.rollout.crew import SIGNALS, ProcessCrew
-from corral.rollout.moving import MovingEnv
+from corral.rollout.positions import Positions
 from corral.vec import shared_memory
 from corral.vec.api import EnvFacts
-from corral.vec.pool import StartMethod, WorkerPool, split_envs
+from corral.vec.birth import ERROR, error_from
+from corral.vec.care import Care, Restarts, Scene, check_memory, warn_of_lost
+from corral.vec.pool import PoolWorker, StartMethod, WorkerPool, split_envs
+from corral.vec.stepper import BEAT, ENV, OTHER
 
 __all__ = ["WorkerSource"]
+
+_RESTING = -(2**62)  # far from any step of a rollout, also after a long replay
 
 
 class WorkerSource:
@@ -46,39 +54,51 @@ class WorkerSource:
         start_method: StartMethod = "auto",
         overlap: bool = False,
         adaptive: bool = False,
+        care: Care | None = None,
     ) -> None:
         self.n_envs, self.n_steps = n_envs, n_steps
+        self._care = care = care or Care(heal=True)
         self._n_slots = 2 if overlap else 1
         self._begun = 0
         self._version = 0
-        self._stop: npt.NDArray[np.int64] | None = None
+        self._request: worker.CollectRequest | None = None  # the rollout under way
+        self._worked = False
+        self._restarts = Restarts(care)
+        self._mishaps = Mishaps()
+        self._shared: shared_memory.SharedArrays | None = None
         self._balance = Balance(n_envs, num_workers) if adaptive else None
+        self._lost_one = False  # a worker, in the last move
         self.moves = 0
         """How often envs were given to other workers."""
-        shares = self.shares = split_envs(n_envs, num_workers)
+        self.has_masks: bool | None = None
+        self.shares = split_envs(n_envs, num_workers)
         self._pool = WorkerPool(
             worker.serve,
-            shares,
-            lambda envs: worker.RolloutWorkerSetup(factory, envs.start, len(envs), seed, n_steps, adaptive),
+            self.shares,
+            lambda index, envs: worker.RolloutWorkerSetup(factory, envs, seed, n_steps, self.has_masks, care.max_rss),
             start_method,
             seed,
+            care,
         )
         try:
-            hellos: list[worker.Hello] = [cloudpickle.loads(reply[1:]) for reply in self._replies_at_start()]
+            words = self._pool.first_words(self._pool.workers, "envs")
+            hellos: list[worker.Hello] = [cloudpickle.loads(reply[1:]) for reply in words]
             for other in hellos[1:]:
                 hellos[0].facts.check_same(other.facts)
             if len({hello.has_masks for hello in hellos}) > 1:
                 raise UsageError("some envs offer action masks and some do not; all or none should")
+            check_memory(care.max_rss, max(hello.memory for hello in hellos))
         except BaseException:
             self.close()
             raise
         self.facts: EnvFacts = hellos[0].facts
         self.has_masks = hellos[0].has_masks
+        self._positions = Positions(seed, n_envs, ActionCodec(self.facts.action_space))
 
     def connect(self, actor: Any, weights: Weights, shares: ShareSetup | None, helpers: int) -> ProcessCrew | None:
         """Give the workers memory, an actor and, if there are ``helpers``, a part in the update; returns that crew."""
         layout, codec = Layout(self.facts.observation_space), ActionCodec(self.facts.action_space)
-        rollout = named_columns(layout, codec, self.n_steps, self.n_envs, self.has_masks)
+        rollout = named_columns(layout, codec, self.n_steps, self.n_envs, bool(self.has_masks))
         specs = [spec for slot in range(self._n_slots) for spec in worker.specs("slot", slot, rollout)]
         for slot in range(2):
             named = {name: (tuple(tensor.shape), _dtype(tensor)) for name, tensor in weights.items()}
@@ -87,30 +107,35 @@ class WorkerSource:
             specs += worker.specs("update", 0, shares.arrays())
             specs.append(shared_memory.ArraySpec(SIGNALS, *ProcessCrew.signals(helpers)))
         specs.append(shared_memory.ArraySpec(worker.STOP, (1,), "<i8"))
-        shared = None
+        specs.append(shared_memory.ArraySpec(worker.PULSES, (len(self._pool.workers), worker.LINE), "<i8"))
+        self._plan_of: Callable[[int], worker.WorkerPlan] = lambda i: worker.WorkerPlan(
+            actor, shares if helpers else None, i, i + 1 if i < helpers else 0, helpers + 1
+        )
         try:
-            shared = shared_memory.create(specs)
-            shared.arrays[worker.STOP][0] = 0
-            for i, w in enumerate(self._pool.workers):
-                member = i + 1 if i < helpers else 0
-                plan = worker.WorkerPlan(actor, shares if helpers else None, member, helpers + 1)
-                shared_memory.send(shared, w.pipe, w.pid)
-                self._pool.post(w, bytes(cloudpickle.dumps(plan)))
-            self._replies_at_start()
-            arrays = shared.arrays
+            self._shared = shared_memory.create(specs)
+            arrays = self._shared.arrays
+            arrays[worker.STOP][0] = 0
+            arrays[worker.PULSES][...] = 0
+            for w in self._pool.workers:
+                self._introduce(w)
+            self._pool.first_words(self._pool.workers, "plan")
         except BaseException:
             self.close()
             raise
-        finally:
-            if shared is not None:
-                shared.close()
-        self._stop = arrays[worker.STOP]
         self._slots = [Rollout.of(slot) for slot in worker.group(arrays, "slot")]
         self._weights = worker.group(arrays, "weights")
+        self._pulses = arrays[worker.PULSES]
+        self._pool.sign_of = lambda w: self._pulses[w.index].tobytes()
         if shares is None or not helpers:
             return None
         (update,) = worker.group(arrays, "update")
-        return ProcessCrew(Shares(shares, update), arrays[SIGNALS], self._pool, helpers)
+        return ProcessCrew(Shares(shares, update), arrays[SIGNALS], self._pool, helpers, self._care.step_timeout)
+
+    def _introduce(self, w: PoolWorker) -> None:
+        """Give a worker memory and a plan."""
+        assert self._shared is not None
+        self._pool.hand_over(w, self._shared)
+        self._pool.post(w, bytes(cloudpickle.dumps(self._plan_of(w.index))))
 
     def publish(self, weights: Weights, version: int) -> None:
         """Write the weights that the next rollout will use."""
@@ -122,44 +147,170 @@ class WorkerSource:
     def begin(self, iteration: int) -> None:
         """Send the workers off."""
         if self._balance is not None and (wanted := self._balance.proposal(self.shares)) is not None:
-            self._balance.settle(self.move(wanted))
+            self._balance.settle(self.move(wanted) or self._lost_one)
         self._begun += 1
-        request = worker.CollectRequest(iteration, self._begun % self._n_slots, self._version % 2)
-        message = pickle.dumps(request)
+        self._request = worker.CollectRequest(iteration, self._begun % self._n_slots, self._version % 2)
+        message = pickle.dumps(self._request)
+        self._pulses[:, [BEAT, worker.DONE]] = _RESTING, 0
         for w in self._pool.workers:
-            self._pool.post(w, message)
+            try:
+                self._pool.post(w, message)
+            except WorkerDied as error:
+                self._mend(w, error)
 
     def collect(self) -> Rollout:
         """Wait until every worker is done."""
-        segments: list[Segment] = [pickle.loads(reply[1:]) for reply in self._pool.replies()]
+        assert self._request is not None
+        parts = self._gather()
+        rollout, self._request, self._worked = self._slots[self._request.slot], None, True
         if self._balance is not None:
-            self._balance.note([segment.seconds.act + segment.seconds.step for segment in segments])
-        return join(self._slots[self._begun % self._n_slots], segments)
+            self._balance.note([sum(p.seconds.act + p.seconds.step for p in some) for some in parts])
+        states = {
+            envs[i]: state
+            for envs, some in zip(self.shares, parts, strict=True)
+            for i, state in some[-1].said.states.items()
+        }
+        episodes = self._positions.advance(rollout, states)
+        return join(rollout, [part for some in parts for part in some], episodes, self.drain_mishaps())
+
+    def _gather(self) -> list[list[Segment]]:
+        """Every worker's part of the rollout; in several parts, if it was replaced because of its memory."""
+        parts: list[list[Segment]] = [[] for _ in self._pool.workers]
+        with self._pool.watching():
+            while pending := [w for w in self._pool.workers if not (parts[w.index] and parts[w.index][-1].finished)]:
+                for w, said in self._pool.events(pending):
+                    if isinstance(said, WorkerDied):
+                        self._mend(w, said, idle=bool(parts[w.index]) and parts[w.index][-1].finished)
+                    elif said[:1] == ERROR:
+                        raise error_from(said[1:])
+                    else:
+                        parts[w.index].append(pickle.loads(said[1:]))
+                        if not parts[w.index][-1].finished:
+                            self._recycle(w)
+        self._pool.all_well()
+        return parts
 
     def move(self, shares: list[range]) -> bool:
         """Give each worker exactly these envs; False, and all as before, if an env does not come back the same."""
-        moving: dict[int, MovingEnv] = {}
-        changes = list(zip(self.shares, shares, strict=True))
-        for given in self._ask([worker.GiveRequest([env for env in old if env not in new]) for old, new in changes]):
-            if given is None:
-                return False
-            moving.update(given)
-        prepared = self._ask(
-            [worker.TakeRequest(new, {env: moving[env] for env in new if env not in old}) for old, new in changes]
-        )
-        agreed = all(prepared)
-        self._ask([worker.SettleRequest(agreed)] * len(shares))
+        if not self._worked:
+            return False  # nobody has seen yet what the envs show
+        self._lost_one = False
+        takes = [worker.TakeRequest(envs, self._positions.of(envs)) for envs in shares]
+        agreed = all(position.repeatable for take in takes for position in take.positions) and all(self._ask(takes))
         if agreed:
             self.shares = shares
             self.moves += 1
             for w, envs in zip(self._pool.workers, shares, strict=True):
                 w.envs = envs
+        self._ask([worker.SettleRequest(agreed)] * len(shares))
         return agreed
 
     def _ask(self, requests: Sequence[Any]) -> list[Any]:
+        """An answer of each worker between rollouts; False of one that had to be replaced."""
+        answers: dict[int, Any] = {}
+
+        def mend(w: PoolWorker, error: WorkerDied) -> None:
+            self._mend(w, error)
+            answers[w.index] = False
+            self._lost_one = True
+
         for w, request in zip(self._pool.workers, requests, strict=True):
-            self._pool.post(w, bytes(cloudpickle.dumps(request)))
-        return [pickle.loads(reply[1:]) for reply in self._pool.replies()]
+            try:
+                self._pool.post(w, bytes(cloudpickle.dumps(request)))
+            except WorkerDied as error:
+                mend(w, error)
+        with self._pool.watching():
+            while pending := [w for w in self._pool.workers if w.index not in answers]:
+                for w, said in self._pool.events(pending):
+                    if isinstance(said, WorkerDied):
+                        mend(w, said)
+                    elif said[:1] == ERROR:
+                        raise error_from(said[1:])
+                    else:
+                        answers[w.index] = pickle.loads(said[1:])
+        return [answers[w.index] for w in self._pool.workers]
+
+    # ---- where envs are --------------------------------------------------------------------------------------
+
+    def whereabouts(self) -> dict[str, npt.NDArray[Any]]:
+        """Where every env is."""
+        return self._positions.arrays()
+
+    def restore(self, whereabouts: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Bring every env to where it was."""
+        self._positions.restore(whereabouts)
+        self._worked = True
+        answers = self._ask([worker.RestoreRequest(self._positions.of(envs)) for envs in self.shares])
+        # A worker that was replaced meanwhile has been told already.
+        lost = [envs[i] for envs, some in zip(self.shares, answers, strict=True) for i in some or ()]
+        warn_of_lost(lost, self._care.warn)
+
+    def _mend(self, w: PoolWorker, error: CorralError, idle: bool = False) -> None:
+        """Replace a worker, and let the new one go on where it was; ``idle``: it had done its part."""
+        pulse = self._pulses[w.index]
+        if not self._worked and not pulse[worker.DONE]:
+            error.exit_code = 2  # before its first step: a wrong set-up
+            raise error
+        scene = self._scene(w)
+        while True:
+            self._restarts.consider(w.index, error, scene, (self._begun, pulse.tobytes()))
+            self._mishaps += Mishaps(restarts=1)
+            try:
+                return self._replace(w, idle)
+            except (WorkerDied, EnvFault) as again:
+                error, scene = again, None
+
+    def _replace(self, w: PoolWorker, idle: bool = False) -> None:
+        done = int(self._pulses[w.index, worker.DONE])
+        request = self._request
+        self._pulses[w.index, [ENV, BEAT, OTHER]] = 0, _RESTING, 0  # so that a death at the same place looks the same
+        self._pool.replace(w)
+        (words,) = self._pool.first_words([w], "envs")
+        hello: worker.Hello = cloudpickle.loads(words[1:])
+        self.facts.check_same(hello.facts)
+        self._introduce(w)
+        self._pool.first_words([w], "plan")
+        if w.envs:
+            under_way = None if request is None else self._slots[request.slot]
+            positions = self._positions.of(w.envs, under_way, done)
+            self._pool.post(w, pickle.dumps(worker.RestoreRequest(positions)))
+            (said,) = self._pool.replies([w])
+            warn_of_lost([w.envs[i] for i in pickle.loads(said[1:])], self._care.warn)
+        self._pulses[w.index, [BEAT, worker.DONE]] = _RESTING, done
+        if request is not None and not idle:
+            again = worker.CollectRequest(request.iteration, request.slot, request.weights, done)
+            self._pool.post(w, pickle.dumps(again))
+
+    def _recycle(self, w: PoolWorker) -> None:
+        """Replace a worker that uses too much memory."""
+        self._care.warn(f"the {w} uses more than {self._care.max_rss:g} MB (--worker-max-rss); replaced")
+        self._mishaps += Mishaps(recycled=1)
+        try:
+            self._replace(w)
+        except (WorkerDied, EnvFault) as error:
+            self._mend(w, error)
+
+    def _scene(self, w: PoolWorker) -> Scene | None:
+        """Which step of which env a worker was in, if it was in any."""
+        pulse, request = self._pulses[w.index], self._request
+        done, inside = int(pulse[worker.DONE]), int(pulse[ENV])
+        if request is None or done >= self.n_steps or pulse[BEAT] != done + 1 or not 0 <= inside < len(w.envs):
+            return None
+        rollout, env = self._slots[request.slot], w.envs[inside]
+        codec = ActionCodec(self.facts.action_space)
+        row = codec.layout.allocate(1)
+        codec.decode(rollout.actions[done, env][None], row)
+        action = codec.layout.read(row, 0)
+        plain = action.item() if isinstance(action, np.generic) else action
+        (position,) = self._positions.of([env], rollout, done)
+        return Scene(env, position, plain, {path: leaf[0] for path, leaf in row.items()})
+
+    # ----------------------------------------------------------------------------------------------------------
+
+    def drain_mishaps(self) -> Mishaps:
+        """What was mended since the last rollout."""
+        mishaps, self._mishaps = self._mishaps, Mishaps()
+        return mishaps
 
     def pids(self) -> list[int]:
         """The workers' process ids."""
@@ -167,16 +318,11 @@ class WorkerSource:
 
     def close(self) -> None:
         """Stop the workers, also in the middle of a rollout."""
-        if self._stop is not None:
-            self._stop[0] = 1
+        if self._shared is not None:
+            if self._shared.arrays:
+                self._shared.arrays[worker.STOP][0] = 1
+            self._shared.close()
         self._pool.close()
-
-    def _replies_at_start(self) -> list[bytes]:
-        try:
-            return self._pool.replies()
-        except WorkerDied as error:
-            error.exit_code = 2  # before its first step: a wrong set-up
-            raise
 
 
 def _dtype(tensor: Any) -> str:

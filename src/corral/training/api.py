@@ -15,6 +15,7 @@ import gymnasium as gym
 import torch
 
 from corral.core.config import (
+    CARE,
     RESUMABLE,
     TrainConfig,
     did_you_mean,
@@ -23,9 +24,10 @@ from corral.core.config import (
 )
 from corral.core.config_file import dump_yaml, load_yaml
 from corral.core.envs import EnvFactory, import_callable, python_name, resolve_env
-from corral.core.errors import CheckpointError, UsageError
+from corral.core.errors import CheckpointError, EnvFault, UsageError
 from corral.core.machine import limit_compute_threads
 from corral.core.seeding import fresh_seed
+from corral.core.types import Mishaps
 from corral.monitor.console import Board, QuietBoard
 from corral.monitor.processes import ProcessUse
 from corral.monitor.report import Reporter
@@ -35,6 +37,7 @@ from corral.ppo.mlp_engine import MlpEngine
 from corral.training.calibrate import Costs, measure
 from corral.training.checkpoint import FoundCheckpoint, list_checkpoints, newest_checkpoint, set_aside
 from corral.training.choose import EnvsChoice, choose_n_envs
+from corral.training.faults import keep_fault
 from corral.training.interrupts import Interrupted, Interrupts
 from corral.training.loop import Callback, train_loop
 from corral.training.progress import budgets_of, ended_by
@@ -59,6 +62,10 @@ class Summary:
     backend: str
     num_workers: int
     restarts: int
+    recycled: int
+    retries: int
+    env_faults: int
+    inexact: int
     seed: int
     weights_sha256: str
     exit_reason: str
@@ -98,7 +105,7 @@ def train(
     directory = plan_run(checked.output_dir, checked.env)  # now, before an env can change the working directory
     seed = fresh_seed() if checked.seed is None else checked.seed
     checked = checked.model_copy(update={"seed": seed})
-    run = assemble(checked, seed, factory, network, board.note, envs)
+    run = assemble(checked, seed, factory, network, board.note, envs, board.warn)
     return _carry_out(run, directory, callback, board)
 
 
@@ -124,11 +131,15 @@ def resume(
         check_named_code(recorded, _name(env), _name(policy))
         factory = resolve_env(recorded.env if env is None else env, recorded.env_kwargs)
         found = newest_checkpoint(directory.checkpoints)
-        if found is None:
+        if found is None and (recorded.seed is None or directory.has_metrics()):
             raise CheckpointError(f"{directory.shown} has no checkpoint to go on from; delete it and start again")
         board = QuietBoard() if quiet else Board()
         network = _network(recorded.policy, policy)
-        assembled = assemble(config, int(found.checkpoint.state["seed"]), factory, network, board.note)
+        seed = int(recorded.seed or 0) if found is None else int(found.checkpoint.state["seed"])
+        assembled = assemble(config, seed, factory, network, board.note, warn=board.warn)
+        if found is None:
+            board.warn(f"{directory.shown} ended before anything was saved; beginning at step 0")
+            return _carry_out(assembled, directory, callback, board)
         try:
             restore(assembled, found.checkpoint)
             for folder in (directory.checkpoints, directory.best):
@@ -161,14 +172,18 @@ def _carry_out(
         with Interrupts() as interrupts:
             if resumed is None:
                 directory.create()
-            _write_config(run, directory)
-            reporter = Reporter(
-                directory.metrics_file,
-                directory.progress_file,
-                directory.tensorboard if config.tensorboard else None,
-                board,
-                resume_from=resumed.checkpoint.timesteps if resumed else None,
-            )
+            try:
+                directory.summary_file.unlink(missing_ok=True)  # of an earlier end
+                _write_config(run, directory)
+                reporter = Reporter(
+                    directory.metrics_file,
+                    directory.progress_file,
+                    directory.tensorboard if config.tensorboard else None,
+                    board,
+                    resume_from=resumed.checkpoint.timesteps if resumed else None,
+                )
+            except OSError as error:
+                raise UsageError(f"{directory.shown} cannot be written to: {error.strerror or error}") from None
             _open_board(board, run, directory, resumed)
             try:
                 reason = train_loop(run, directory, reporter, interrupts, callback)
@@ -178,11 +193,16 @@ def _carry_out(
                     directory.discard()  # it never began
                 else:
                     _finish(board, run, directory, _why(error))
+                if isinstance(error, EnvFault) and directory.path.exists():
+                    again = keep_fault(directory, config, error)
+                    error.advice = None if again is None else f"To see it again: {again}"
                 raise
             reporter.close()
             summary = _finish(board, run, directory, reason)
-        if not list_checkpoints(directory.checkpoints):
-            raise CheckpointError(f"no checkpoint could be saved in {directory.checkpoints}; the run's policy is lost")
+        if run.safe is not None and run.saved_at != run.safe.timesteps:
+            raise CheckpointError(
+                f"the last checkpoint could not be saved in {directory.checkpoints}: what it held is lost"
+            )
         return TrainResult(directory.path, summary)
     finally:
         try:
@@ -233,7 +253,8 @@ def _finish(board: QuietBoard, run: Run, directory: RunDirectory, reason: str) -
     except OSError as error:
         board.warn(f"summary.json cannot be written: {error}")
     if reason.startswith("failed"):  # the error itself follows
-        board.note(f"stopped: everything up to step {summary.steps:,} is saved in {directory.shown}")
+        if run.saved_at is not None:
+            board.note(f"stopped: everything up to step {run.saved_at:,} is saved in {directory.shown}")
     else:
         board.table(*_closing(run, directory, summary))
     return summary
@@ -276,6 +297,10 @@ def _with_changes(recorded: TrainConfig, settings: dict[str, Any]) -> TrainConfi
             raise UsageError(f"{name} belongs to the run and cannot change on resume; {', '.join(RESUMABLE)} can")
     values = recorded.model_dump()
     ways = {"backend", "num_workers", "num_envs_per_worker", "parallel_start_method", "adaptive"}
+    if settings.get("backend") == "serial":
+        ways |= {*CARE}
+    if recorded.backend == "serial" and settings.keys() & {*CARE} and "backend" not in settings:
+        values = {name: value for name, value in values.items() if name not in ways}  # only workers can honour them
     for together in ({"timesteps", "num_episodes", "duration"}, ways, {"device", "learner", "learner_shares"}):
         if together & settings.keys():
             values = {name: value for name, value in values.items() if name not in together}
@@ -317,7 +342,7 @@ def _summary(run: Run, reason: str) -> Summary:
         n_envs=run.config.n_envs,
         backend=choice.backend,
         num_workers=choice.num_workers,
-        restarts=0,
+        **dataclasses.asdict(progress.mishaps),
         seed=run.seed,
         weights_sha256=weights_hash(run.safe.policy),
         exit_reason=reason,
@@ -338,6 +363,20 @@ def _uses(processes: list[ProcessUse]) -> list[tuple[str, str]]:
     return [("trainer used", told(trainer)), *([("workers used", told(workers))] if workers else [])]
 
 
+def _mended(mishaps: Mishaps) -> str:
+    """What went wrong and was put right."""
+    words = {
+        "restarts": ("worker", "replaced"),
+        "recycled": ("worker", "replaced because of memory"),
+        "retries": ("step", "tried again"),
+        "env_faults": ("episode", "cut off where the env raises"),
+        "inexact": ("episode", "cut off because the env could not be brought back"),
+    }
+    counts = {name: count for name, count in dataclasses.asdict(mishaps).items() if count}
+    told = [f"{n:,} {words[name][0]}{'s' if n > 1 else ''} {words[name][1]}" for name, n in counts.items()]
+    return ", ".join(told) or "nothing"
+
+
 def _closing(run: Run, directory: RunDirectory, summary: Summary) -> tuple[str, list[tuple[str, str]], list[str]]:
     def number(value: float | None) -> str:
         return "none" if value is None else f"{value:,.2f}"
@@ -351,6 +390,7 @@ def _closing(run: Run, directory: RunDirectory, summary: Summary) -> tuple[str, 
         ("mean reward, last 100 episodes", number(summary.mean_reward)),
         ("evaluation reward, last / best", f"{number(summary.eval_reward)} / {number(summary.best_eval_reward)}"),
         ("envs", f"{summary.n_envs}, {_where(run)}"),
+        ("mended on the way", _mended(run.progress.mishaps)),
         *_uses(run.meter.totals()),
     ]
     path, code = shlex.quote(directory.shown), code_flags(run.config)

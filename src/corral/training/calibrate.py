@@ -62,7 +62,7 @@ def measure(
 ) -> Costs:
     """Step, act and learn a little, with the real parts and throw-away weights."""
     note(f"measuring a step of {factory.name}, the policy and the learner ...")
-    env = SerialVectorEnv(factory, 1, seed=0, infos="summed")
+    env = SerialVectorEnv(factory, 1, seed=0, infos="summed", heal=True)
     try:
         env.reset_arrays()
         memory = _memory_of_another(factory)
@@ -87,7 +87,7 @@ def measure(
 def _memory_of_another(factory: EnvFactory) -> float:
     """MB of one env more; the first one also loaded what all of them share."""
     before = psutil.Process().memory_info().rss
-    env = SerialVectorEnv(factory, 1, seed=1, infos="summed")
+    env = SerialVectorEnv(factory, 1, seed=1, infos="summed", heal=True)
     try:
         env.reset_arrays()
         return max(0.0, (psutil.Process().memory_info().rss - before) / 2**20)

@@ -34,8 +34,9 @@ __all__ = [
     "set_aside",
 ]
 
-FORMAT = 1
-_FILES = ("policy.safetensors", "optimizer.safetensors", "state.json")
+FORMAT = 2
+_STATE, _BEHIND = "state.json", "behind.safetensors"
+_FILES = ("policy.safetensors", "optimizer.safetensors", "envs.safetensors", _STATE)
 _PREFIX, _TEMPORARY, _ASIDE = "ckpt-", ".saving-", "set-aside-"
 
 
@@ -47,6 +48,10 @@ class Checkpoint:
     optimizer: Mapping[str, Tensor]
     state: Mapping[str, Any]
     """Counters, normalisers, spaces: plain JSON data."""
+    envs: Mapping[str, Tensor]
+    """Where every env is."""
+    behind: Mapping[str, Tensor] | None = None
+    """With overlap: the weights of one iteration before, with which the next rollout is collected."""
 
     @property
     def timesteps(self) -> int:
@@ -63,24 +68,25 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
     building = directory / f"{_TEMPORARY}{os.getpid()}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(building, ignore_errors=True)
+        for left_over in directory.glob(f"{_TEMPORARY}*"):  # of a save that was killed: we are the only writer
+            shutil.rmtree(left_over, ignore_errors=True)
         building.mkdir()
-        files = {
-            "policy.safetensors": safetensors.torch.save(_plain(checkpoint.policy)),
-            "optimizer.safetensors": safetensors.torch.save(_plain(checkpoint.optimizer)),
-            "state.json": json.dumps(checkpoint.state, allow_nan=False, indent=1).encode(),
-        }
+        parts = checkpoint.policy, checkpoint.optimizer, checkpoint.envs
+        files = {name: safetensors.torch.save(_plain(part)) for name, part in zip(_FILES, parts, strict=False)}
+        files[_STATE] = json.dumps(checkpoint.state, allow_nan=False, indent=1).encode()
+        if checkpoint.behind is not None:
+            files[_BEHIND] = safetensors.torch.save(_plain(checkpoint.behind))
         hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
         manifest = {"format": FORMAT, "sha256": hashes}
         for name, data in {**files, "manifest.json": json.dumps(manifest, indent=1).encode()}.items():
             _write_synced(building / name, data)
         _sync_directory(building)
-        replaced = directory / f"{_TEMPORARY}replaced-{os.getpid()}"
-        if target.exists():  # the same step, saved before
-            target.rename(replaced)
+        same_step = [path for path in list_checkpoints(directory) if _step_of(path) == checkpoint.timesteps]
+        target = _free_name(target)  # there is never a moment without a checkpoint of this step, once there was one
         building.rename(target)
         _sync_directory(directory)
-        shutil.rmtree(replaced, ignore_errors=True)
+        for path in same_step:
+            _delete(path)
     except OSError as error:
         shutil.rmtree(building, ignore_errors=True)
         raise CheckpointError(f"not saved to {target}: {error.strerror or error}") from error
@@ -93,20 +99,23 @@ def load_checkpoint(path: Path) -> Checkpoint:
         manifest = json.loads((path / "manifest.json").read_bytes())
         if manifest["format"] != FORMAT:
             raise CheckpointError(f"{path} has format {manifest['format']!r}; this version of Corral reads {FORMAT}")
-        files = {}
-        for name in _FILES:
+        hashes, files = manifest["sha256"], {}
+        if set(hashes) - {_BEHIND} != set(_FILES):
+            raise CheckpointError(f"{path} is damaged: its manifest names {', '.join(hashes)}")
+        for name in hashes:
             data = (path / name).read_bytes()
-            if hashlib.sha256(data).hexdigest() != manifest["sha256"][name]:
+            if hashlib.sha256(data).hexdigest() != hashes[name]:
                 raise CheckpointError(f"{path / name} is damaged: its hash is not the one in the manifest")
             files[name] = data
-        return Checkpoint(
-            safetensors.torch.load(files["policy.safetensors"]),
-            safetensors.torch.load(files["optimizer.safetensors"]),
-            json.loads(files["state.json"]),
-        )
+        state = json.loads(files.pop(_STATE))
+        policy, optimizer, envs = (safetensors.torch.load(files[name]) for name in _FILES[:3])
+        behind = safetensors.torch.load(files[_BEHIND]) if _BEHIND in files else None
+        loaded = Checkpoint(policy, optimizer, state, envs, behind)
+        _ = loaded.timesteps  # what has none is not a checkpoint, whoever vouches for it
+        return loaded
     except OSError as error:
         raise CheckpointError(f"{path} is incomplete: {error.filename or ''} {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"{path} is damaged: {type(error).__name__}: {error}") from None
 
 
@@ -140,9 +149,23 @@ def newest_checkpoint(directory: Path) -> FoundCheckpoint | None:
 def set_aside(directory: Path, newer_than: int) -> None:
     """Take checkpoints of a later step out of the way: a run that goes on from an earlier one will not pass them."""
     for path in list_checkpoints(directory):
-        step = path.name.removeprefix(_PREFIX)
-        if step.isdigit() and int(step) > newer_than:
+        if _step_of(path) > newer_than:
             path.rename(_free_name(path.with_name(f"{_ASIDE}{path.name}")))
+
+
+def _step_of(path: Path) -> int:
+    step = path.name.removeprefix(_PREFIX).partition("-")[0]
+    return int(step) if step.isdigit() else -1
+
+
+def _delete(path: Path) -> None:
+    """Take a checkpoint away, at once: half of one must never be found under its name."""
+    gone = path.with_name(f"{_TEMPORARY}gone-{path.name}")
+    try:
+        path.rename(gone)
+    except OSError:
+        return
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def _free_name(path: Path) -> Path:
@@ -153,7 +176,9 @@ def _free_name(path: Path) -> Path:
 
 def prune(directory: Path, keep: int) -> None:
     """Delete all but the newest ``keep``, and left-overs of saves that did not finish."""
-    for path in [*list_checkpoints(directory)[:-keep], *directory.glob(f"{_TEMPORARY}*")]:
+    for path in list_checkpoints(directory)[:-keep]:
+        _delete(path)
+    for path in directory.glob(f"{_TEMPORARY}*"):
         shutil.rmtree(path, ignore_errors=True)
 
 

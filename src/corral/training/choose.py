@@ -62,7 +62,7 @@ def choose_backend(config: TrainConfig, costs: Callable[[], Costs], central: boo
     alone = "overlap has nothing to overlap with in one process: it lags behind and gains nothing"
     if config.backend == "serial":
         return BackendChoice("serial", 1, "as asked", alone if config.overlap else None)
-    if config.backend != "auto" or config.num_workers is not None or config.adaptive:
+    if config.backend != "auto" or config.num_workers is not None or config.adaptive or config.needs_workers:
         if config.backend == "auto" and central and config.adaptive:
             raise UsageError("adaptive is for backend worker, but the policy is on an accelerator; leave it out")
         backend: Backend = config.backend if config.backend != "auto" else "process" if central else "worker"
@@ -70,7 +70,10 @@ def choose_backend(config: TrainConfig, costs: Callable[[], Costs], central: boo
         advice = None
         if workers > cores:
             advice = f"num_workers {workers} is more than the {cores} cores there are: no faster, and more memory"
-        return BackendChoice(backend, workers, "as asked", advice)
+        asked = config.backend != "auto" or config.num_workers is not None or config.adaptive
+        return BackendChoice(
+            backend, workers, "as asked" if asked else f"auto: {config.needs_workers} needs workers", advice
+        )
     if cores == 1 or (config.n_envs == 1 and not config.overlap):
         reason = "one core" if cores == 1 else "one env"
         why = f"auto: there is {reason}, so workers would have nothing to share"

@@ -6,13 +6,13 @@ Everything that varies (who steps, who acts, what network) was decided before it
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from corral.core.errors import CheckpointError
+from corral.core.errors import CheckpointError, EnvFault
 from corral.core.metrics import INFO_PREFIX
 from corral.core.types import Rollout
 from corral.monitor.report import Reporter
@@ -20,6 +20,7 @@ from corral.ppo.gae import Advantages, estimate_advantages
 from corral.ppo.learner import UpdateStats
 from corral.training.checkpoint import Checkpoint, prune, save_checkpoint
 from corral.training.evaluate import evaluate_actor
+from corral.training.faults import MOST_FAULTS, keep_fault
 from corral.training.interrupts import Interrupts
 from corral.training.progress import budgets_of, ended_by, is_due, learning_rate
 from corral.training.run import Run, capture
@@ -61,7 +62,7 @@ def train_loop(
     source.publish(learner.policy.state_dict(), progress.iteration)
     run.safe, reason = capture(run), ended_by(config, progress)
     # What was resumed is on disk already; a new run has something to resume from its first moment on.
-    saved_at = progress.timesteps if progress.iteration else _save(run, directory, reporter, run.safe)
+    run.saved_at = progress.timesteps if progress.iteration else _save(run, directory, reporter, run.safe)
     begun = False
     mark = time.perf_counter() - progress.eval_seconds
     try:
@@ -69,7 +70,7 @@ def train_loop(
             with interrupts.allowed():  # what is cut short here is thrown away
                 started = time.perf_counter()
                 if not begun:
-                    source.begin(progress.iteration)
+                    _begin(run)
                 rollout = source.collect()
                 begun = config.overlap and not _is_last(run)
                 if begun:  # with the weights as they are; PPO's ratio, which is to these, corrects for the lag
@@ -84,6 +85,7 @@ def train_loop(
 
             before = progress.timesteps
             progress.advance(rollout, updated - progress.eval_seconds - mark)
+            _tell(run, directory, reporter, rollout.faults)
             mark = updated - progress.eval_seconds  # evaluation does not count
             source.publish(learner.policy.state_dict(), progress.iteration)
             run.safe, reason = capture(run), ended_by(config, progress)
@@ -99,11 +101,23 @@ def train_loop(
             finally:
                 reporter.write(row, budgets_of(config, progress)[0].done)
             if is_due(config.checkpoint_freq, before, progress.timesteps):
-                saved_at = _save(run, directory, reporter, run.safe)
+                run.saved_at = _save(run, directory, reporter, run.safe)
     finally:
-        if run.safe.timesteps != saved_at:
-            _save(run, directory, reporter, run.safe)
+        progress.mishaps += source.drain_mishaps()  # of a rollout that was never finished
+        if run.safe.timesteps != run.saved_at:
+            run.saved_at = _save(run, directory, reporter, run.safe)
     return reason
+
+
+def _begin(run: Run) -> None:
+    """Begin a rollout: the first, or the first after a resume, which lags behind if the run does."""
+    iteration, behind = run.progress.iteration, run.safe.behind if run.safe is not None else None
+    if behind is None:
+        run.source.begin(iteration)
+        return
+    run.source.publish(behind, iteration - 1)
+    run.source.begin(iteration)
+    run.source.publish(run.learner.policy.state_dict(), iteration)
 
 
 def _is_last(run: Run) -> bool:
@@ -113,7 +127,7 @@ def _is_last(run: Run) -> bool:
 
 
 def _advantages(run: Run, rollout: Rollout) -> Advantages:
-    config, rewards = run.config, rollout.rewards
+    config, rewards = run.config, rollout.rewards.astype(np.float32)
     if run.return_scaler is not None:
         rewards = run.return_scaler.scale(rewards, rollout.terminated | rollout.truncated)
     return estimate_advantages(
@@ -166,6 +180,7 @@ def _metrics(
         row["rollout/ep_len_mean"] = progress.mean_length
     if rollout.episodes:
         row["rollout/truncated_fraction"] = float(np.mean([episode.truncated for episode in rollout.episodes]))
+    row |= {f"faults/{name}": count for name, count in asdict(progress.mishaps).items()}
     row |= {
         "train/learning_rate": rate,
         "train/loss": stats.loss,
@@ -202,6 +217,9 @@ def _evaluate(run: Run, directory: RunDirectory, reporter: Reporter, interrupts:
     with interrupts.allowed():
         run.actor.load(run.learner.policy.state_dict())
         result = evaluate_actor(run.eval_env, run.actor, config.eval_episodes, run.seed, config.eval_max_steps)
+        said = run.eval_env.drain()
+    progress.mishaps += said.mishaps
+    _tell(run, directory, reporter, said.faults)
     seconds = time.perf_counter() - started
     progress.eval_seconds += seconds
     progress.last_eval_reward = result.mean_reward
@@ -228,6 +246,16 @@ def _evaluate(run: Run, directory: RunDirectory, reporter: Reporter, interrupts:
     }
 
 
+def _tell(run: Run, directory: RunDirectory, reporter: Reporter, faults: Sequence[EnvFault]) -> None:
+    """Say what envs raised that did not end the run, and keep it; after a few, it is only counted."""
+    for fault in faults:
+        run.faults_told += 1
+        if run.faults_told <= MOST_FAULTS:
+            again = keep_fault(directory, run.config, fault)
+            more = "" if again is None else f" To see it again: {again}"
+            reporter.board.warn(f"{fault.summary} ({fault.place}); the run goes on.{more}")
+
+
 def _save(run: Run, directory: RunDirectory, reporter: Reporter, checkpoint: Checkpoint) -> int | None:
     """Save and tidy up; returns the step that is now safe on disk. A failed save does not end a run."""
     try:
@@ -235,5 +263,6 @@ def _save(run: Run, directory: RunDirectory, reporter: Reporter, checkpoint: Che
     except CheckpointError as error:
         reporter.board.warn(f"checkpoint {error}; the previous checkpoint is untouched")
         return None
+    reporter.board.note(f"checkpoint at {checkpoint.timesteps:,} steps")
     prune(directory.checkpoints, run.config.keep_checkpoints)
     return checkpoint.timesteps

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from corral.core.config import TrainConfig
-from corral.core.types import Rollout
+from corral.core.types import Mishaps, Rollout
 
 __all__ = ["Budget", "Progress", "budgets_of", "ended_by", "is_due", "learning_rate"]
 
@@ -31,6 +31,7 @@ class Progress:
     """Reward and length of the last episodes."""
     best_reward: float | None = None
     last_eval_reward: float | None = None
+    mishaps: Mishaps = field(default_factory=Mishaps)
 
     def advance(self, rollout: Rollout, seconds: float) -> None:
         """Count a rollout that was learned from."""
@@ -38,6 +39,7 @@ class Progress:
         self.timesteps += rollout.n_steps * rollout.n_envs
         self.episodes += len(rollout.episodes)
         self.seconds += seconds
+        self.mishaps += rollout.mishaps
         self.recent.extend((episode.reward, episode.length) for episode in rollout.episodes)
 
     @property
@@ -58,13 +60,14 @@ class Progress:
     def state(self) -> dict[str, Any]:
         """Plain data for a checkpoint."""
         fields = {name: getattr(self, name) for name in self.__slots__}
-        return {**fields, "recent": [list(item) for item in self.recent]}
+        return {**fields, "recent": [list(item) for item in self.recent], "mishaps": asdict(self.mishaps)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Progress:
         """Go on from ``state``."""
         recent = deque(((float(r), int(n)) for r, n in state["recent"]), maxlen=RECENT)
-        return cls(**{**{name: state[name] for name in cls.__slots__}, "recent": recent})
+        mishaps = Mishaps(**{name: int(count) for name, count in state["mishaps"].items()})
+        return cls(**{**{name: state[name] for name in cls.__slots__}, "recent": recent, "mishaps": mishaps})
 
 
 class Budget(NamedTuple):

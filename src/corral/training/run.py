@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -33,8 +34,24 @@ from corral.training.choose import BackendChoice, EnvsChoice, choose_backend
 from corral.training.policies import build_policy
 from corral.training.progress import Progress
 from corral.vec import CorralVectorEnv, make_vector_env
+from corral.vec.care import Care
 
 __all__ = ["Run", "assemble", "capture", "restore", "weights_hash"]
+
+
+class Stateful(Protocol):
+    """Something whose state belongs into checkpoints, as plain JSON data."""
+
+    def state(self) -> dict[str, Any]:
+        """What it is now."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        ...
+
+
+_SCALER, _MOMENTS = "return_scaler", "moments/"
 
 
 @dataclass(slots=True)
@@ -51,8 +68,8 @@ class Run:
     actor: Actor
     learner: Learner
     eval_env: CorralVectorEnv | None
-    return_scaler: ReturnScaler | None
-    moments: dict[str, RunningMoments]
+    parts: dict[str, Stateful]
+    """What else is saved and restored, by name."""
     spaces: dict[str, Any]
     masked: bool
     progress: Progress
@@ -62,6 +79,21 @@ class Run:
     """Why ``auto`` chose so many envs."""
     safe: Checkpoint | None = None
     """The last whole iteration."""
+    faults_told: int = 0
+    saved_at: int | None = None
+    """The step of the last checkpoint; None if the last save failed."""
+
+    @property
+    def return_scaler(self) -> ReturnScaler | None:
+        """Scales rewards, if that was asked for."""
+        scaler = self.parts.get(_SCALER)
+        return scaler if isinstance(scaler, ReturnScaler) else None
+
+    @property
+    def moments(self) -> dict[str, RunningMoments]:
+        """Statistics of the observations that are normalised."""
+        found = {name.removeprefix(_MOMENTS): part for name, part in self.parts.items() if name.startswith(_MOMENTS)}
+        return {path: part for path, part in found.items() if isinstance(part, RunningMoments)}
 
     def close(self) -> None:
         """Release envs and processes."""
@@ -79,6 +111,7 @@ def assemble(
     network: NetworkFactory | None,
     note: Callable[[str], object] = lambda text: None,
     envs_choice: EnvsChoice | None = None,
+    warn: Callable[[str], object] = lambda text: None,
 ) -> Run:
     """Build every part; whatever is wrong with env, policy or machine shows here, before anything is written."""
     device, why_device = choose_device(config.device)
@@ -91,7 +124,16 @@ def assemble(
 
     backend = choose_backend(config, costs, central)
 
-    def vector_env(n: int, workers: int, root: int | None) -> CorralVectorEnv:
+    care = Care(
+        heal=True,
+        step_timeout=config.step_timeout,
+        start_timeout=config.start_timeout,
+        max_restarts=config.max_restarts,
+        max_rss=config.worker_max_rss,
+        warn=warn,
+    )
+
+    def vector_env(n: int, workers: int, root: int | None, proven: bool = False) -> CorralVectorEnv:
         return make_vector_env(
             factory,
             n,
@@ -100,11 +142,12 @@ def assemble(
             start_method=config.parallel_start_method,
             seed=root,
             infos="summed",
+            care=dataclasses.replace(care, proven=proven),
         )
 
     envs: WorkerSource | CorralVectorEnv
     if backend.backend == "worker":
-        how = config.parallel_start_method, config.overlap, config.adaptive
+        how = config.parallel_start_method, config.overlap, config.adaptive, care
         envs = WorkerSource(factory, config.n_envs, backend.num_workers, config.n_steps, seed, *how)
     else:
         envs = vector_env(config.n_envs, backend.num_workers, seed)
@@ -113,14 +156,19 @@ def assemble(
         policy = build_policy(config, facts.observation_space, facts.action_space, network, seed).to(device)
         _check_used(config, policy)
         setup = actor_setup(policy, network, device, config.n_envs)
-        source, masked, engine = _connect(envs, policy, setup, config, seed, device, backend.num_workers)
+        source, masked, engine = _connect(envs, policy, setup, config, seed, device, backend.num_workers, warn)
         learner = Learner(policy, config, seed, device, engine)
-        eval_env = vector_env(1, 1, None) if config.eval_freq else None
+        eval_env = vector_env(1, 1, None, proven=True) if config.eval_freq else None
     except BaseException:
         envs.close()
         raise
     normalizer = policy.normalizer
     shapes = {leaf.path: leaf.shape for leaf in policy.layout.leaves}
+    parts: dict[str, Stateful] = {}
+    if config.normalize_reward:
+        parts[_SCALER] = ReturnScaler(config.n_envs, config.gamma)
+    for path in normalizer.paths if normalizer else ():
+        parts[f"{_MOMENTS}{path}"] = RunningMoments(shapes[path])
     return Run(
         config=config,
         seed=seed,
@@ -131,8 +179,7 @@ def assemble(
         actor=setup.build(0, 1),
         learner=learner,
         eval_env=eval_env,
-        return_scaler=ReturnScaler(config.n_envs, config.gamma) if config.normalize_reward else None,
-        moments={path: RunningMoments(shapes[path]) for path in (normalizer.paths if normalizer else ())},
+        parts=parts,
         spaces={
             "observation": space_to_data(facts.observation_space),
             "action": space_to_data(facts.action_space),
@@ -152,19 +199,20 @@ def _connect(
     seed: int,
     device: torch.device,
     workers: int,
+    warn: Callable[[str], object],
 ) -> tuple[RolloutSource, bool, Engine]:
     """Bring envs, actor and learner together: the source of rollouts, whether it has masks, and what learns from it."""
     shape = numpy_shape(policy, config, device)
     try:
         if isinstance(envs, WorkerSource):
-            masked = envs.has_masks
+            masked = bool(envs.has_masks)
             shares = None if shape is None else share_setup(policy, shape, config, masked)
             busy = config.overlap or shares is None  # then nobody is free to help
             helpers = 0 if busy else min(config.shares, available_cores(), workers + 1) - 1
             crew = envs.connect(setup, policy.state_dict(), shares, helpers)
             source: RolloutSource = envs
         else:
-            source = LocalSource(envs, setup.build(0, config.n_envs), config.n_steps, seed, config.overlap)
+            source = LocalSource(envs, setup.build(0, config.n_envs), config.n_steps, seed, config.overlap, warn)
             masked, crew = bool(envs.has_masks), None
             shares = None if shape is None else share_setup(policy, shape, config, masked)
         if shares is None:
@@ -190,6 +238,10 @@ def capture(run: Run) -> Checkpoint:
     """A copy of everything that decides how the run goes on. Cheap enough to take in every iteration."""
     weights, optimizer = run.learner.engine.copies()
     buffers = {name: buffer.clone() for name, buffer in run.learner.policy.named_buffers()}
+    behind = None
+    if run.config.overlap and run.safe is not None:
+        moved_on = run.progress.iteration > int(run.safe.state["iteration"])
+        behind = run.safe.policy if moved_on else run.safe.behind
     return Checkpoint(
         policy={**weights, **buffers},
         optimizer=optimizer,
@@ -197,11 +249,12 @@ def capture(run: Run) -> Checkpoint:
             **run.progress.state(),
             "seed": run.seed,
             "n_updates": run.learner.n_updates,
-            "return_scaler": run.return_scaler.state() if run.return_scaler else None,
-            "moments": {path: moments.state() for path, moments in run.moments.items()},
+            "parts": {name: part.state() for name, part in run.parts.items()},
             "spaces": run.spaces,
             "masked": run.masked,
         },
+        envs={name: torch.from_numpy(array) for name, array in run.source.whereabouts().items()},
+        behind=behind,
     )
 
 
@@ -214,10 +267,10 @@ def restore(run: Run, checkpoint: Checkpoint) -> None:
     run.learner.engine.restore(checkpoint.optimizer)
     run.learner.n_updates = int(state["n_updates"])
     run.progress = Progress.from_state(state)
-    if run.return_scaler is not None:
-        run.return_scaler.restore(state["return_scaler"])
-    for path, moments in run.moments.items():
-        moments.restore(state["moments"][path])
+    for name, part in run.parts.items():
+        part.restore(state["parts"][name])
+    run.source.restore({name: tensor.numpy() for name, tensor in checkpoint.envs.items()})
+    run.safe = checkpoint
 
 
 def weights_hash(weights: Mapping[str, Tensor]) -> str:

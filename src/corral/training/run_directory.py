@@ -17,9 +17,11 @@ from corral.core.config_file import load_yaml
 from corral.core.envs import names_code
 from corral.core.errors import RunInUse, UnrepeatedCode, UsageError
 
-__all__ = ["RunDirectory", "check_named_code", "code_flags", "find_run", "plan_run"]
+__all__ = ["RunDirectory", "bare", "check_named_code", "code_flags", "find_run", "plan_run"]
 
 ROOT = Path("runs")
+_LEFT_OVER = (".lock", "config.tmp")
+"""Of a run that was killed before it had begun."""
 
 
 class RunDirectory:
@@ -48,7 +50,12 @@ class RunDirectory:
 
     def lock(self) -> None:
         """Become the only writer. The system frees the lock when the process ends, however it ends."""
-        file = (self.path / ".lock").open("a+", encoding="ascii")
+        if self._lock is not None:
+            return
+        try:
+            file = (self.path / ".lock").open("a+", encoding="ascii")
+        except OSError as error:
+            raise UsageError(f"{self.shown} cannot be used: {error.strerror or error}") from None
         try:
             _lock(file)
         except OSError:
@@ -61,6 +68,10 @@ class RunDirectory:
         file.write(str(os.getpid()))
         file.flush()
         self._lock = file
+
+    def has_metrics(self) -> bool:
+        """Whether an iteration was ever finished here."""
+        return self.metrics_file.exists() and self.metrics_file.stat().st_size > 0
 
     def unlock(self) -> None:
         """Let others write."""
@@ -97,7 +108,7 @@ def plan_run(output_dir: str | None, env: str) -> RunDirectory:
         raise UsageError(
             f"{output_dir} already holds a run; go on with `corral resume {output_dir}`, or choose another --output-dir"
         )
-    if run.path.is_dir() and any(child.name != ".lock" for child in run.path.iterdir()):
+    if run.path.is_dir() and any(child.name not in _LEFT_OVER for child in run.path.iterdir()):
         raise UsageError(f"output_dir {output_dir!r} is not empty; choose another")
     return run
 
@@ -122,7 +133,7 @@ def check_named_code(recorded: TrainConfig, env: str | None, policy: str | None)
     """
     given, known = {"env": env, "policy": policy}, {"env": recorded.env, "policy": recorded.policy}
     for name, said in given.items():
-        if said is not None and _bare(said) != _bare(known[name] or ""):
+        if said is not None and bare(said) != bare(known[name] or ""):
             raise UsageError(f"{name} {said!r} is not what the run was made with: {known[name] or 'the built-in one'}")
     missing = {name: spec for name, spec in known.items() if given[name] is None and spec and names_code(spec)}
     if any(spec.startswith("python:") for spec in missing.values()):
@@ -141,7 +152,7 @@ def code_flags(config: TrainConfig) -> str:
     return " ".join(f"--{name} {shlex.quote(spec)}" for name, spec in named.items() if spec and names_code(spec))
 
 
-def _bare(spec: str) -> str:
+def bare(spec: str) -> str:
     """``path/to/file.py:callable`` without the path: the same file may be reached from another directory."""
     source, colon, attribute = spec.rpartition(":")
     return f"{Path(source).name}:{attribute}" if colon and source.endswith(".py") else spec

@@ -7,8 +7,8 @@ of any ``gymnasium.vector.VectorEnv``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, Literal
 
@@ -19,11 +19,12 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from corral.core.actions import ActionCodec
-from corral.core.errors import CorralError, UsageError
+from corral.core.errors import CorralError, EnvFault, UsageError
 from corral.core.spaces import Layout, poisoned
-from corral.core.types import InfoSums, Leaves, to_columns
+from corral.core.types import InfoSums, Leaves, Mishaps, to_columns
+from corral.vec.history import EnvPosition
 
-__all__ = ["CallState", "CorralVectorEnv", "EnvFacts", "InfoMode", "InfoRow", "StepArrays", "merge_sums"]
+__all__ = ["CallState", "CorralVectorEnv", "Drained", "EnvFacts", "InfoMode", "InfoRow", "StepArrays", "merge_sums"]
 
 Array = npt.NDArray[Any]
 Env = gym.Env[Any, Any]
@@ -63,6 +64,7 @@ class StepArrays:
     rewards: npt.NDArray[np.float64]  # [N]
     terminated: npt.NDArray[np.bool_]  # [N]
     truncated: npt.NDArray[np.bool_]  # [N]
+    episode: npt.NDArray[np.int64]  # [N] how many episodes the env has begun, less one
     masks: npt.NDArray[np.bool_]  # [N, A]; A = 0 where no action can be masked
 
     @classmethod
@@ -73,7 +75,7 @@ class StepArrays:
         shapes |= {f"final_observations:{leaf.path}": ((n, *leaf.shape), leaf.dtype) for leaf in observation.leaves}
         shapes |= {f"actions:{leaf.path}": ((n, *leaf.shape), leaf.dtype) for leaf in codec.layout.leaves}
         shapes |= {"rewards": ((n,), double), "terminated": ((n,), boolean), "truncated": ((n,), boolean)}
-        return shapes | {"masks": ((n, codec.n_mask), boolean)}
+        return shapes | {"episode": ((n,), np.dtype(np.int64)), "masks": ((n, codec.n_mask), boolean)}
 
     @classmethod
     def of(cls, arrays: Mapping[str, Array]) -> StepArrays:
@@ -99,6 +101,19 @@ class InfoRow:
     final: dict[str, Any] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """What envs had to say since they were last asked."""
+
+    infos: list[dict[str, InfoSums]]
+    """By env: in mode ``summed``, the sums of the numbers in infos."""
+    mishaps: Mishaps = field(default_factory=Mishaps)
+    faults: Sequence[EnvFault] = ()
+    """What they raised that did not end the run."""
+    states: Mapping[int, bytes] = field(default_factory=dict)
+    """By env, of those that offer ``get_state``: where they are now."""
+
+
 def merge_sums(parts: Sequence[dict[str, InfoSums]]) -> dict[str, InfoSums]:
     """Add up what the envs reported, in env order, so that rounding does not depend on who held which env."""
     merged: dict[str, InfoSums] = {}
@@ -120,7 +135,7 @@ class CallState(Enum):
 class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC):
     """N copies of an env. Episodes restart in the step that ends them, with the final observation kept.
 
-    Subclasses say where the envs live, by giving ``send``, ``recv``, ``_reset``, ``apply`` and ``drain_infos``.
+    Subclasses say where the envs live, by giving ``send``, ``recv``, ``_reset``, ``apply``, ``drain`` and ``restore``.
     With a root ``seed``, episode ``k`` of env ``i`` is reset with a seed that depends on (seed, i, k) alone;
     without one, seeds are Gymnasium's: given to ``reset``, and None from then on.
     """
@@ -160,8 +175,19 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC):
         """Call ``function(env)`` where each env lives; the results in the order of ``envs``."""
 
     @abstractmethod
-    def drain_infos(self) -> list[dict[str, InfoSums]]:
-        """In mode ``summed``: the sums of the numbers in infos since the last call, by env."""
+    def drain(self) -> Drained:
+        """What there is to say since the last call."""
+
+    def drain_mishaps(self) -> Mishaps:
+        """What was mended since the last ``drain``, as far as it is known here."""
+        return Mishaps()
+
+    @abstractmethod
+    def restore(self, positions: Sequence[EnvPosition], there: Collection[int] = ()) -> list[int]:
+        """Bring every env to a position, except those that are ``there`` already; after a reset.
+
+        Returns the envs that did not get there, whose episodes end in the next step.
+        """
 
     # ---- for training ----------------------------------------------------------------------------------------
 
@@ -251,7 +277,9 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC):
 
     def _allocate(self) -> StepArrays:
         named = StepArrays.named(self.layout, self.codec, self.num_envs)
-        return StepArrays.of({name: poisoned(shape, dtype) for name, (shape, dtype) in named.items()})
+        arrays = StepArrays.of({name: poisoned(shape, dtype) for name, (shape, dtype) in named.items()})
+        arrays.episode.fill(-1)
+        return arrays
 
     def _infos(self, rows: list[InfoRow]) -> dict[str, Any]:
         infos: dict[str, Any] = {}

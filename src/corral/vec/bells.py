@@ -12,22 +12,23 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from corral.core.errors import WorkerDied
 from corral.vec.birth import ERROR, RING, error_from
-from corral.vec.pool import WINDOWS_WAITS, PoolWorker, WorkerPool, died
+from corral.vec.pool import WINDOWS_WAITS, PoolWorker, WorkerPool
 
 __all__ = ["CELLS", "Fence", "StepBell", "StepCaller", "cells_shape"]
 
 CELLS = "cells"
 _LINE = 8  # numbers in a cache line
 _ASKED, _ASLEEP = 0, 1  # in a worker's first line, which the parent reads and writes
-_ANSWERED, _SPOKE = 0, 1  # in its second
+_ANSWERED, _SPOKE, _PULSE, _OUTGROWN, _STARTED = 0, 1, 2, 5, 6  # in its second; a pulse is three numbers
 _SPINS = 5_000  # about a tenth of a millisecond
 
 
@@ -60,54 +61,101 @@ class StepCaller:
         self._pool = pool
         self._cells = memoryview(cells.data).cast("B").cast("q")
         self._fence = Fence()
-        self._step = 0
+        self.step = 0
+        """How many steps were asked for."""
         self._lines = [(w, 2 * i * _LINE, (2 * i + 1) * _LINE) for i, w in enumerate(pool.workers)]
-        self._line = {worker.pid: line for worker, line, _ in self._lines}
         self._waiting = len(self._cells) - _LINE
 
     def ask(self) -> None:
         """Ask every worker for a step."""
         cells = self._cells
-        self._step += 1
+        self.step += 1
         self._fence()  # the actions first
         for _, line, _ in self._lines:
-            cells[line + _ASKED] = self._step
+            cells[line + _ASKED] = self.step
         self._fence()
         for worker, line, _ in self._lines:
             if cells[line + _ASLEEP]:
-                self._pool.post(worker, RING)
+                self._ring(worker)
 
-    def answers(self) -> list[bytes | None]:
-        """Wait until all have stepped; what those said that had anything to say."""
-        cells, step = self._cells, self._step
+    def answers(self, mend: Callable[[PoolWorker, WorkerDied], None]) -> list[bytes | None]:
+        """Wait until all have stepped; what those said that had anything to say.
+
+        ``mend`` is called for a worker that died or hung; once it has another, that one is asked for the same step.
+        """
+        cells = self._cells
         said: dict[int, bytes] = {}
+        rung: set[int] = set()
         cells[self._waiting] = 1
         self._fence()
-        while any(cells[line + _ANSWERED] != step for _, _, line in self._lines):
-            pending = [worker for worker, _, line in self._lines if cells[line + _ANSWERED] != step]
-            for worker, speaks in self._pool.woken(pending):
-                if speaks or worker.pipe.poll():
-                    self._hear(worker, said)
-                elif not worker.process.is_alive():
-                    raise died(worker)
-                elif cells[self._line[worker.pid] + _ASLEEP]:  # and nothing happened for a while: was a bell lost?
-                    self._pool.post(worker, RING)
+        while pending := self._missing(said):
+            events = self._pool.events(pending)
+            for worker, message in events:
+                if isinstance(message, WorkerDied):
+                    if self.is_stepping(worker):
+                        said.pop(worker.index, None)
+                    self._mend(worker, message, mend)
+                elif message[:1] == ERROR:
+                    raise error_from(message[1:])
+                elif message != RING:
+                    said[worker.index] = message
+            if not events:  # for a while: was a bell lost?
+                for worker in pending:
+                    if cells[self._lines[worker.index][1] + _ASLEEP] and worker.index not in rung:
+                        rung.add(worker.index)  # once: a pipe that nobody reads is full one day
+                        self._ring(worker)
         cells[self._waiting] = 0
         self._fence()
-        for worker, _, line in self._lines:
-            while cells[line + _SPOKE] == step and worker.pid not in said:
-                self._hear(worker, said)
-        return [said.get(worker.pid) for worker, _, _ in self._lines]
+        return [said.get(worker.index) for worker, _, _ in self._lines]
 
-    def _hear(self, worker: PoolWorker, said: dict[int, bytes]) -> None:
+    def pulse(self, worker: PoolWorker) -> tuple[int, ...]:
+        """A worker's signs of life (see ``stepper``)."""
+        line = self._lines[worker.index][2] + _PULSE
+        return tuple(self._cells[line : line + 3])
+
+    def is_stepping(self, worker: PoolWorker) -> bool:
+        """Whether a worker was asked for a step and has not finished it."""
+        return bool(self._cells[self._lines[worker.index][2] + _ANSWERED] != self.step)
+
+    def has_started(self, worker: PoolWorker) -> bool:
+        """Whether it has begun with it."""
+        return bool(self._cells[self._lines[worker.index][2] + _STARTED] == self.step)
+
+    def outgrown(self) -> list[PoolWorker]:
+        """Workers that use more memory than they may."""
+        return [worker for worker, _, line in self._lines if self._cells[line + _OUTGROWN]]
+
+    def forget(self, worker: PoolWorker) -> None:
+        """A worker is about to be replaced: the next one starts from nothing."""
+        _, mine, answer = self._lines[worker.index]
+        done = not self.is_stepping(worker)
+        for line in (mine, answer):
+            for cell in range(line, line + _LINE):
+                self._cells[cell] = 0
+        if done:
+            self._cells[answer + _ANSWERED] = self.step
+
+    def _mend(self, worker: PoolWorker, error: WorkerDied, mend: Callable[[PoolWorker, WorkerDied], None]) -> None:
+        mend(worker, error)
+        if self.is_stepping(worker):
+            self._fence()
+            self._cells[self._lines[worker.index][1] + _ASKED] = self.step
+            self._fence()
+            self._ring(worker)
+
+    def _missing(self, said: dict[int, bytes]) -> list[PoolWorker]:
+        """Workers that have not finished the step, or said something about it which has not arrived yet."""
+        cells, step, missing = self._cells, self.step, []
+        for worker, _, line in self._lines:
+            if cells[line] != step or (cells[line + _SPOKE] == step and worker.index not in said):
+                missing.append(worker)
+        return missing
+
+    def _ring(self, worker: PoolWorker) -> None:
         try:
-            message = worker.pipe.recv_bytes()
-        except (EOFError, OSError):
-            raise died(worker) from None
-        if message[:1] == ERROR:
-            raise error_from(message[1:])
-        if message != RING:
-            said[worker.pid] = message
+            self._pool.post(worker, RING)
+        except WorkerDied:
+            return  # whoever waits for it will hear
 
 
 class StepBell:
@@ -124,6 +172,15 @@ class StepBell:
         self._always = sys.platform == "win32" and len(self._answers) > WINDOWS_WAITS  # nobody may listen to the last
         self._seen = 0
 
+    @property
+    def pulse(self) -> Any:
+        """Where the worker shows that it is alive."""
+        return self._cells[self._answer + _PULSE : self._answer + _PULSE + 3]
+
+    def outgrow(self) -> None:
+        """Ask to be replaced."""
+        self._cells[self._answer + _OUTGROWN] = 1
+
     def next(self) -> bytes | None:
         """The next message, or None for a step."""
         cells, asked = self._cells, self._mine + _ASKED
@@ -137,7 +194,7 @@ class StepBell:
             cells[self._mine + _ASLEEP] = 0
             if message != RING:
                 return message
-        self._seen = cells[asked]
+        self._seen = cells[self._answer + _STARTED] = cells[asked]
         self._fence()
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ import gymnasium as gym
 from corral.core.envs import EnvFactory, resolve_env
 from corral.core.errors import UsageError
 from corral.vec.api import CorralVectorEnv, InfoMode
+from corral.vec.care import Care
 from corral.vec.pool import StartMethod
 from corral.vec.process import ProcessVectorEnv
 from corral.vec.serial import SerialVectorEnv
@@ -26,13 +28,17 @@ def make_vector_env(
     start_method: StartMethod = "auto",
     seed: int | None = None,
     infos: InfoMode = "full",
+    care: Care | None = None,
 ) -> CorralVectorEnv:
     """A vector env of either kind; apart from speed they behave the same."""
     if backend not in ("serial", "process"):
         raise UsageError(f"backend {backend!r}: should be serial or process")
     if backend == "serial":
-        return SerialVectorEnv(factory, n_envs, seed=seed, infos=infos)
-    return ProcessVectorEnv(factory, n_envs, num_workers=num_workers, start_method=start_method, seed=seed, infos=infos)
+        care = care or Care()
+        return SerialVectorEnv(factory, n_envs, seed=seed, infos=infos, heal=care.heal, proven=care.proven)
+    return ProcessVectorEnv(
+        factory, n_envs, num_workers=num_workers, start_method=start_method, seed=seed, infos=infos, care=care
+    )
 
 
 def make_parallel_env(
@@ -43,20 +49,31 @@ def make_parallel_env(
     start_method: StartMethod = "auto",
     backend: Literal["serial", "process"] = "process",
     seed: int | None = None,
+    step_timeout: float | None = None,
     **env_kwargs: Any,
 ) -> CorralVectorEnv:
     """A parallel ``gymnasium.vector.VectorEnv`` of ``n_envs`` copies of ``env``.
 
     ``env`` is a name (as on the command line) or any callable that returns an env: lambdas and local classes work.
     ``seed`` fixes the seed of every episode of every env; without it, seed through ``reset(seed=...)``.
+
+    A worker that dies, or gives no sign of life for ``step_timeout`` seconds, is replaced, and its envs are brought
+    back to where they were, with a warning; so is an env that raises. Where that cannot be done exactly (as in
+    episodes that have no known seed) the episode ends as truncated. What was set with ``set_attr`` is not set again.
     """
     if n_envs < 1:
         raise UsageError(f"n_envs {n_envs}: should be at least 1")
     if num_workers is not None and not 1 <= num_workers <= n_envs:
         raise UsageError(f"num_workers {num_workers}: should be from 1 to n_envs {n_envs}")
-    if backend == "serial" and (num_workers or start_method != "auto"):
-        raise UsageError("num_workers and start_method are for backend process, but backend is serial")
+    if backend == "serial" and (num_workers or start_method != "auto" or step_timeout is not None):
+        raise UsageError("num_workers, start_method and step_timeout are for backend process, but backend is serial")
     factory = resolve_env(env, env_kwargs)
     return make_vector_env(
-        factory, n_envs, backend=backend, num_workers=num_workers, start_method=start_method, seed=seed
+        factory,
+        n_envs,
+        backend=backend,
+        num_workers=num_workers,
+        start_method=start_method,
+        seed=seed,
+        care=Care(heal=True, step_timeout=step_timeout, warn=lambda text: warnings.warn(text, stacklevel=2)),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import multiprocessing
 import os
 import selectors
@@ -18,7 +19,7 @@ import time
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from multiprocessing.util import Finalize
 from typing import Any, Literal
 
@@ -26,74 +27,108 @@ import cloudpickle
 
 from corral.core.errors import UsageError, WorkerDied
 from corral.core.output import occupy_descriptors
-from corral.vec import birth, guardian
+from corral.vec import birth, guardian, pipes, shared_memory
+from corral.vec.care import LOOK_SECONDS, Care, Patience
 
-__all__ = ["PoolWorker", "StartMethod", "WorkerPool", "descriptors_needed", "died", "split_envs"]
+__all__ = ["Event", "PoolWorker", "StartMethod", "WorkerPool", "descriptors_needed", "died", "split_envs"]
 
 StartMethod = Literal["auto", "spawn", "forkserver", "fork"]
 _CLOSE_SECONDS = 3.0
+_LEAST_START, _TIMES_SLOWEST = 5.0, 10.0  # seconds until a worker that replaces another is taken for hung
 _DESCRIPTORS, _DESCRIPTORS_PER_WORKER = 64, 8
-_LOOK_SECONDS = 1.0
 WINDOWS_WAITS = 30  # workers that one wait can watch: Windows allows 63 handles, and each has two
 
 
 @dataclass(slots=True, eq=False)
 class PoolWorker:
-    """A worker process, the pipe to it, and the envs it owns."""
+    """A worker, and the envs it owns. Its process and the pipe to it change when it is replaced."""
 
+    index: int
     process: Any  # BaseProcess; its sentinel is a descriptor on POSIX, a handle on Windows
     pid: int
     pipe: connection.Connection
     envs: range
+    end: WorkerDied | None = None
+    """Why its process was ended by us, if it was."""
 
     def __str__(self) -> str:
         return f"worker of envs {self.envs.start} to {self.envs.stop - 1}" if self.envs else "worker without envs"
 
 
+Event = tuple[PoolWorker, bytes | WorkerDied]
+"""Something a worker said, or its end."""
+
+
 class WorkerPool:
-    """Processes that run ``serve(pipe, setup)``, one for each share of the envs; ``setup_of`` tells each its own."""
+    """Processes that run ``serve(pipe, setup)``, one for each share of the envs; ``setup_of`` tells each its own.
+
+    ``sign_of`` gives a worker's sign of life, which changes as long as it gets on: see ``Patience``.
+    """
 
     def __init__(
         self,
         serve: Callable[[connection.Connection, Any], None],
         shares: Sequence[range],
-        setup_of: Callable[[range], Any],
+        setup_of: Callable[[int, range], Any],
         start_method: StartMethod = "auto",
         seed: int | None = None,
+        care: Care | None = None,
     ) -> None:
+        occupy_descriptors()  # before we open anything
         _check_descriptors(len(shares))
         self.workers: list[PoolWorker] = []
-        self._waiter: _Waiter | None = None
+        self.sign_of: Callable[[PoolWorker], Any] | None = None
+        self._serve, self._setup_of, self._seed = serve, setup_of, seed
+        self._care = care or Care()
+        self._patience = Patience(self._care.step_timeout, "--step-timeout")
+        self._slowest_start: dict[str, float] = {}
+        self._waiter = _Waiter()
         self._finalizer = Finalize(self, _stop_workers, (self.workers,), exitpriority=100)
         try:
-            context = multiprocessing.get_context(_start_method(start_method))
-            in_main_thread = threading.current_thread() is threading.main_thread()
-            with _bare_main(context, serve.__module__):
-                for envs in shares:
-                    born = birth.Birth(
-                        serve,
-                        setup_of(envs),
-                        seed,
-                        envs.start,
-                        os.getpid(),
-                        in_main_thread,
-                        os.environ | guardian.family(),
-                    )
-                    self._start(context, envs, cloudpickle.dumps(born))
-            self._waiter = _Waiter(self.workers)
-        except BaseException:
+            self._context: Any = multiprocessing.get_context(_start_method(start_method))
+            with _bare_main(self._context, serve.__module__):
+                for index, envs in enumerate(shares):
+                    self.workers.append(PoolWorker(index, *self._start(index, envs), envs))
+                    self._waiter.add(self.workers[-1])
+        except BaseException as error:
             self.close()
+            if isinstance(error, WorkerDied):
+                error.exit_code = 2
             raise
 
-    def _start(self, context: Any, envs: range, born: bytes) -> None:
-        occupy_descriptors()
-        ours, theirs = context.Pipe()
-        inherited = [w.pipe for w in self.workers] + [ours] if context.get_start_method() == "fork" else []
-        process = context.Process(target=birth.run, args=(theirs, inherited, born), name=f"corral-{envs.start}")
-        process.start()
-        theirs.close()
-        self.workers.append(PoolWorker(process, process.pid, ours, envs))
+    def _start(self, index: int, envs: range) -> tuple[Any, int, connection.Connection]:
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        setup, environ = self._setup_of(index, envs), os.environ | guardian.family()
+        first = envs.start if envs else 0
+        born = birth.Birth(self._serve, setup, self._seed, first, os.getpid(), in_main_thread, environ)
+        try:
+            ours, theirs = self._context.Pipe()
+        except OSError as error:
+            raise WorkerDied(f"a worker could not be started: {error}") from None
+        inherited = []
+        if self._context.get_start_method() == "fork":
+            inherited = [*(w.pipe for w in self.workers if not w.pipe.closed), ours]
+        process = self._context.Process(
+            target=birth.run, args=(theirs, inherited, cloudpickle.dumps(born)), name=f"corral-{first}"
+        )
+        try:
+            process.start()
+        except (OSError, EOFError) as error:  # no memory, no process numbers; or the fork server has none
+            ours.close()
+            raise WorkerDied(f"a worker could not be started: {error or type(error).__name__}") from None
+        finally:
+            theirs.close()
         guardian.watch(process.pid)
+        return process, process.pid, ours
+
+    def replace(self, worker: PoolWorker) -> None:
+        """End a worker, however it is, and start another in its place, which begins like any other."""
+        self._waiter.forget(worker)
+        kill([worker])
+        with _bare_main(self._context, self._serve.__module__):
+            worker.process, worker.pid, worker.pipe = self._start(worker.index, worker.envs)
+            worker.end = None
+        self._waiter.add(worker)
 
     @property
     def pids(self) -> list[int]:
@@ -102,72 +137,168 @@ class WorkerPool:
 
     def post(self, worker: PoolWorker, message: bytes) -> None:
         """Send a message, or say who died."""
+        if worker.end is not None:
+            raise worker.end
+        limit = self._patience.limit(worker.index)
         try:
-            worker.pipe.send_bytes(message)
+            pipes.send(worker.pipe, message, limit)
+        except pipes.Stuck:
+            raise self.give_up(worker, limit, self._patience.flag) from None
         except OSError:
             raise died(worker) from None
 
-    def replies(self, workers: Sequence[PoolWorker] | None = None, all_first: bool = False) -> list[bytes]:
-        """One reply of each worker. An error is raised as soon as it is seen; with ``all_first``, it is a reply too."""
+    def replies(
+        self,
+        workers: Sequence[PoolWorker] | None = None,
+        all_first: bool = False,
+        mend: Callable[[PoolWorker, WorkerDied], None] | None = None,
+        patient: bool = False,
+    ) -> list[bytes]:
+        """One reply of each worker. An error is raised as soon as it is seen; with ``all_first``, it is a reply too.
+
+        ``mend`` is called for a worker that died or hung, and must see to it that there will be a reply; without it,
+        that is an error. ``patient``: however long it takes, it is not taken for hung.
+        """
+        alone = workers is not None
         workers = self.workers if workers is None else workers
         replies: dict[int, bytes] = {}
-        while len(replies) < len(workers):
-            for w, speaks in self.woken([w for w in workers if w.pid not in replies]):
-                if w.pid in replies:
-                    if not w.process.is_alive():
-                        raise died(w)
-                    continue
-                try:
-                    if speaks or w.pipe.poll():
-                        reply = w.pipe.recv_bytes()
-                        if reply != birth.RING:
-                            replies[w.pid] = reply
-                        if not all_first and reply[:1] == birth.ERROR:
-                            raise birth.error_from(reply[1:])
-                    elif not w.process.is_alive():
-                        raise died(w)
-                except (EOFError, OSError):
-                    raise died(w) from None
-        return [replies[w.pid] for w in workers]
+        with self.watching(math.inf if patient else None):
+            while len(replies) < len(workers):
+                for w, said in self.events([w for w in workers if w.index not in replies], alone):
+                    if isinstance(said, WorkerDied):
+                        if mend is None:
+                            raise said
+                        replies.pop(w.index, None)  # if it had answered, the next one will again
+                        mend(w, said)
+                    elif said != birth.RING:
+                        if not all_first and said[:1] == birth.ERROR:
+                            raise birth.error_from(said[1:])
+                        replies[w.index] = said
+        return [replies[w.index] for w in workers]
 
-    def woken(self, pending: list[PoolWorker]) -> list[tuple[PoolWorker, bool]]:
-        """Sleep until something happens: workers that said something (True) or may have ended."""
-        assert self._waiter is not None
-        return self._waiter.woken(pending)
+    def first_words(self, workers: Sequence[PoolWorker], about: str) -> list[bytes]:
+        """What new workers say once they have done what it is ``about``. Whatever goes wrong is a wrong set-up."""
+        limit, began = self._care.start_timeout, time.monotonic()
+        if about in self._slowest_start:  # then it is known how long it takes here
+            limit = min(limit, max(_LEAST_START, _TIMES_SLOWEST * self._slowest_start[about]))
+        try:
+            with self.watching(limit):
+                return self.replies(workers)
+        except WorkerDied as error:
+            error.exit_code = 2
+            raise
+        finally:
+            self._slowest_start[about] = max(self._slowest_start.get(about, 0.0), time.monotonic() - began)
+
+    @contextlib.contextmanager
+    def watching(self, start: float | None = None) -> Iterator[None]:
+        """While workers are waited for, silence counts: more than ``start`` seconds of it, if they are starting."""
+        usual = self._patience
+        if start is not None and usual.flag != "--start-timeout":
+            self._patience = Patience(start, "--start-timeout")
+        try:
+            yield
+        finally:
+            self._patience.look_away()
+            self._patience = usual
+
+    def hand_over(self, worker: PoolWorker, shared: shared_memory.SharedArrays) -> None:
+        """Give a worker memory, or say that it died."""
+        try:
+            shared_memory.send(shared, worker.pipe, worker.pid)
+        except (OSError, RuntimeError):
+            raise died(worker) from None
+
+    def all_well(self) -> None:
+        """What was waited for has come: nobody needs more time than usual, and nobody is watched."""
+        self._patience.relax()
+        self._patience.look_away()
+
+    def events(self, pending: list[PoolWorker], alone: bool = False) -> list[Event]:
+        """Sleep until something happens, or for a second. A worker of ``pending`` that hangs is killed.
+
+        ``alone``: listen to nobody else, for others may have something to say to somebody else.
+        """
+        events: list[Event] = []
+        dead: set[int] = set()
+        for w, speaks in self._waiter.woken(pending, alone):
+            if w.index in dead or w.end is not None:  # its pipe and its process end together
+                continue
+            limit = self._patience.limit(w.index)
+            try:
+                if speaks or w.pipe.poll():
+                    events.append((w, pipes.receive(w.pipe, limit)))
+                    continue
+            except pipes.Stuck:
+                events.append((w, self.give_up(w, limit, self._patience.flag)))
+                continue
+            except (EOFError, OSError):
+                pass
+            else:
+                if w.process.is_alive():
+                    continue
+            dead.add(w.index)
+            events.append((w, died(w)))
+        if not events:
+            for w in pending:
+                if w.end is not None:
+                    events.append((w, w.end))
+                elif self._hangs(w):
+                    events.append((w, self.give_up(w, self._patience.limit(w.index), self._patience.flag)))
+                    self._patience.double(w.index)
+        return events
+
+    def _hangs(self, worker: PoolWorker) -> bool:
+        return self._patience.is_over(worker.index, None if self.sign_of is None else self.sign_of(worker))
+
+    def give_up(self, worker: PoolWorker, seconds: float, flag: str) -> WorkerDied:
+        """Kill a worker that hangs."""
+        silence = f"gave no sign of life for {seconds:g} s ({flag})"
+        error = WorkerDied(f"the {worker} (pid {worker.pid}) {silence} and was killed")
+        self._waiter.forget(worker)
+        kill([worker])
+        worker.end = error
+        return error
 
     def close(self) -> None:
         """Stop the workers: ask, wait a little, then kill. May be called twice."""
-        if self._waiter is not None:
-            self._waiter.close()
-            self._waiter = None
+        self._waiter.close()
         self._finalizer()
+        self.sign_of = None  # it may hold our owner, and that one the memory
 
 
 class _Waiter:
     """Sleeps until a pipe has something to read or a process has ended."""
 
-    def __init__(self, workers: list[PoolWorker]) -> None:
-        self._selector: selectors.BaseSelector | None = None
-        if sys.platform != "win32":
-            self._selector = selectors.DefaultSelector()
-            for w in workers:
-                self._selector.register(w.pipe, selectors.EVENT_READ, (w, True))
-                self._selector.register(w.process.sentinel, selectors.EVENT_READ, (w, False))
+    def __init__(self) -> None:
+        self._selector = None if sys.platform == "win32" else selectors.DefaultSelector()
+        self._watched: dict[int, tuple[Any, Any]] = {}
+
+    def add(self, w: PoolWorker) -> None:
+        self._watched[w.index] = w.pipe, w.process.sentinel
+        if self._selector is not None:
+            self._selector.register(w.pipe, selectors.EVENT_READ, (w, True))
+            self._selector.register(w.process.sentinel, selectors.EVENT_READ, (w, False))
+
+    def forget(self, w: PoolWorker) -> None:
+        for watched in self._watched.pop(w.index, ()):
+            if self._selector is not None:
+                self._selector.unregister(watched)
 
     def close(self) -> None:
         if self._selector is not None:
             self._selector.close()
 
-    def woken(self, pending: list[PoolWorker]) -> list[tuple[PoolWorker, bool]]:
+    def woken(self, pending: list[PoolWorker], alone: bool) -> list[tuple[PoolWorker, bool]]:
         """Workers that said something (True) or may have ended; those in ``pending`` if nothing happened for a while.
 
         A worker's death can go unnoticed if a child of its env holds its descriptors: hence the while.
         """
-        if self._selector is not None:
-            found = [key.data for key, _ in self._selector.select(_LOOK_SECONDS)]
+        if self._selector is not None and not alone:
+            found = [key.data for key, _ in self._selector.select(LOOK_SECONDS)]
             return found or [(w, False) for w in pending]
-        some = pending[:WINDOWS_WAITS]  # all must answer, so any subset will do
-        objects = connection.wait([o for w in some for o in (w.pipe, w.process.sentinel)], _LOOK_SECONDS)
+        some = [w for w in pending if w.index in self._watched][:WINDOWS_WAITS]  # all must answer: any subset will do
+        objects = connection.wait([o for w in some for o in (w.pipe, w.process.sentinel)], LOOK_SECONDS)
         return [(w, w.pipe in objects) for w in some if w.pipe in objects or w.process.sentinel in objects] or [
             (w, False) for w in pending
         ]
@@ -186,6 +317,7 @@ def _stop_workers(workers: list[PoolWorker]) -> None:
     """Ask nicely, then kill, whatever interrupts: ``terminate`` would never end a stopped process."""
     deadline = time.monotonic() + _CLOSE_SECONDS
     try:
+        workers = [w for w in workers if w.end is None]
         for w in workers:
             with contextlib.suppress(OSError):
                 if sys.platform != "win32":
@@ -194,19 +326,28 @@ def _stop_workers(workers: list[PoolWorker]) -> None:
         for w in workers:
             connection.wait([w.process.sentinel], max(0.0, deadline - time.monotonic()))
     finally:
-        guardian.end(w.pid for w in workers)  # now: their numbers are nobody else's until they are joined
-        for w in workers:
-            if w.process.is_alive():
-                w.process.kill()
-        for w in workers:
-            w.process.join(_CLOSE_SECONDS)
-            w.pipe.close()
-            with contextlib.suppress(ValueError):  # still alive: nothing more can be done
-                w.process.close()
+        kill(workers)
+
+
+def kill(workers: Sequence[PoolWorker]) -> None:
+    """End worker processes at once, whatever they are doing. They may have ended, or been killed, before."""
+    workers = [w for w in workers if w.end is None]
+    guardian.end(w.pid for w in workers)  # now: their numbers are nobody else's until they are joined
+    for w in workers:
+        if w.process.is_alive():
+            w.process.kill()
+    for w in workers:
+        w.end = WorkerDied(f"the {w} (pid {w.pid}) was ended")
+        w.process.join(_CLOSE_SECONDS)
+        w.pipe.close()
+        with contextlib.suppress(ValueError):  # still alive: nothing more can be done
+            w.process.close()
 
 
 def died(w: PoolWorker) -> WorkerDied:
     """What to say about a worker that ended by itself."""
+    if w.end is not None:
+        return w.end
     w.process.join(1.0)
     code = w.process.exitcode
     guardian.end([w.pid])
@@ -258,13 +399,19 @@ def _bare_main(context: Any, preload: str) -> Iterator[None]:
     """Start workers without the user's ``__main__``.
 
     The factory travels by value, so no worker needs to import the script that started it: scripts without a
-    ``__main__`` guard and notebooks just work. The fork server is told to load what every worker needs.
+    ``__main__`` guard and notebooks just work. The fork server is told to load what every worker needs. A Ctrl-C, which
+    goes to all of them, must not catch it or a worker while Python starts: it waits, and then it is ours alone.
     """
     if context.get_start_method() == "forkserver":
         context.set_forkserver_preload([preload])
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
+    if sys.platform != "win32":
+        resource_tracker.ensure_running()  # else it is started in there, and lets Ctrl-C in again
+        waiting = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
     finally:
         sys.modules["__main__"] = main
+        if sys.platform != "win32":
+            signal.pthread_sigmask(signal.SIG_SETMASK, waiting)

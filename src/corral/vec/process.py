@@ -1,29 +1,38 @@
-"""Envs in worker processes, several in each. Arrays are shared; the pipes carry no data of a step."""
+"""Envs in worker processes, several in each. Arrays are shared; the pipes carry no data of a step.
+
+A worker that dies or hangs can be replaced in the middle of a step: this process keeps what every env has played since
+its reset, so that a new worker can play it again.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import cloudpickle
 import gymnasium as gym
+import numpy as np
 
 from corral.core.envs import EnvFactory
-from corral.core.errors import UsageError, WorkerDied
+from corral.core.errors import CorralError, EnvFault, UsageError, WorkerDied
 from corral.core.machine import available_cores
-from corral.core.types import InfoSums
+from corral.core.types import Leaves, Mishaps
 from corral.vec import birth, shared_memory, worker
-from corral.vec.api import CallState, CorralVectorEnv, EnvFacts, InfoMode, InfoRow, StepArrays
+from corral.vec.api import CallState, CorralVectorEnv, Drained, InfoMode, InfoRow, StepArrays
 from corral.vec.bells import CELLS, StepCaller, cells_shape
+from corral.vec.care import Care, Restarts, Scene, check_memory, say_nothing, warn_of_lost
+from corral.vec.history import EnvPosition, History
 from corral.vec.pool import PoolWorker, StartMethod, WorkerPool, split_envs
 
 __all__ = ["ProcessVectorEnv"]
 
+_ANY = b"\x01"  # a True among booleans
+
 
 class ProcessVectorEnv(CorralVectorEnv):
-    """N envs in ``num_workers`` processes."""
+    """N envs in ``num_workers`` processes, looked after as ``care`` says."""
 
     def __init__(
         self,
@@ -34,44 +43,58 @@ class ProcessVectorEnv(CorralVectorEnv):
         start_method: StartMethod = "auto",
         seed: int | None = None,
         infos: InfoMode = "full",
+        care: Care | None = None,
     ) -> None:
         shares = split_envs(n_envs, num_workers or min(n_envs, available_cores()))
+        patient = len(shares) <= available_cores()
+        self.care = care = care or Care()
+        told = dataclasses.replace(care, warn=say_nothing)  # what is said is said here
         self.state = CallState.FAILED
         self._pool = WorkerPool(
             worker.serve,
             shares,
-            lambda envs: worker.WorkerSetup(
-                factory, envs.start, len(envs), seed, infos, shares.index(envs), len(shares) <= available_cores()
-            ),
+            lambda index, envs: worker.WorkerSetup(factory, envs.start, len(envs), seed, infos, index, patient, told),
             start_method,
             seed,
+            care,
         )
         self._workers = self._pool.workers
+        self._restarts = Restarts(care)
+        self._mishaps = Mishaps()
+        self._worked = care.proven
         try:
-            facts: list[EnvFacts] = [cloudpickle.loads(reply[1:]) for reply in self._pool.replies()]
-            for other in facts[1:]:
-                facts[0].check_same(other)
-            super().__init__(facts[0], n_envs)
+            replies = self._pool.first_words(self._workers, "envs")
+            hellos: list[worker.Hello] = [cloudpickle.loads(reply[1:]) for reply in replies]
+            for other in hellos[1:]:
+                hellos[0].facts.check_same(other.facts)
+            check_memory(care.max_rss, max(hello.memory for hello in hellos))
+            super().__init__(hellos[0].facts, n_envs)
             self._share_memory()
-        except BaseException as error:
+        except BaseException:
             self._pool.close()
-            if isinstance(error, WorkerDied):
-                error.exit_code = 2  # before its first step: a wrong set-up
             raise
+        self._history = History(self.arrays.actions, 0, seed) if care.heal else None
+        self._before = {path: leaf.copy() for path, leaf in self.arrays.observations.items()}
+        self._masks_before = self.arrays.masks.copy()
+        self._copies = [(self._before[path], leaf) for path, leaf in self.arrays.observations.items()]
+        self._copies += [(self._masks_before, self.arrays.masks)] * bool(self._masks_before.size)
 
     def _share_memory(self) -> None:
         named = StepArrays.named(self.layout, self.codec, self.num_envs)
         specs = [shared_memory.ArraySpec(name, shape, dtype.str) for name, (shape, dtype) in named.items()]
         specs.append(shared_memory.ArraySpec(CELLS, cells_shape(len(self._workers)), "<i8"))
-        shared = shared_memory.create(specs)
+        self._shared = shared_memory.create(specs)
+        self._caller = StepCaller(self._pool, self._shared.arrays[CELLS])
+        self._pool.sign_of = self._caller.pulse
+        self.arrays = StepArrays.of({name: array for name, array in self._shared.arrays.items() if name != CELLS})
+        self.arrays.episode.fill(-1)
         try:
-            self._caller = StepCaller(self._pool, shared.arrays[CELLS])
-            self.arrays = StepArrays.of({name: array for name, array in shared.arrays.items() if name != CELLS})
             for w in self._workers:
-                shared_memory.send(shared, w.pipe, w.pid)
-            self._pool.replies()
-        finally:
-            shared.close()
+                self._pool.hand_over(w, self._shared)
+            self._pool.first_words(self._workers, "memory")
+        except BaseException:
+            self._shared.close()
+            raise
 
     # ---- the contract ----------------------------------------------------------------------------------------
 
@@ -80,16 +103,31 @@ class ProcessVectorEnv(CorralVectorEnv):
             part = slice(w.envs.start, w.envs.stop)
             return worker.RESET + bytes(cloudpickle.dumps(worker.ResetRequest(seeds[part], options[part])))
 
-        replies: list[worker.ResetReply] = self._ask(message)
+        episodes = self.arrays.episode.copy()
+
+        def mend(w: PoolWorker, error: CorralError) -> None:
+            self._mend(w, error, bare=True)
+            self.arrays.episode[w.envs.start : w.envs.stop] = episodes[w.envs.start : w.envs.stop]
+
+        start = None if self._worked else self.care.start_timeout
+        with self._pool.watching(start):
+            replies: list[worker.ResetReply] = self._ask(message, mend=mend)
         if len({reply.has_masks for reply in replies}) > 1:
             raise UsageError("some envs offer action masks and some do not; all or none should")
         self.has_masks = replies[0].has_masks
+        if self._history is not None:
+            for i, (seed, option) in enumerate(zip(seeds, options, strict=True)):
+                self._history.begin(i, int(self.arrays.episode[i]), seed, option)
         return [row for w, reply in zip(self._workers, replies, strict=True) for row in _shifted(reply.rows, w)]
 
     def send(self) -> None:
         """Tell every worker to step."""
         self._expect(CallState.IDLE, "step")
         self.state = CallState.FAILED
+        if self._history is not None:
+            self._history.played()
+            for before, leaf in self._copies:
+                before[...] = leaf
         self._caller.ask()
         self.state = CallState.STEPPING
 
@@ -97,10 +135,16 @@ class ProcessVectorEnv(CorralVectorEnv):
         """Wait until every worker has stepped."""
         self._expect(CallState.STEPPING, "finish a step of")
         self.state = CallState.FAILED
-        rows: list[InfoRow] = []
-        for w, said in zip(self._workers, self._caller.answers(), strict=True):
+        a, rows = self.arrays, list[InfoRow]()
+        for w, said in zip(self._workers, self._caller.answers(self._mend_in_step), strict=True):
             if said is not None:
                 rows += _shifted(pickle.loads(said[1:]), w)
+        self._pool.all_well()
+        self._worked = True
+        if self._history is not None and (_ANY in a.terminated.tobytes() or _ANY in a.truncated.tobytes()):
+            self._note_ends(self._history, range(self.num_envs))
+            if self.care.max_rss is not None:
+                self._recycle()
         self.state = CallState.IDLE
         return rows
 
@@ -115,36 +159,156 @@ class ProcessVectorEnv(CorralVectorEnv):
             return worker.APPLY + bytes(cloudpickle.dumps(worker.ApplyRequest(function, theirs)))
 
         results: dict[int, Any] = {}
-        for w, values in zip(asked, self._ask(message, asked, fatal=False), strict=True):
+        for w, values in zip(asked, self._ask(message, asked, fatal=False, patient=True), strict=True):
             results.update(zip((i for i in wanted if i in w.envs), values, strict=True))
         return [results[i] for i in wanted]
 
-    def drain_infos(self) -> list[dict[str, InfoSums]]:
-        """Collect the sums of the numbers in infos, by env."""
+    def drain(self) -> Drained:
+        """Collect what there is to say."""
         self._expect(CallState.IDLE, "use")
-        return [env for part in self._ask(lambda w: worker.DRAIN) for env in part]
+        parts: list[Drained] = self._ask(lambda w: worker.DRAIN, mend=self._mend)
+        mishaps = self.drain_mishaps()
+        states: dict[int, bytes] = {}
+        for w, part in zip(self._workers, parts, strict=True):
+            mishaps += part.mishaps
+            for i, state in part.states.items():
+                states[w.envs[i]] = state
+                if self._history is not None:
+                    self._history.rebase(w.envs[i], state)
+        infos = [env for part in parts for env in part.infos]
+        return Drained(infos, mishaps, [fault for part in parts for fault in part.faults], states)
+
+    def drain_mishaps(self) -> Mishaps:
+        """Workers that were replaced."""
+        mishaps, self._mishaps = self._mishaps, Mishaps()
+        return mishaps
+
+    def restore(self, positions: Sequence[EnvPosition], there: Collection[int] = ()) -> list[int]:
+        """Bring every env to a position, each where it lives."""
+        self._expect(CallState.IDLE, "restore")
+        assert not there
+
+        def message(w: PoolWorker) -> bytes:
+            return self._restore_message([positions[i] for i in w.envs])
+
+        self._worked = True
+        if self._history is not None:
+            self._history.go_on(positions)
+        lost = self._ask(message, mend=lambda w, error: self._mend(w, error, bare=True))
+        return [w.envs[i] for w, some in zip(self._workers, lost, strict=True) for i in some]
 
     def close_extras(self, **kwargs: Any) -> None:
         """Stop the workers: ask, wait a little, then kill."""
         self.state = CallState.CLOSED
         self._pool.close()
+        self._shared.close()
 
     @property
     def pids(self) -> list[int]:
         """The workers' process ids."""
         return self._pool.pids
 
+    # ---- replacing workers -----------------------------------------------------------------------------------
+
+    def _mend_in_step(self, w: PoolWorker, error: CorralError) -> None:
+        """The same while others may still step: if this one had finished, its envs may be in new episodes."""
+        if self._history is not None and not self._caller.is_stepping(w):
+            self._note_ends(self._history, w.envs)
+        self._mend(w, error)
+
+    def _mend(self, w: PoolWorker, error: CorralError, bare: bool = False) -> None:
+        """Replace a worker, and bring its envs to where they were: before the step that it did not finish.
+
+        ``bare``: its envs may be anywhere, for they will be told where to begin.
+        """
+        if not self._worked or not self.care.heal:
+            error.exit_code = 1 if self._worked else 2  # before its first step: a wrong set-up
+            raise error
+        stepping = self._caller.is_stepping(w)
+        positions = [] if bare else [self._position(i, stepping) for i in w.envs]
+        scene = self._scene(w) if stepping and not bare and self._caller.has_started(w) else None
+        while True:
+            self._restarts.consider(w.index, error, scene, (self._caller.step, *self._caller.pulse(w)))
+            self._mishaps += Mishaps(restarts=1)
+            try:
+                return self._replace(w, positions)
+            except (WorkerDied, EnvFault) as again:
+                error, scene = again, None
+
+    def _replace(self, w: PoolWorker, positions: list[EnvPosition]) -> None:
+        self._pool.replace(w)
+        self._caller.forget(w)  # after: the old one must not take it for a request
+        (words,) = self._pool.first_words([w], "envs")
+        self.facts.check_same(cloudpickle.loads(words[1:]).facts)
+        self._pool.hand_over(w, self._shared)
+        self._pool.first_words([w], "memory")
+        if positions:
+            self._pool.post(w, self._restore_message(positions))
+            (said,) = self._pool.replies([w])
+            warn_of_lost([w.envs[i] for i in pickle.loads(said[1:])], self.care.warn)
+
+    def _restore_message(self, positions: list[EnvPosition]) -> bytes:
+        return worker.RESTORE + pickle.dumps(worker.RestoreRequest(positions, bool(self.has_masks)))
+
+    def _recycle(self) -> None:
+        """Replace workers that use too much memory, between two steps."""
+        for w in self._caller.outgrown():
+            self.care.warn(f"the {w} uses more than {self.care.max_rss:g} MB (--worker-max-rss); replaced")
+            self._mishaps += Mishaps(recycled=1)
+            positions = [self._position(i, undone=False) for i in w.envs]
+            try:
+                self._replace(w, positions)
+            except (WorkerDied, EnvFault) as error:
+                self._mend(w, error)
+
+    def _note_ends(self, history: History, envs: range) -> None:
+        a = self.arrays
+        for i in envs:
+            if a.terminated[i] or a.truncated[i]:
+                history.begin(i, int(a.episode[i]))
+
+    def _position(self, i: int, undone: bool) -> EnvPosition:
+        assert self._history is not None
+        seen: Leaves = self._before if undone else self.arrays.observations
+        masks = self._masks_before if undone else self.arrays.masks
+        observation = {path: leaf[i].copy() for path, leaf in seen.items()}
+        return self._history.position(i, observation, masks[i].copy() if self.has_masks else None, undone)
+
+    def _scene(self, w: PoolWorker) -> Scene:
+        env = w.envs[min(self._caller.pulse(w)[0], len(w.envs) - 1)]
+        row = {path: leaf[env].copy() for path, leaf in self.arrays.actions.items()}
+        action = self.codec.layout.read(self.arrays.actions, env)
+        plain = action.item() if isinstance(action, np.generic) else action
+        return Scene(env, self._position(env, undone=True), plain, row)
+
     # ---- talking to workers ----------------------------------------------------------------------------------
 
     def _ask(
-        self, message: Callable[[PoolWorker], bytes], workers: list[PoolWorker] | None = None, fatal: bool = True
+        self,
+        message: Callable[[PoolWorker], bytes],
+        workers: list[PoolWorker] | None = None,
+        fatal: bool = True,
+        mend: Callable[[PoolWorker, WorkerDied], None] | None = None,
+        patient: bool = False,
     ) -> list[Any]:
-        workers = self._workers if workers is None else workers
-        messages = [message(w) for w in workers]
+        """Ask workers and wait for their replies; with ``mend``, one that dies is replaced and asked again."""
+        messages = {w.index: message(w) for w in (self._workers if workers is None else workers)}
         self.state = CallState.FAILED  # until every reply has been read
-        for w, words in zip(workers, messages, strict=True):
-            self._pool.post(w, words)
-        replies = self._pool.replies(workers, all_first=not fatal)
+
+        def post(w: PoolWorker, error: WorkerDied | None = None) -> None:
+            while True:
+                if error is not None:
+                    if mend is None:
+                        raise error
+                    mend(w, error)
+                try:
+                    return self._pool.post(w, messages[w.index])
+                except WorkerDied as again:
+                    error = again
+
+        for w in self._workers if workers is None else workers:
+            post(w)
+        replies = self._pool.replies(workers, not fatal, None if mend is None else post, patient)
         errors = [birth.error_from(reply[1:]) for reply in replies if reply[:1] == birth.ERROR]
         self.state = CallState.IDLE
         if errors:

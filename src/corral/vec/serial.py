@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, MutableSequence, Sequence
 from typing import Any
 
 import gymnasium as gym
 
-from corral.core.types import InfoSums
-from corral.vec.api import CallState, CorralVectorEnv, EnvFacts, InfoMode, InfoRow
-from corral.vec.stepper import Stepper, build_envs
+from corral.vec.api import CallState, CorralVectorEnv, Drained, EnvFacts, InfoMode, InfoRow
+from corral.vec.history import EnvPosition
+from corral.vec.making import build_envs
+from corral.vec.stepper import Stepper
 
 __all__ = ["SerialVectorEnv"]
 
@@ -25,7 +26,9 @@ class SerialVectorEnv(CorralVectorEnv):
         seed: int | None = None,
         infos: InfoMode = "full",
         first_env: int = 0,
-        keep_actions: bool = False,
+        heal: bool = False,
+        proven: bool = False,
+        pulse: MutableSequence[int] | None = None,
         envs: Sequence[gym.Env[Any, Any]] = (),
     ) -> None:
         envs = envs or build_envs(factory, first_env, n_envs)
@@ -37,7 +40,14 @@ class SerialVectorEnv(CorralVectorEnv):
             raise
         self.arrays = self._allocate()
         self.stepper = Stepper(
-            envs, self.arrays, first_env=first_env, seed=seed, infos=infos, keep_actions=keep_actions
+            envs,
+            self.arrays,
+            first_env=first_env,
+            seed=seed,
+            infos=infos,
+            factory=factory if heal else None,
+            proven=proven,
+            pulse=pulse,
         )
 
     @property
@@ -70,9 +80,15 @@ class SerialVectorEnv(CorralVectorEnv):
         self._expect(CallState.IDLE, "use")
         return [function(self.envs[i]) for i in (range(self.num_envs) if envs is None else envs)]
 
-    def drain_infos(self) -> list[dict[str, InfoSums]]:
-        """The sums of the numbers in infos since the last call, by env."""
-        return self.stepper.drain_infos()
+    def drain(self) -> Drained:
+        """What there is to say since the last call."""
+        return self.stepper.drain()
+
+    def restore(self, positions: Sequence[EnvPosition], there: Collection[int] = ()) -> list[int]:
+        """Bring every env to a position."""
+        self._expect(CallState.IDLE, "restore")
+        assert self.has_masks is not None
+        return self.stepper.restore(positions, self.has_masks, there)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the envs."""

@@ -1,66 +1,39 @@
 """Steps a few envs and writes what they return into arrays, checking all of it on the way.
 
 The one place that calls ``env.reset`` and ``env.step``. It is hosted unchanged in this process (``serial``) and in
-worker processes (``process``), so that both behave alike. No value passes unless the learner can use it.
+worker processes (``process``, ``worker``), so that all behave alike. No value passes unless the learner can use it.
+
+Given a factory it also heals: an env that raises is made again, brought to where it was, and asked once more.
 """
 
 from __future__ import annotations
 
-import copy
-import traceback
+import itertools
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, MutableSequence, Sequence
 from typing import Any, NoReturn
 
 import gymnasium as gym
 import numpy as np
-import numpy.typing as npt
 
-from corral.core.actions import ActionCodec
-from corral.core.errors import BadEnvData, EnvFault, EnvPlace, MissingPackage, UsageError
-from corral.core.seeding import episode_seed
-from corral.core.spaces import Layout
-from corral.core.types import InfoSums
-from corral.vec.api import EnvFacts, InfoMode, InfoRow, StepArrays
+from corral.core.errors import BadEnvData, EnvFault, EnvPlace, UsageError
+from corral.core.types import InfoSums, Mishaps
+from corral.vec.api import Drained, InfoMode, InfoRow, StepArrays
+from corral.vec.history import EnvPosition, History
+from corral.vec.making import RAISED, build_envs, close_env, named, own_traceback
+from corral.vec.rows import LARGEST, MASK, NUMBER, Refused, RowWriter, shape_of
+from corral.vec.states import StateMethods, state_methods
 
-__all__ = ["EnvPosition", "Stepper", "build_envs"]
+__all__ = ["BEAT", "ENV", "OTHER", "Stepper"]
 
 Env = gym.Env[Any, Any]
-_NUMBER = (bool, int, float, np.bool_, np.integer, np.floating)
+ENV, BEAT, OTHER = 0, 1, 2
+"""Signs of life, where ``pulse`` is given: which env is being used, steps begun, and other things begun."""
 _FLAG = (bool, np.bool_, int, np.integer)
-_MASK = "action_mask"
-_REPLAYED = 100_000  # steps of an episode that can be played again
-_LARGEST = float(np.finfo(np.float32).max)  # the learner computes in single precision
-
-
-def build_envs(factory: Callable[[], Env], first_env: int, n: int) -> list[Env]:
-    """Make ``n`` envs; a constructor that raises is a wrong set-up, reported once with its own traceback."""
-    envs: list[Env] = []
-    try:
-        for _ in range(n):
-            envs.append(factory())
-            EnvFacts.of(envs[0]).check_same(EnvFacts.of(envs[-1]))
-    except (Exception, SystemExit) as error:
-        for made in envs:
-            made.close()
-        if isinstance(error, UsageError):
-            raise
-        if isinstance(error, gym.error.DependencyNotInstalled):
-            raise MissingPackage(f"the env cannot be made: {error}") from None
-        place = EnvPlace(first_env + len(envs), episode=-1, seed=None, step=0)
-        raise _fault(EnvFault, f"making the env failed: {_named(error)}", place, error, True) from error
-    return envs
-
-
-@dataclass(frozen=True, slots=True)
-class EnvPosition:
-    """Where an env is in its life: enough to bring another copy of it to the same place."""
-
-    episode: int
-    seed: int | None
-    actions: list[Any]
-    """Since the reset."""
+_ATTEMPTS = 10  # to bring an env back: one that raises now and then may well raise while it is being replayed
+_AT_ONE_STEP = 3  # exceptions at one step of one env, each of another kind
+_IN_A_ROW = 3  # episodes of one env that end in a fault
+_KEPT = 10  # faults until somebody asks; the others are only counted
 
 
 class Stepper:
@@ -74,223 +47,335 @@ class Stepper:
         first_env: int = 0,
         seed: int | None = None,
         infos: InfoMode = "full",
-        keep_actions: bool = False,
+        factory: Callable[[], Env] | None = None,
+        proven: bool = False,
+        pulse: MutableSequence[int] | None = None,
     ) -> None:
         self.envs = list(envs)
         self.arrays = arrays
         self.first_env = first_env
-        self.seed = seed
         self.infos = infos
-        self.sums: list[dict[str, InfoSums]] = [{} for _ in envs]
-        self.has_masks: bool | None = None
-        self._layout = Layout(envs[0].observation_space)
-        self._codec = ActionCodec(envs[0].action_space)
-        self._write = self._layout.writer(arrays.observations)
-        self._read_action = self._codec.layout.reader(arrays.actions)
-        self._floats = [arrays.observations[leaf.path] for leaf in self._layout.leaves if leaf.is_float]
-        self._checked = [(array.reshape(-1), _largest_square(array)) for array in (arrays.rewards, *self._floats)]
-        self._one_choice = [head.kind for head in self._codec.heads] == ["categorical"]
+        self._factory = factory
+        self.pulse: Any = [0, 0, 0] if pulse is None else pulse
+        """Where signs of life are written."""
+        self._sums: list[dict[str, InfoSums]] = [{} for _ in envs]
+        self._rows = RowWriter(envs[0].observation_space, envs[0].action_space, arrays)
+        self._write = self._rows.write
+        layout = self._rows.codec.layout
+        self._read_action = layout.reader(arrays.actions)
+        self._replayed = layout.allocate(1)  # not in ``arrays``, where an action is that must not be lost
+        self._read_replayed = layout.reader(self._replayed)
         self._mask_methods: list[Callable[[], Any] | None] = [_mask_method(env) for env in envs]
-        self._episode = [-1] * len(self.envs)
+        self._states: list[StateMethods | None] = [state_methods(env) for env in envs]
+        self._history = History(arrays.actions, first_env, seed)
         self._steps = [0] * len(self.envs)
-        self._seeds: list[int | None] = [None] * len(self.envs)
-        self._actions: list[list[Any]] | None = [[] for _ in envs] if keep_actions else None
-        self._worked = False  # a first step was completed: from here on a fault is an accident
+        self._faulty = [0] * len(self.envs)  # episodes in a row that ended in a fault
+        self._lost: set[int] = set()  # envs that are not where they should be: their episode ends with the next step
+        self._mishaps = Mishaps()
+        self._faults: list[EnvFault] = []
+        self._worked = proven  # a first step was completed: from here on a fault is an accident
+
+    @property
+    def has_masks(self) -> bool | None:
+        """Whether the envs mask their actions; known after the first reset."""
+        return self._rows.has_masks
 
     def reset(self, seeds: Sequence[int | None], options: Sequence[dict[str, Any] | None]) -> list[InfoRow]:
         """Begin a new episode in every env, each with its seed (None: what the root seed says) and options."""
         rows: list[InfoRow] = []
+        self._lost.clear()
         for i in range(len(self.envs)):
-            info = self._begin_episode(i, seeds[i], options[i])
-            self._note(i, info, None, rows)
+            self._note(i, self._begin_episode(i, seeds[i], options[i]), None, rows)
         return rows
 
     def step(self) -> list[InfoRow]:
         """Step every env with its row of ``arrays.actions``; where an episode ends, begin the next."""
         rows: list[InfoRow] = []
+        steps, pulse, masks, lost = self._steps, self.pulse, self._mask_methods, self._lost
+        self._history.played()
+        pulse[BEAT] += 1
         for i, env in enumerate(self.envs):
+            pulse[ENV] = i
             action = self._read_action(i)
-            self._steps[i] += 1
-            if self._actions is not None:
-                self._remember(i, action)
+            steps[i] += 1
+            if lost and i in lost:
+                self._cut_off(i, rows)
+                continue
             try:
                 outcome = env.step(action)
-            except (Exception, SystemExit) as error:
-                self._raise(EnvFault, f"the env raised {_named(error)}", i, action, error)
-            if not isinstance(outcome, tuple) or len(outcome) != 5:
-                self._bad(
-                    i,
-                    action,
-                    f"step returned {_shape_of(outcome)}, expected (obs, reward, terminated, truncated, info)",
-                )
-            self._take(i, action, outcome, rows)
-        for flat, most in self._checked:
-            if not np.dot(flat, flat) <= most:  # a look at each is for when there is a suspicion
-                self._check_finite()
+                mask = None if masks[i] is None else self._ask_mask(i, outcome)
+            except RAISED as error:
+                again = self._try_again(i, action, error)
+                if again is None:
+                    self._cut_off(i, rows)
+                    continue
+                outcome, mask = again
+            try:
+                self._take(i, outcome, mask, rows)
+            except Refused as refused:
+                self._bad(i, refused, action)
+        try:
+            self._rows.all_finite()
+        except Refused as refused:
+            assert refused.row is not None
+            self._bad(refused.row, refused, self._read_action(refused.row) if steps[refused.row] else None)
         self._worked = True
         return rows
 
-    def drain_infos(self) -> list[dict[str, InfoSums]]:
-        """The sums of numbers in infos since the last call, by env."""
-        sums, self.sums = self.sums, [{} for _ in self.envs]
-        return sums
+    def drain(self) -> Drained:
+        """What there is to say since the last call; and the states of envs that can be asked for it."""
+        states: dict[int, bytes] = {}
+        for i, methods in enumerate(self._states):
+            self._beat(i)
+            if methods is not None and i not in self._lost and (state := methods.get()) is not None:
+                states[i] = state
+                self._history.rebase(i, state)
+        drained = Drained(self._sums, self._mishaps, self._faults, states)
+        self._sums, self._mishaps, self._faults = [{} for _ in self.envs], Mishaps(), []
+        return drained
 
     def close(self) -> None:
         """Close every env."""
         for i, env in enumerate(self.envs):
-            try:
-                env.close()
-            except Exception as error:  # nothing depends on it any more, and the others should be closed all the same
-                warnings.warn(f"closing env {self.first_env + i} raised {_named(error)}", stacklevel=2)
+            close_env(env, self.first_env + i)
 
-    def _remember(self, i: int, action: Any) -> None:
-        """Keep an action, as it is before the env can change it; too many are not worth keeping."""
-        assert self._actions is not None
-        if self._steps[i] <= _REPLAYED:
-            self._actions[i].append(copy.deepcopy(action))
-        else:
-            self._actions[i] = []
+    # ---- going back to where an env was ----------------------------------------------------------------------
 
-    def position(self, i: int) -> EnvPosition | None:
-        """Where an env is, or None if it has come too far; needs ``keep_actions``."""
-        assert self._actions is not None
-        if len(self._actions[i]) < self._steps[i]:
-            return None
-        return EnvPosition(self._episode[i], self._seeds[i], list(self._actions[i]))
+    def restore(self, positions: Sequence[EnvPosition], masked: bool, there: Collection[int] = ()) -> list[int]:
+        """Bring every env to its position, except those that are ``there`` already.
 
-    def replay(self, i: int, position: EnvPosition) -> None:
-        """Bring an env to a position: reset it as its episode was, and play the same actions."""
-        self._episode[i] = position.episode - 1
-        info = self._begin_episode(i, position.seed, None)
-        for action in position.actions:
-            self._steps[i] += 1
-            try:
-                observation, _, _, _, info = self.envs[i].step(action)
-            except (Exception, SystemExit) as error:
-                self._raise(EnvFault, f"the env raised {_named(error)}", i, action, error)
-        if position.actions:
-            self._write_observation(i, observation, position.actions[-1])
-            self._write_mask(i, info, position.actions[-1])
-        assert self._actions is not None
-        self._actions[i] = list(position.actions)
+        Returns those that do not get there: they end their episode in the next step.
+        """
+        self._rows.has_masks = masked
+        for i, position in enumerate(positions):
+            if i in there:
+                self._show(i, position)
+            else:
+                self._bring_back(i, position)
+        self._history.go_on(positions)
+        return sorted(self._lost)
+
+    def _show(self, i: int, position: EnvPosition) -> None:
+        """Write what an env shows at its position."""
+        for path, leaf in position.observation.items():
+            self.arrays.observations[path][i] = leaf
+        if position.mask is not None:
+            self.arrays.masks[i] = position.mask
+        self._steps[i], self.arrays.episode[i] = position.steps, position.episode
         self._worked = True
 
-    def adopt(self, i: int, other: Stepper, j: int) -> None:
-        """Take over env ``j`` of another stepper of this process, as it is."""
-        assert self._actions is not None and other._actions is not None
-        self._episode[i], self._steps[i], self._seeds[i] = other._episode[j], other._steps[j], other._seeds[j]
-        self._actions[i], self.sums[i] = other._actions[j], other.sums[j]
-        for path, leaf in self.arrays.observations.items():
-            leaf[i] = other.arrays.observations[path][j]
-        self.arrays.masks[i] = other.arrays.masks[j]
-        self.has_masks, self._worked = other.has_masks, other._worked
+    def _bring_back(self, i: int, position: EnvPosition) -> bool:
+        """Bring one env to a position, if need be with another copy of it; False if it does not get there."""
+        failed_at, there = -1, False
+        for attempt in range(_ATTEMPTS if position.repeatable else 0):
+            if attempt and not self._make_again(i):
+                break
+            try:
+                there = self._replay(i, position)
+                break
+            except RAISED:
+                if self._steps[i] == failed_at:  # it always will
+                    break
+                failed_at = self._steps[i]
+        if not there:
+            self._lose(i)
+        self._show(i, position)
+        return there
+
+    def _replay(self, i: int, position: EnvPosition) -> bool:
+        """Reset an env as its episode was and play the same actions; False if it then shows something else."""
+        env, methods = self.envs[i], self._states[i]
+        self._steps[i] = 0
+        observation, mask = self._reset_env(i, position.seed, position.options)[:2]
+        if position.state is not None:
+            if methods is None:
+                return False
+            methods.set(position.state)
+        assert position.actions is not None
+        for row in range(position.length):
+            for path, leaf in self._replayed.items():
+                leaf[0] = position.actions[path][row]
+            self._beat(i)
+            self._steps[i] += 1
+            outcome = env.step(self._read_replayed(0))
+            observation, mask = outcome[0], outcome[4].get(MASK)
+            if outcome[2] or outcome[3]:
+                return False
+        if position.state is None or position.length:
+            self._rows.observation(i, observation)
+        else:
+            return True  # there is nothing to compare with
+        method = self._mask_methods[i]
+        self._rows.mask(i, mask if method is None else method())
+        seen = self.arrays.observations
+        same = all(np.array_equal(seen[path][i], leaf) for path, leaf in position.observation.items())
+        return same and (position.mask is None or np.array_equal(self.arrays.masks[i], position.mask))
+
+    def _try_again(self, i: int, action: Any, error: BaseException) -> tuple[Any, Any] | None:
+        """The outcome and mask of a step in a new copy of an env that raised; None if its episode is lost."""
+        observation = {path: leaf[i].copy() for path, leaf in self.arrays.observations.items()}
+        mask = self.arrays.masks[i].copy() if self.has_masks else None
+        position = self._history.position(i, observation, mask, undone=True)
+        row = {path: leaf[i].copy() for path, leaf in self.arrays.actions.items()}
+        fault = self._fault(i, error, action, position.script(row))
+        if self._factory is None or not self._worked:
+            raise fault from error
+        for _ in range(_AT_ONE_STEP - 1):
+            if not self._make_again(i) or not self._bring_back(i, position):
+                self._lose(i)
+                self._note_fault(i, fault, "and could not be brought back")
+                return None
+            self._steps[i] += 1
+            try:
+                outcome = self.envs[i].step(action)
+                mask = None if self._mask_methods[i] is None else self._ask_mask(i, outcome)
+            except RAISED as again:
+                if type(again) is type(error):
+                    self._mishaps += Mishaps(env_faults=1)
+                    self._note_fault(i, fault, "in the same step each time")
+                    return None
+                error = again
+                continue
+            self._mishaps += Mishaps(retries=1)
+            self._keep(fault)
+            return outcome, mask
+        raise fault from error
+
+    def _cut_off(self, i: int, rows: list[InfoRow]) -> None:
+        """End an episode that cannot go on, as truncated at what the env showed last."""
+        a = self.arrays
+        self._lost.discard(i)
+        a.rewards[i], a.terminated[i], a.truncated[i] = 0.0, False, True
+        for path, final in a.final_observations.items():
+            final[i] = a.observations[path][i]
+        self._note(i, self._begin_episode(i, None, None), {}, rows)
+
+    def _lose(self, i: int) -> None:
+        if i not in self._lost:
+            self._lost.add(i)
+            self._mishaps += Mishaps(inexact=1)
+
+    def _note_fault(self, i: int, fault: EnvFault, how: str) -> None:
+        """An episode ends with a fault; too many of those in a row end the run."""
+        self._faulty[i] += 1
+        if self._faulty[i] >= _IN_A_ROW:
+            text = f"{fault.summary}, {how}, and so in {_IN_A_ROW} episodes in a row"
+            raise EnvFault(text, fault.place, fault.env_traceback, False, fault.script)
+        self._keep(fault)
+
+    def _keep(self, fault: EnvFault) -> None:
+        """Remember a fault for whoever drains; where nobody does, say it here."""
+        if self.infos == "full":
+            warnings.warn(f"{fault.summary} ({fault.place}); the env was made again", stacklevel=2)
+        elif len(self._faults) < _KEPT:
+            self._faults.append(fault)
+
+    def _make_again(self, i: int) -> bool:
+        """Another copy of an env in its place; False if there cannot be one."""
+        if self._factory is None:
+            return False
+        close_env(self.envs[i], self.first_env + i)
+        try:
+            self.envs[i] = build_envs(self._factory, self.first_env + i, 1)[0]
+        except (EnvFault, UsageError) as error:
+            warnings.warn(f"env {self.first_env + i} could not be made again: {error}", stacklevel=2)
+            return False
+        self._mask_methods[i], self._states[i] = _mask_method(self.envs[i]), state_methods(self.envs[i])
+        return True
+
+    def _beat(self, i: int) -> None:
+        """Show a sign of life before something that may take its time."""
+        self.pulse[OTHER] += 1
+        self.pulse[ENV] = i
 
     # ---- one env ---------------------------------------------------------------------------------------------
 
-    def _take(self, i: int, action: Any, outcome: tuple[Any, ...], rows: list[InfoRow]) -> None:
+    def _ask_mask(self, i: int, outcome: Any) -> Any:
+        """The mask after a step, where there is a method for it and a next action."""
+        method = self._mask_methods[i]
+        if method is None or not isinstance(outcome, tuple) or len(outcome) != 5:
+            return None
+        ended = any(isinstance(flag, _FLAG) and flag for flag in outcome[2:4])
+        return None if ended else method()
+
+    def _take(self, i: int, outcome: Any, mask: Any, rows: list[InfoRow]) -> None:
+        """Write what a step returned; if it ended an episode, begin the next."""
+        if not isinstance(outcome, tuple) or len(outcome) != 5:
+            raise Refused(f"step returned {shape_of(outcome)}, expected (obs, reward, terminated, truncated, info)")
         observation, reward, terminated, truncated, info = outcome
         a = self.arrays
-        if not isinstance(reward, _NUMBER):
-            self._bad(i, action, f"the reward is {_shape_of(reward)} {reward!r:.60}, expected a number")
         if not (isinstance(terminated, _FLAG) and isinstance(truncated, _FLAG)):
-            self._bad(
-                i, action, f"terminated and truncated are {terminated!r:.40}, {truncated!r:.40}, expected booleans"
-            )
+            raise Refused(f"terminated and truncated are {terminated!r:.40}, {truncated!r:.40}, expected booleans")
         if not isinstance(info, dict):
-            self._bad(i, action, f"info is {_shape_of(info)}, expected a dict")
-        self._write_observation(i, observation, action)
+            raise Refused(f"info is {shape_of(info)}, expected a dict")
         try:
+            self._write(i, observation)
+        except ValueError:
+            self._rows.observation(i, observation)  # says what is wrong with it
+        if type(reward) is float:
             a.rewards[i] = reward
-        except OverflowError:
-            self._bad(i, action, f"the reward {reward!r:.60} is too large")
+        else:
+            self._rows.reward(i, reward)
         a.terminated[i], a.truncated[i] = terminated, truncated
         if not (terminated or truncated):
-            if self.has_masks or self._mask_methods[i] is not None or _MASK in info:
-                self._write_mask(i, info, action)
+            if self._rows.has_masks or mask is not None or MASK in info:
+                self._rows.mask(i, info.get(MASK) if mask is None else mask)
             if info:
                 self._note(i, info, None, rows)
             return
-        self._check_finite(i, action)
+        self._rows.finite(i, with_reward=True)
         for path, final in a.final_observations.items():
             final[i] = a.observations[path][i]
+        self._faulty[i] = 0
         self._note(i, self._begin_episode(i, None, None), info, rows)
 
     def _begin_episode(self, i: int, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any]:
-        self._episode[i] += 1
+        """Reset an env for its next episode; one that cannot even be reset is skipped."""
+        raised: tuple[BaseException, EnvFault] | None = None
+        asked = seed is not None or options is not None
+        self.arrays.episode[i] += 1
         self._steps[i] = 0
-        if self._actions is not None:
-            self._actions[i] = []
-        if seed is None and self.seed is not None:
-            seed = episode_seed(self.seed, self.first_env + i, self._episode[i])
-        self._seeds[i] = seed
-        try:
-            outcome = self.envs[i].reset(seed=seed, options=options)
-        except (Exception, SystemExit) as error:
-            self._raise(EnvFault, f"the env raised {_named(error)}", i, None, error)
+        for attempt in itertools.count(1):
+            self._beat(i)
+            self._history.begin(i, int(self.arrays.episode[i]), seed, options)
+            try:
+                observation, mask, info = self._reset_env(i, self._history.seed(i), options)
+                self._rows.observation(i, observation)
+                self._rows.finite(i, with_reward=False)
+                if self._rows.has_masks is None:
+                    self._rows.has_masks = self._mask_methods[i] is not None or MASK in info
+                self._rows.mask(i, mask)
+                if raised is not None:
+                    self._mishaps += Mishaps(retries=1)
+                    self._keep(raised[1])
+                return info
+            except Refused as refused:
+                self._bad(i, refused, None)
+            except RAISED as error:
+                script = self._history.position(i, {}, None).script(None)
+                fault = self._fault(i, error, None, script)
+                if not self._worked or attempt >= _ATTEMPTS or not self._make_again(i):
+                    raise fault from error
+                if raised is None or type(error) is not type(raised[0]):
+                    raised = error, fault
+                elif asked:  # for this very episode, and no other
+                    raise fault from error
+                else:
+                    self._mishaps += Mishaps(env_faults=1)
+                    self._note_fault(i, fault, "when reset, each time")
+                    self.arrays.episode[i] += 1
+                    raised = None
+        raise AssertionError
+
+    def _reset_env(self, i: int, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, Any, dict[str, Any]]:
+        outcome = self.envs[i].reset(seed=seed, options=options)
         if not isinstance(outcome, tuple) or len(outcome) != 2:
-            self._bad(i, None, f"reset returned {_shape_of(outcome)}, expected (obs, info)")
+            raise Refused(f"reset returned {shape_of(outcome)}, expected (obs, info)")
         observation, info = outcome
         if not isinstance(info, dict):
-            self._bad(i, None, f"info is {_shape_of(info)}, expected a dict")
-        self._write_observation(i, observation, None)
-        self._check_finite(i)
-        if self.has_masks is None:
-            self.has_masks = self._mask_methods[i] is not None or _MASK in info
-        self._write_mask(i, info, None)
-        return info
-
-    def _write_observation(self, i: int, observation: Any, action: Any) -> None:
-        try:
-            self._write(i, observation)
-        except ValueError as error:
-            self._bad(i, action, f"the observation has {error}")
-
-    def _write_mask(self, i: int, info: dict[str, Any], action: Any) -> None:
+            raise Refused(f"info is {shape_of(info)}, expected a dict")
         method = self._mask_methods[i]
-        if not self.has_masks:
-            if method is not None or _MASK in info:
-                self._bad(
-                    i, action, "there is an action mask, though the first reset had none: offer one always or never"
-                )
-            return
-        try:
-            given = method() if method is not None else info.get(_MASK)
-        except (Exception, SystemExit) as error:
-            self._raise(EnvFault, f"action_masks() raised {_named(error)}", i, action, error)
-        row = self.arrays.masks[i]
-        if type(given) is np.ndarray and given.dtype == np.bool_ and given.shape == row.shape and row.size:
-            row[:] = given
-            if self._one_choice and given.any():
-                return
-        if given is None:
-            self._bad(i, action, f"info has no {_MASK!r}, though the first reset had one")
-        try:
-            if isinstance(given, tuple):  # one array for each dimension of a MultiDiscrete
-                given = np.concatenate([np.asarray(part).reshape(-1) for part in given])
-            mask, expected = np.asarray(given), self._codec.n_mask
-        except ValueError:
-            self._bad(i, action, f"the action mask {given!r:.80} is not an array of numbers")
-        if expected == 0:
-            self._bad(i, action, f"there is an action mask, but {self.envs[i].action_space} has no choices to mask")
-        if mask.shape != (expected,):
-            self._bad(i, action, f"the action mask has shape {mask.shape}, expected ({expected},)")
-        if mask.dtype.kind != "b" and (mask.dtype.kind not in "iu" or not np.isin(mask, (0, 1)).all()):
-            self._bad(
-                i,
-                action,
-                f"the action mask has dtype {mask.dtype} and values {mask!r:.80}, expected booleans or 0 and 1",
-            )
-        row[:] = mask
-        for head in self._codec.heads:
-            if head.kind == "gaussian":
-                continue
-            allowed = row[head.mask].reshape(-1, 2) if head.kind == "bernoulli" else row[head.mask]
-            if not allowed.any(-1).all():
-                self._bad(
-                    i,
-                    action,
-                    "the action mask forbids every action; a state with no legal action should end the episode",
-                )
+        return observation, info.get(MASK) if method is None else method(), info
 
     def _note(self, i: int, info: dict[str, Any], final: dict[str, Any] | None, rows: list[InfoRow]) -> None:
         """Pass an info on, or add up the numbers in it."""
@@ -300,70 +385,24 @@ class Stepper:
             return
         told = info if final is None else final  # a reset's info belongs to no step
         if told:
-            sums = self.sums[i]
+            sums = self._sums[i]
             for key, value in told.items():
-                if isinstance(value, _NUMBER) and abs(value) <= _LARGEST:  # type: ignore[operator]
+                if isinstance(value, NUMBER) and abs(value) <= LARGEST:  # type: ignore[operator]
                     sums.setdefault(key, InfoSums()).add(float(value))
 
-    # ---- checks ----------------------------------------------------------------------------------------------
+    # ---- errors ----------------------------------------------------------------------------------------------
 
-    def _check_finite(self, row: int | None = None, action: Any = None) -> None:
-        """Look at one row, or at all of them with one number for each array, which is finite if they all are."""
-        part = slice(None) if row is None else slice(row, row + 1)
-        has_reward = row is None or self._steps[row] > 0
-        rewards = self.arrays.rewards[part] if has_reward else self.arrays.rewards[:0]
-        with np.errstate(all="ignore"):
-            suspects = [
-                array
-                for array in (rewards, *(leaf[part] for leaf in self._floats))
-                if not (np.abs(array).max(initial=0) <= _LARGEST if array.itemsize > 4 else np.isfinite(array.sum()))
-            ]
-        for array in suspects:
-            bad = np.flatnonzero(~(np.abs(array.reshape(len(array), -1)) <= _LARGEST).all(axis=1))
-            if bad.size:  # else the terms were finite and only their sum overflowed
-                i = int(bad[0]) + (row or 0)
-                what = "reward" if array is rewards else "observation"
-                if action is None and self._steps[i]:
-                    action = self._codec.layout.read(self.arrays.actions, i)
-                how = "too large for single precision" if np.isfinite(array[bad[0]]).all() else "not finite"
-                self._bad(i, action, f"the {what} is {how}: {array[bad[0]]!r:.120}")
+    def _bad(self, i: int, refused: Refused, action: Any) -> NoReturn:
+        raise BadEnvData(str(refused), self._place(i, action), at_start=not self._worked) from None
 
-    def _bad(self, i: int, action: Any, message: str) -> NoReturn:
-        self._raise(BadEnvData, message, i, action, None)
+    def _fault(self, i: int, error: BaseException, action: Any, script: Any) -> EnvFault:
+        text = f"the env raised {named(error)}"
+        return EnvFault(text, self._place(i, action), own_traceback(error), not self._worked, script)
 
-    def _raise(self, kind: type[EnvFault], message: str, i: int, action: Any, cause: BaseException | None) -> NoReturn:
+    def _place(self, i: int, action: Any) -> EnvPlace:
         plain = action.item() if isinstance(action, np.generic) else action
         shown = None if action is None else f"{plain!r:.120}"
-        place = EnvPlace(self.first_env + i, self._episode[i], self._seeds[i], self._steps[i], shown)
-        raise _fault(kind, message, place, cause, not self._worked) from cause
-
-
-def _largest_square(array: npt.NDArray[Any]) -> float:
-    """What the squares of an array's numbers may add up to: no more than if one of them is as large as can be."""
-    return float(np.finfo(array.dtype).max) if array.itemsize <= 4 else _LARGEST**2
-
-
-def _fault(
-    kind: type[EnvFault], message: str, place: EnvPlace, cause: BaseException | None, at_start: bool
-) -> EnvFault:
-    text = ""
-    if cause is not None:
-        frames = cause.__traceback__.tb_next if cause.__traceback__ is not None else None  # ours is of no interest
-        text = "".join(traceback.format_exception(type(cause), cause, frames))
-    return kind(message, place, text, at_start)
-
-
-def _named(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".rstrip(": ")
-
-
-def _shape_of(value: Any) -> str:
-    if isinstance(value, tuple):
-        old = " (the old gym API: wrap it with shimmy.GymV21CompatibilityV0)" if len(value) == 4 else ""
-        return f"a tuple of {len(value)}{old}"
-    if isinstance(value, np.ndarray):
-        return f"an array of shape {value.shape}"
-    return type(value).__name__
+        return EnvPlace(self.first_env + i, int(self.arrays.episode[i]), self._history.seed(i), self._steps[i], shown)
 
 
 def _mask_method(env: Env) -> Callable[[], Any] | None:
@@ -372,4 +411,4 @@ def _mask_method(env: Env) -> Callable[[], Any] | None:
 
 def _told(info: dict[str, Any]) -> dict[str, Any]:
     """A copy, for the env may keep and change its own; without the mask, which travels by itself."""
-    return {key: value for key, value in info.items() if key != _MASK}
+    return {key: value for key, value in info.items() if key != MASK}

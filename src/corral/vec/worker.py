@@ -21,11 +21,15 @@ from corral.vec import shared_memory
 from corral.vec.api import EnvFacts, InfoMode, InfoRow, StepArrays
 from corral.vec.bells import CELLS, StepBell
 from corral.vec.birth import CLOSE, ERROR, OK, VALUE, pickle_error
-from corral.vec.stepper import Stepper, build_envs
+from corral.vec.care import Care
+from corral.vec.history import EnvPosition
+from corral.vec.making import build_envs
+from corral.vec.memory import Memory
+from corral.vec.stepper import Stepper
 
-__all__ = ["ApplyRequest", "ResetReply", "ResetRequest", "WorkerSetup", "serve"]
+__all__ = ["ApplyRequest", "Hello", "ResetReply", "ResetRequest", "RestoreRequest", "WorkerSetup", "serve"]
 
-RESET, APPLY, DRAIN = b"r", b"a", b"d"
+RESET, APPLY, DRAIN, RESTORE = b"r", b"a", b"d", b"p"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,15 @@ class WorkerSetup:
     """Of this worker among them all."""
     patient: bool
     """Whether there is a core for every worker, so that it may look out for a step before it sleeps."""
+    care: Care
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A worker's first words: what its envs are like, and how much memory it uses with them, in MB."""
+
+    facts: EnvFacts
+    memory: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +70,14 @@ class ApplyRequest:
 
     function: Callable[[Any], Any]
     envs: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreRequest:
+    """Where the worker's envs should be, and whether they mask their actions."""
+
+    positions: list[EnvPosition]
+    masked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +99,21 @@ def serve(pipe: Connection, setup: WorkerSetup) -> None:
         return
     stepper: Stepper | None = None
     try:
-        pipe.send_bytes(VALUE + cloudpickle.dumps(facts))
+        pipe.send_bytes(VALUE + cloudpickle.dumps(Hello(facts, Memory.now())))
         shared = shared_memory.attach(pipe)
         bell = StepBell(pipe, shared.arrays.pop(CELLS), setup.index, setup.patient)
         arrays = StepArrays.of(shared.arrays).rows(setup.first_env, setup.first_env + setup.n)
-        stepper = Stepper(envs, arrays, first_env=setup.first_env, seed=setup.seed, infos=setup.infos)
+        stepper = Stepper(
+            envs,
+            arrays,
+            first_env=setup.first_env,
+            seed=setup.seed,
+            infos=setup.infos,
+            factory=setup.factory if setup.care.heal else None,
+            proven=setup.care.proven,
+            pulse=bell.pulse,
+        )
+        memory, limited = Memory(setup.care.max_rss), setup.care.max_rss is not None
         pipe.send_bytes(OK)
         while (message := bell.next()) != CLOSE:
             reply: bytes | None
@@ -91,6 +122,8 @@ def serve(pipe: Connection, setup: WorkerSetup) -> None:
             except (Exception, SystemExit) as error:
                 reply = ERROR + pickle_error(error)
             if message is None:
+                if limited and (arrays.terminated | arrays.truncated).any() and memory.outgrown():
+                    bell.outgrow()
                 bell.answer(reply)
             else:
                 assert reply is not None
@@ -117,8 +150,11 @@ def _answer(stepper: Stepper, message: bytes) -> bytes:
     if command == APPLY:
         call: ApplyRequest = cloudpickle.loads(payload)
         return VALUE + bytes(cloudpickle.dumps([call.function(stepper.envs[i]) for i in call.envs]))
+    if command == RESTORE:
+        restore: RestoreRequest = pickle.loads(payload)
+        return VALUE + pickle.dumps(stepper.restore(restore.positions, restore.masked))
     assert command == DRAIN, command
-    return VALUE + pickle.dumps(stepper.drain_infos())
+    return VALUE + pickle.dumps(stepper.drain())
 
 
 def _dump(stepper: Stepper, reply: Any) -> bytes:

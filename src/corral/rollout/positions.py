@@ -1,0 +1,197 @@
+"""Where every env of a run is, kept by the trainer from the rollouts alone: nothing of it can die with a worker.
+
+It is what a new worker needs to go on for one that died, in the middle of a rollout too, and what a checkpoint needs
+to go on for a run: the number of each env's episode and what was played in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from corral.core.actions import ActionCodec
+from corral.core.seeding import episode_seed
+from corral.core.types import EpisodeRecord, Leaves, Rollout
+from corral.vec.history import REPLAY_LIMIT, EnvPosition
+
+__all__ = ["Positions"]
+
+Array = npt.NDArray[Any]
+
+
+class Positions:
+    """The envs at the end of the last rollout, or, given one that is under way, in the middle of it."""
+
+    def __init__(self, seed: int, n_envs: int, codec: ActionCodec) -> None:
+        self._seed = seed
+        self._codec = codec
+        self._episode = np.zeros(n_envs, np.int64)
+        self._reward = np.zeros(n_envs)
+        self._length = np.zeros(n_envs, np.int64)
+        self._played = [self._nothing() for _ in range(n_envs)]
+        self._states: list[bytes | None] = [None] * n_envs
+        self._observations: Leaves = {}
+        self._masks: npt.NDArray[np.bool_] | None = None
+
+    def advance(self, rollout: Rollout, states: Mapping[int, bytes]) -> tuple[EpisodeRecord, ...]:
+        """Go on to the end of a rollout; the episodes that ended in it, by step and env.
+
+        ``states`` are of envs that were asked for it at the end.
+        """
+        ends = rollout.terminated | rollout.truncated
+        episodes = self._ended(rollout, ends)
+        last = _last_true(ends)
+        for i, t in enumerate(last.tolist()):
+            rows = rollout.actions[t + 1 :, i]
+            if t >= 0:
+                self._episode[i], self._states[i], self._played[i] = rollout.began[t, i], None, self._nothing()
+            self._played[i].add(rows)
+            if i in states:
+                self._states[i], self._played[i] = states[i], self._nothing()
+        self._observations = {path: leaf.copy() for path, leaf in rollout.last_observations.items()}
+        self._masks = None if rollout.last_masks is None else rollout.last_masks.copy()
+        return episodes
+
+    def of(self, envs: Iterable[int], under_way: Rollout | None = None, steps: int = 0) -> list[EnvPosition]:
+        """Where some envs are; with a rollout that is under way, after so many steps of it."""
+        return [self._position(i) if under_way is None or not steps else self._in(under_way, steps, i) for i in envs]
+
+    def _position(self, i: int) -> EnvPosition:
+        observation = {path: leaf[i] for path, leaf in self._observations.items()}
+        mask = None if self._masks is None else self._masks[i]
+        return self._at(i, int(self._length[i]), self._states[i], self._played[i].rows, observation, mask)
+
+    def _in(self, rollout: Rollout, steps: int, i: int) -> EnvPosition:
+        ended = np.flatnonzero(rollout.terminated[:steps, i] | rollout.truncated[:steps, i])
+        whole = steps == rollout.n_steps
+        seen = rollout.last_observations if whole else {p: leaf[steps] for p, leaf in rollout.observations.items()}
+        observation = {path: leaf[i].copy() for path, leaf in seen.items()}
+        masks = rollout.last_masks if whole else None if rollout.masks is None else rollout.masks[steps]
+        mask = None if masks is None else masks[i].copy()
+        if ended.size:
+            t = int(ended[-1])
+            rows = rollout.actions[t + 1 : steps, i].copy()
+            return self._at(i, len(rows), None, rows, observation, mask, int(rollout.began[t, i]))
+        before, new = self._played[i].rows, rollout.actions[:steps, i]
+        together = None if before is None else np.concatenate([before, new])
+        return self._at(i, int(self._length[i]) + steps, self._states[i], together, observation, mask)
+
+    def _at(
+        self,
+        i: int,
+        steps: int,
+        state: bytes | None,
+        rows: Array | None,
+        observation: Leaves,
+        mask: Array | None,
+        episode: int | None = None,
+    ) -> EnvPosition:
+        number = int(self._episode[i]) if episode is None else episode
+        actions = None
+        if rows is not None and len(rows) <= REPLAY_LIMIT:
+            actions = self._codec.layout.allocate(len(rows))
+            self._codec.decode(rows, actions)
+        return EnvPosition(number, episode_seed(self._seed, i, number), steps, actions, observation, mask, state)
+
+    # ---- for checkpoints -------------------------------------------------------------------------------------
+
+    def arrays(self) -> dict[str, Array]:
+        """All of it by name. Nothing is copied and nothing will change."""
+        found: dict[str, Array] = {
+            "episode": self._episode.copy(),
+            "reward": self._reward.copy(),
+            "length": self._length.copy(),
+        }
+        for i, (played, state) in enumerate(zip(self._played, self._states, strict=True)):
+            if played.rows is not None:
+                found[f"actions/{i}"] = played.rows
+            if state is not None:
+                found[f"state/{i}"] = np.frombuffer(state, np.uint8).copy()
+        found |= {f"observation/{path}": leaf for path, leaf in self._observations.items()}
+        return found if self._masks is None else {**found, "masks": self._masks}
+
+    def restore(self, arrays: Mapping[str, Array]) -> None:
+        """Go on from what ``arrays`` gave."""
+        n = len(self._played)
+        self._episode, self._reward, self._length = (arrays[name].copy() for name in ("episode", "reward", "length"))
+        if any(array.shape != (n,) for array in (self._episode, self._reward, self._length)):
+            raise ValueError(f"positions of {len(self._episode)} envs, expected {n}")
+        for i in range(n):
+            self._played[i] = self._nothing()
+            if (rows := arrays.get(f"actions/{i}")) is None:
+                self._played[i].forget()
+            else:
+                self._played[i].add(rows)
+            state = arrays.get(f"state/{i}")
+            self._states[i] = None if state is None else state.tobytes()
+        prefix = "observation/"
+        self._observations = {k.removeprefix(prefix): array for k, array in arrays.items() if k.startswith(prefix)}
+        self._masks = arrays.get("masks")
+
+    # ---- inside ----------------------------------------------------------------------------------------------
+
+    def _ended(self, rollout: Rollout, ends: npt.NDArray[np.bool_]) -> tuple[EpisodeRecord, ...]:
+        """The episodes that ended, and what the ones that go on have earned so far."""
+        t_all, n = ends.shape
+        envs, steps = np.nonzero(ends.T)  # env by env
+        starts = np.concatenate([np.arange(n) * t_all, (envs * t_all + steps + 1)[steps + 1 < t_all]])
+        starts.sort()
+        sums = np.add.reduceat(rollout.rewards.T.reshape(-1), starts)
+        by_start = dict(zip(starts.tolist(), sums.tolist(), strict=True))
+        reward, length = self._reward.tolist(), self._length.tolist()
+        began = [0] * n
+        found = []
+        for i, t in zip(envs.tolist(), steps.tolist(), strict=True):
+            whole = reward[i] + by_start[i * t_all + began[i]]
+            truncated = bool(rollout.truncated[t, i]) and not bool(rollout.terminated[t, i])
+            found.append((t, EpisodeRecord(i, whole, length[i] + t + 1 - began[i], truncated)))
+            reward[i], length[i], began[i] = 0.0, 0, t + 1
+        for i in range(n):
+            if began[i] < t_all:
+                reward[i] += by_start[i * t_all + began[i]]
+                length[i] += t_all - began[i]
+        self._reward, self._length = np.array(reward), np.array(length, np.int64)
+        found.sort(key=lambda item: item[0])  # envs are in order already
+        return tuple(record for _, record in found)
+
+    def _nothing(self) -> _Played:
+        return _Played(self._codec.n_actions, self._codec.dtype)
+
+
+class _Played:
+    """Rows of actions that only grow, so that a view of them stays true; too many are not kept."""
+
+    def __init__(self, columns: int, dtype: np.dtype[Any]) -> None:
+        self._buffer: Array | None = np.empty((0, columns), dtype)
+        self._length = 0
+
+    @property
+    def rows(self) -> Array | None:
+        """What was played, or None if it was too much."""
+        return None if self._buffer is None else self._buffer[: self._length]
+
+    def add(self, rows: Array) -> None:
+        """Keep more."""
+        buffer, length = self._buffer, self._length + len(rows)
+        if buffer is None or length > REPLAY_LIMIT:
+            self.forget()
+            return
+        if length > len(buffer):
+            roomier = np.empty((max(length, 2 * len(buffer)), *buffer.shape[1:]), buffer.dtype)
+            roomier[: self._length] = buffer[: self._length]
+            self._buffer = buffer = roomier
+        buffer[self._length : length] = rows
+        self._length = length
+
+    def forget(self) -> None:
+        """It is too much."""
+        self._buffer = None
+
+
+def _last_true(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """The row of the last True of each column, or -1."""
+    found: npt.NDArray[np.int64] = np.where(flags.any(0), len(flags) - 1 - flags[::-1].argmax(0), -1)
+    return found

@@ -1,0 +1,54 @@
+"""What an env raised, as a file from which `corral doctor --replay` makes it raise again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+from corral.core.config import TrainConfig
+from corral.core.errors import EnvFault, UsageError
+from corral.training.run_directory import RunDirectory
+
+__all__ = ["FAULTS", "MOST_FAULTS", "keep_fault", "read_fault"]
+
+FAULTS = "faults"
+"""The folder in a run directory."""
+MOST_FAULTS = 5
+"""That did not end the run; one that does is always written."""
+
+
+def keep_fault(directory: RunDirectory, config: TrainConfig, fault: EnvFault) -> str | None:
+    """Write a fault down; how to see it again, or None if it cannot be."""
+    if fault.script is None:
+        return None
+    folder = directory.path / FAULTS
+    place = fault.place
+    path = folder / f"env-{place.env}-seed-{place.seed}-step-{place.step}.json"
+    told = {"env": config.env, "env_kwargs": config.env_kwargs, "raised": fault.summary, "place": str(place)}
+    try:
+        folder.mkdir(exist_ok=True)
+        path.write_text(json.dumps({**told, **fault.script}) + "\n", encoding="utf-8")
+    except (OSError, TypeError):  # a full disk; options that are no plain data
+        return None
+    shown = str(Path(directory.shown) / FAULTS / path.name)
+    if config.env.startswith("python:"):
+        return f"corral.replay_fault({shown!r}, env=...)"
+    return f"corral doctor {shlex.quote(config.env)} --replay {shlex.quote(shown)}"
+
+
+def read_fault(path: str) -> dict[str, Any]:
+    """What ``keep_fault`` wrote."""
+    try:
+        told = json.loads(Path(path).read_text(encoding="utf-8"))
+        actions, seed = told["actions"], told["seed"]
+        if not isinstance(actions, dict) or not all(isinstance(rows, list) for rows in actions.values()):
+            raise ValueError("its actions are not lists")
+        if seed is not None and not isinstance(seed, int):
+            raise ValueError("its seed is not a number")
+    except OSError as error:
+        raise UsageError(f"--replay {path}: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"--replay {path} is not a fault that a run wrote down: {error}") from None
+    return dict(told)

@@ -1,0 +1,140 @@
+"""A run that was stopped and resumed, also in another way, ends as one that never was: to the last bit."""
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import corral
+from corral.core.errors import CheckpointError
+from corral.monitor.writers import read_metrics
+from corral.training.checkpoint import list_checkpoints, newest_checkpoint
+from tests.envs import Stateful, Unlike
+
+SMALL = {
+    "n_envs": 4,
+    "n_steps": 32,
+    "batch_size": 64,
+    "n_epochs": 2,
+    "eval_freq": 0,
+    "tensorboard": False,
+    "quiet": True,
+}
+PLACES = [{"backend": "serial"}, {"backend": "worker", "num_workers": 2}, {"backend": "process", "num_workers": 3}]
+
+
+def train(env, steps, name, **settings):
+    return corral.train(env, **{**SMALL, "seed": 3, "timesteps": steps, "output_dir": name, **settings}).summary
+
+
+@pytest.mark.parametrize(
+    ("env", "settings"),
+    [
+        ("CartPole-v1", {}),
+        ("CartPole-v1", {"overlap": True}),
+        ("CartPole-v1", {"learner": "torch", "target_kl": 0.01}),
+        ("Pendulum-v1", {"normalize_obs": True, "normalize_reward": True, "overlap": True}),
+        ("toy-maze", {"learner_shares": 2}),
+        ("toy-everything", {"learning_rate_end": 1e-5}),
+    ],
+    ids=["plain", "overlap", "torch", "normalised", "masked", "nested"],
+)
+def test_a_resumed_run_ends_as_one_that_was_never_stopped(env, settings, capsys):
+    budget = 768
+    whole = train(env, budget, "whole", backend="serial", **settings)
+    for i, place in enumerate(PLACES):
+        steps = 256 if "learning_rate_end" not in settings else budget  # a schedule belongs to its budget
+        if steps < budget:
+            train(env, steps, f"run{i}", **place, **settings)
+            corral.resume(f"run{i}", timesteps=512, quiet=True, **PLACES[i - 1])
+        else:
+            stopped_after(env, 3, f"run{i}", steps, **place, **settings)
+        summary = corral.resume(f"run{i}", timesteps=budget, quiet=True, **PLACES[i - 2]).summary
+        assert summary.weights_sha256 == whole.weights_sha256, (place, summary)
+        assert (summary.steps, summary.episodes, summary.mean_reward) == (
+            whole.steps,
+            whole.episodes,
+            whole.mean_reward,
+        )
+        rows, expected = read_metrics(Path(f"run{i}/metrics.jsonl")), read_metrics(Path("whole/metrics.jsonl"))
+        for name in ("time/total_timesteps", "rollout/episodes", "train/loss", "train/n_updates"):
+            assert [row[name] for row in rows] == [row[name] for row in expected], name
+    assert "brought back" not in capsys.readouterr().err
+
+
+def stopped_after(env, iterations, name, steps, **settings):
+    def stop(state):
+        if state.iteration == iterations:
+            state.stop()
+
+    corral.train(env, **{**SMALL, "seed": 3, "timesteps": steps, "output_dir": name, **settings}, callback=stop)
+
+
+def test_a_checkpoint_holds_episodes_and_not_more_than_is_needed():
+    train("CartPole-v1", 256, "run")
+    envs = newest_checkpoint(Path("run/checkpoints")).checkpoint.envs
+    assert [len(envs[f"actions/{i}"]) for i in range(4)] == envs["length"].tolist()
+    assert "behind.safetensors" not in {p.name for p in list_checkpoints(Path("run/checkpoints"))[-1].iterdir()}
+
+
+def test_envs_that_can_say_where_they_are_are_not_replayed():
+    whole = train(lambda: Stateful(1000), 256, "whole")
+    train(lambda: Stateful(1000), 128, "run")
+    envs = newest_checkpoint(Path("run/checkpoints")).checkpoint.envs
+    assert len(envs["actions/0"]) == 0 and bytes(envs["state/0"].tolist()).startswith(b"[32,")
+    resumed = corral.resume("run", env=lambda: Stateful(1000), timesteps=256, backend="worker", quiet=True).summary
+    assert resumed.weights_sha256 == whole.weights_sha256 and resumed.inexact == 0
+
+
+def test_envs_that_do_not_repeat_themselves_begin_anew_and_that_is_said(capsys):
+    train(lambda: Unlike(1000), 128, "run")
+    summary = corral.resume("run", env=lambda: Unlike(1000), timesteps=256, quiet=True).summary
+    assert summary.inexact == 4 and summary.steps == 256
+    assert "env 0, 1, 2, 3 could not be brought back" in capsys.readouterr().err
+
+
+def test_a_run_that_was_killed_before_it_saved_anything_begins_again(capsys):
+    whole = train("CartPole-v1", 128, "whole")
+    train("CartPole-v1", 128, "run")
+    run = Path("run")
+    for path in list_checkpoints(run / "checkpoints"):
+        for file in path.iterdir():
+            file.unlink()
+        path.rmdir()
+    with pytest.raises(CheckpointError, match="no checkpoint to go on from"):
+        corral.resume("run", quiet=True)  # there were some: that they are gone is not for us to shrug at
+    (run / "metrics.jsonl").write_text("")
+    assert corral.resume("run", quiet=True).summary.weights_sha256 == whole.weights_sha256
+    assert "beginning at step 0" in capsys.readouterr().err
+    assert [row["time/total_timesteps"] for row in read_metrics(run / "metrics.jsonl")] == [128]
+
+
+def test_counts_of_what_was_mended_survive_a_resume(tmp_path):
+    def make():
+        class Once(Unlike):
+            def step(self, action):
+                if self.step_count == 5 and not (tmp_path / "raised").exists():
+                    (tmp_path / "raised").touch()
+                    raise ValueError("once")
+                return super().step(action)
+
+            def _observe(self):
+                return np.array([0.5, self.step_count], np.float32)
+
+        return Once(40)
+
+    assert train(make, 128, "run", backend="serial").retries == 1
+    summary = corral.resume("run", env=make, timesteps=256, quiet=True).summary
+    assert summary.retries == 1 and json.loads(Path("run/summary.json").read_text())["retries"] == 1
+    assert read_metrics(Path("run/metrics.jsonl"))[-1]["faults/retries"] == 1
+
+
+def test_a_summary_of_an_earlier_end_does_not_outlive_a_new_beginning():
+    train("CartPole-v1", 128, "run")
+    seen = []
+    corral.resume(
+        "run", timesteps=256, quiet=True, callback=lambda state: seen.append(Path("run/summary.json").exists())
+    )
+    assert seen == [False] and time.time() - Path("run/summary.json").stat().st_mtime < 60
