@@ -25,13 +25,21 @@ COMPARE_CONFIG ?= config/ppo_parallel.yaml
 COMPARE_SEED ?= 1
 COMPARE_DIR ?=
 
+# Processes that run tests. Many tests wait for something, so one more than there are cores.
+TEST_PROCESSES ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 1 )))
+
+# How long `make chaos` torments runs, and how else.
+MINUTES ?= 5
+CHAOS_FLAGS ?=
+
 .DEFAULT_GOAL := help
-.PHONY: help setup train compare test check lint type format bench bench-quick clean
+.PHONY: help setup train compare test test-faults chaos check lint type format bench bench-quick clean
 
 help:
 	@echo "make train    train PPO on $(TRAIN_ENV) (TRAIN_ENV=... TRAIN_STEPS=... TRAIN_ENVS=... TRAIN_FLAGS='--seed 1')"
 	@echo "make compare  train $(TRAIN_ENV) in one process, then with $(COMPARE_WORKERS) workers, and compare (TRAIN_ENV=... DURATION=hours)"
-	@echo "make test     run the tests"
+	@echo "make test     run the tests; test-faults: all about what may go wrong, also what takes an hour"
+	@echo "make chaos    kill workers and trainers at random for a while, and compare the weights (MINUTES=5)"
 	@echo "make check    lint, types and tests: what a change must pass"
 	@echo "make setup    only make the virtual environment, in $(VENV)"
 	@echo "make bench    measure speed and learning again, into benchmarks/ (over an hour); bench-quick: speed, roughly"
@@ -67,7 +75,13 @@ compare: setup
 	$(BIN)/python examples/compare_results.py --sequential "$$dir/sequential" --parallel "$$dir/parallel" --output "$$dir"
 
 test: setup
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
+
+test-faults: setup
+	$(BIN)/python -m pytest tests/faults -m "deep or not deep" -n auto --dist worksteal
+
+chaos: setup
+	$(BIN)/python -m tests.faults.chaos --minutes $(MINUTES) $(CHAOS_FLAGS)
 
 check: lint type test
 

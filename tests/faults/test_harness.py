@@ -1,0 +1,86 @@
+"""The checks that every fault test relies on must see what they are there to see."""
+
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from corral.monitor.writers import JsonLinesWriter
+from tests.faults import invariants, system
+from tests.faults.harness import Ended, Run
+from tests.faults.system import RUN_ID, shared_memory
+
+
+def test_a_process_that_stays_is_found_and_ended(monkeypatch):
+    monkeypatch.setattr(invariants, "GONE_SECONDS", 0.2)
+    script = "import subprocess; subprocess.Popen(['sleep', '60'], start_new_session=True)"
+    subprocess.run([sys.executable, "-c", script], env={**os.environ, RUN_ID: "mine"}, check=True)
+    with pytest.raises(AssertionError, match=r"processes left behind: .*sleep"):
+        invariants.check_nothing_is_left("mine", shared_memory())
+    time.sleep(0.1)
+    invariants.check_nothing_is_left("mine", shared_memory())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="shared memory has no directory here")
+def test_memory_that_nobody_holds_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(system, "SHM", tmp_path)  # other tests look at the real one
+    before = shared_memory()
+    (tmp_path / "segment").write_bytes(bytes(4096))
+    with (tmp_path / "segment").open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+        invariants.check_nothing_is_left("none", before)  # somebody has it, so it may be another test's
+    with pytest.raises(AssertionError, match="left in shared memory"):
+        invariants.check_nothing_is_left("none", before)
+
+
+@pytest.mark.parametrize("steps", [[128, 256, 256], [128, 384], [256, 384], [256, 128]])
+def test_steps_that_are_lost_or_counted_twice_are_found(tmp_path, steps):
+    run = Run(tmp_path / "run")
+    run.path.mkdir()
+    (run.path / "config.yaml").write_text("n_steps: 32\nn_envs: 4\n")
+    writer = JsonLinesWriter(run.path / "metrics.jsonl")
+    for i, count in enumerate(steps):
+        writer.write({"time/total_timesteps": count, "time/iterations": i + 1})
+    writer.close()
+    with pytest.raises(AssertionError, match="were counted as"):
+        invariants.check_steps(run, since=0)
+
+
+@pytest.mark.parametrize(
+    ("code", "err"),
+    [
+        (1, "Traceback (most recent call last):\n  File ...\nEOFError\n"),
+        (1, "EOFError"),
+        (1, ""),
+        (0, "Exception in thread lifeline:\nTraceback (most recent call last):\n"),
+        (1, "corral train: it went wrong\ncorral train: it went wrong\n"),
+    ],
+)
+def test_words_that_help_nobody_are_found(code, err):
+    with pytest.raises(AssertionError):
+        invariants.check_words(Ended(code, "", err, 0.0))
+
+
+def test_an_envs_own_traceback_is_welcome():
+    err = "corral train: step() raised ValueError\n\nThe env's own traceback:\nTraceback (most recent call last):\n"
+    invariants.check_words(Ended(1, "", err, 0.0))
+
+
+def test_a_promised_checkpoint_that_is_not_there_is_found(tmp_path):
+    run = Run(tmp_path / "run")
+    invariants.check_checkpoint(run)
+    run.announced = 128
+    with pytest.raises(AssertionError, match="128 steps was announced"):
+        invariants.check_checkpoint(run)
+
+
+@pytest.mark.deep
+def test_workers_are_told_from_the_rest(make_run):
+    trainer = make_run(env_kwargs={"pause": 0.002}).train()
+    trainer.wait_for_rows(2)
+    assert len(trainer.workers()) == 2 and trainer.pid not in {w.pid for w in trainer.workers()}
+    trainer.signal(signal.SIGTERM)
+    trainer.wait(143)

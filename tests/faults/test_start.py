@@ -1,0 +1,114 @@
+"""What cannot work is refused at the start, in one line that says what to do, and leaves nothing behind."""
+
+import re
+import signal
+
+import psutil
+import pytest
+import torch
+
+from corral.cli.main import main
+from tests.faults.harness import flags
+
+
+def refused(run, *complaints, wrap=(), more=()):
+    """Start it; it must be refused with these words, and write nothing."""
+    before = sorted(path.name for path in run.path.parent.iterdir())
+    ended = run.train(*more, wrap=wrap).wait(2)
+    assert ended.out == "" and len(ended.err.strip().splitlines()) == 1, ended
+    for complaint in complaints:
+        assert re.search(complaint, ended.err), ended
+    logs = {f"{run.path.name}-0.out", f"{run.path.name}-0.err"}
+    assert sorted({path.name for path in run.path.parent.iterdir()} - logs) == before
+
+
+def test_too_few_descriptors_are_refused_with_the_numbers(make_run):
+    run = make_run(n_envs=40, num_workers=40)
+    refused(run, r"num_workers 40 needs about \d+ open files", "limit is 100", wrap=("prlimit", "--nofile=100:100"))
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("text", "complaints"),
+    [
+        ("n_steps: !!python/object/apply:os.system ['touch owned']\n", ("c.yaml", "line 1", "constructor")),
+        ("n_steps: [1\nx", ("c.yaml", "line 2")),
+        ("n_env: 3\n", ("n_env", "did you mean 'n_envs'")),
+    ],
+)
+def test_a_bad_config_file_is_refused_with_file_and_line(make_run, tmp_path, text, complaints):
+    (tmp_path / "c.yaml").write_text(text)
+    refused(make_run(), *complaints, more=("--config", "c.yaml"))
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("settings", "complaints"),
+    [
+        ({"n_envs": 10**6}, ("n_envs '1000000'", "65536")),
+        ({"n_envs": 0}, ("n_envs '0'", "1")),
+        ({"n_envs": -1}, ("n_envs '-1'", "1")),
+        ({"n_envs": 2.5}, ("n_envs '2.5'",)),
+        ({"batch_size": 100}, ("batch_size 100", "= 128", "64 and 128")),
+        ({"device": "cuda"}, ("cuda", "--device cpu")),
+        ({"step_timeout": 0}, ("step_timeout '0'", "greater than 0")),
+        ({"backend": "serial", "num_workers": None, "step_timeout": 5}, ("step_timeout",)),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_be_are_refused_with_the_limit(make_run, settings, complaints):
+    if settings.get("device") == "cuda" and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    refused(make_run(**settings), *complaints)
+
+
+@pytest.mark.deep
+def test_numbers_in_exponent_form_are_taken_from_a_file(make_run, tmp_path):
+    (tmp_path / "c.yaml").write_text("training:\n  learning_rate: 1e-4\n")
+    run = make_run(timesteps=256)
+    run.train("--config", "c.yaml").wait()
+    assert run.rows[0]["train/learning_rate"] == 1e-4
+
+
+@pytest.mark.parametrize("verb", ["resume", pytest.param("train", marks=pytest.mark.deep)])
+def test_a_second_writer_is_refused_and_the_first_does_not_notice(make_run, verb):
+    run = make_run(timesteps=10**9)
+    first = run.train()
+    first.wait_for_rows(1)
+    other = getattr(run, verb)()
+    assert other.process.wait() == 3 and f"in use by process {first.pid}" in other.err, other.err
+    assert len(other.err.splitlines()) == 1
+    first.wait_for_rows(len(run.rows) + 1)
+    first.signal(signal.SIGTERM)
+    first.wait(143)
+    other.wait(3)
+
+
+def test_what_a_kill_left_before_there_was_a_run_is_no_obstacle(make_run, capsys):
+    """A lock and half a config; but never anything else."""
+    run = make_run(backend="serial", num_workers=None, timesteps=128)
+    run.path.mkdir()
+    (run.path / ".lock").write_text("99999999")
+    (run.path / "config.tmp").write_text("env: tests.fau")
+    (run.path / "notes.txt").write_text("mine")
+    words = ["train", run.env, *flags(run.settings), "--output-dir", str(run.path)]
+    assert main(words) == 2 and "is not empty" in capsys.readouterr().err
+    (run.path / "notes.txt").unlink()
+    assert main(words) == 0 and run.summary["steps"] == 128
+
+
+@pytest.mark.deep
+def test_the_exit_code_says_it_even_if_nobody_can_hear(make_run):
+    trainer = make_run(n_envs=0).train(wrap=("sh", "-c", 'exec "$@" 2> /dev/full', "sh"))
+    assert trainer.process.wait() == 2
+
+
+@pytest.mark.deep
+def test_a_lock_that_names_a_living_stranger_is_taken_over(make_run):
+    """Process numbers come again: what counts is who holds the lock, not whose number is in it."""
+    run = make_run(timesteps=10**9)
+    trainer = run.train()
+    trainer.wait_for_rows(1)
+    trainer.kill()
+    (run.path / ".lock").write_text(str(psutil.Process().pid))
+    run.resume("--timesteps", str(run.newest.checkpoint.timesteps + 1)).wait()

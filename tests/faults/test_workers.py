@@ -1,0 +1,188 @@
+"""Workers that die or hang are replaced, and the weights are those of a run in which nothing happened."""
+
+import random
+import re
+import signal
+import time
+
+import pytest
+
+from tests.faults.harness import GAMES
+
+BACKENDS = ("process", "worker")
+PACED = {"env_kwargs": {"pause": 0.002}}
+ENVS = ("CartPole-v1", "toy-maze", "toy-everything", "toy-work")
+PLACE = r"env \d+, seed \d+, episode \d+, step 7, on action \S+"
+
+
+def torment(trainer, number, every, rng: random.Random, most=10**9):
+    """Send a signal to a random worker every so many seconds until the run is over; how many there were."""
+    hits = 0
+    while hits < most and trainer.process.poll() is None:
+        hits += trainer.hit(number, rng)
+        pause = time.monotonic() + rng.uniform(0.5, 1.5) * every
+        while trainer.process.poll() is None and time.monotonic() < pause:
+            time.sleep(0.02)
+    return hits
+
+
+def check_counts(run):
+    """What the summary counts is what the last row counted, and no row takes anything back."""
+    for name in ("restarts", "recycled", "env_faults", "retries", "inexact"):
+        counts = [row[f"faults/{name}"] for row in run.rows]
+        assert counts == sorted(counts) and counts[-1] == run.summary[name], name
+
+
+# ---- death --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_killed_workers_are_replaced_and_nothing_changes(make_run, rng, backend):
+    run = make_run(backend=backend, **PACED)
+    trainer = run.train()
+    trainer.wait_for_rows(1)
+    hits = torment(trainer, signal.SIGKILL, 0.8, rng, most=3)
+    trainer.wait()
+    assert 1 <= run.summary["restarts"] <= hits
+    check_counts(run)
+    assert run.summary["weights_sha256"] == run.undisturbed(env_kwargs={})
+
+
+@pytest.mark.parametrize(
+    ("how", "backend"),
+    [
+        ("segfault", "worker"),
+        pytest.param("os_exit", "process", marks=pytest.mark.deep),
+        pytest.param("segfault", "process", marks=pytest.mark.deep),
+        pytest.param("os_exit", "worker", marks=pytest.mark.deep),
+        pytest.param("kill", "process", marks=pytest.mark.deep),
+        pytest.param("kill", "worker", marks=pytest.mark.deep),
+    ],
+)
+@pytest.mark.parametrize("where", ["step", pytest.param("reset", marks=pytest.mark.deep)])
+def test_an_env_that_takes_its_worker_along_once_changes_nothing(make_run, tmp_path, how, backend, where):
+    kwargs = {"how": how, "marker": tmp_path / "marker", "where": where}
+    run = make_run(f"{GAMES}:Once", backend=backend, env_kwargs=kwargs)
+    run.train().wait()
+    assert (tmp_path / "marker").exists() and run.summary["restarts"] == 1
+    assert run.summary["weights_sha256"] == run.undisturbed(f"{GAMES}:Walk", env_kwargs={})
+
+
+@pytest.mark.parametrize("backend", ["worker", pytest.param("process", marks=pytest.mark.deep)])
+def test_an_env_that_always_dies_at_the_same_step_stops_the_run(make_run, backend):
+    run = make_run(f"{GAMES}:Cursed", backend=backend, timesteps=10**9, env_kwargs={"how": "os_exit", "one_in": 4})
+    ended = run.train().wait(1)
+    assert re.search(PLACE, ended.err), ended
+    assert run.newest is not None and run.summary["exit_reason"].startswith("failed")
+
+
+@pytest.mark.deep
+def test_too_many_restarts_stop_the_run_if_the_user_says_how_many(make_run, rng):
+    run = make_run(timesteps=10**9, max_restarts=2, **PACED)
+    trainer = run.train()
+    trainer.wait_for_rows(1)
+    assert torment(trainer, signal.SIGKILL, 0.6, rng) >= 3
+    ended = trainer.wait(1)
+    assert re.search(r"max.restarts", ended.err) and run.summary["restarts"] == 2
+    assert run.newest.checkpoint.timesteps == run.summary["steps"]
+
+
+# ---- hanging ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["worker", pytest.param("process", marks=pytest.mark.deep)])
+def test_a_stopped_worker_is_replaced_after_the_step_timeout(make_run, rng, backend):
+    run = make_run(backend=backend, step_timeout=1, **PACED)
+    trainer = run.train()
+    trainer.wait_for_rows(2)
+    trainer.hit(signal.SIGSTOP, rng)
+    trainer.wait()
+    assert run.summary["restarts"] == 1
+    assert run.summary["weights_sha256"] == run.undisturbed(env_kwargs={})
+
+
+@pytest.mark.parametrize(
+    ("how", "backend"),
+    [
+        ("sleep", "process"),
+        pytest.param("sleep", "worker", marks=pytest.mark.deep),
+        pytest.param("loop", "process", marks=pytest.mark.deep),
+        pytest.param("loop", "worker", marks=pytest.mark.deep),
+    ],
+)
+@pytest.mark.parametrize("where", ["step", pytest.param("reset", marks=pytest.mark.deep)])
+def test_an_env_that_hangs_once_changes_nothing(make_run, tmp_path, how, backend, where):
+    """In Python, and in C code that lets nobody else run."""
+    kwargs = {"how": how, "marker": tmp_path / "marker", "where": where}
+    run = make_run(f"{GAMES}:Once", backend=backend, step_timeout=1, env_kwargs=kwargs)
+    run.train().wait()
+    assert (tmp_path / "marker").exists() and run.summary["restarts"] == 1
+    assert run.summary["weights_sha256"] == run.undisturbed(f"{GAMES}:Walk", env_kwargs={})
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_env_that_always_hangs_at_the_same_step_stops_the_run(make_run, backend):
+    kwargs = {"how": "sleep", "one_in": 4}
+    run = make_run(f"{GAMES}:Cursed", backend=backend, timesteps=10**9, step_timeout=0.5, env_kwargs=kwargs)
+    ended = run.train().wait(1)
+    assert re.search(PLACE, ended.err), ended
+
+
+@pytest.mark.parametrize("in_c", [True, pytest.param(False, marks=pytest.mark.deep)])
+def test_a_slow_env_is_not_a_hung_one(make_run, in_c):
+    """Steps take half of what they may; a rollout takes many times as much as a step may."""
+    settings = {"step_timeout": 1, "n_steps": 16, "timesteps": 64, "batch_size": 32}
+    run = make_run(f"{GAMES}:Hesitant", env_kwargs={"seconds": 0.5, "in_c": in_c}, **settings)
+    run.train().wait()
+    assert run.rows[0]["time/collect_s"] > 1.5 and run.summary["restarts"] == 0
+    assert run.summary["weights_sha256"] == run.undisturbed(f"{GAMES}:Walk", env_kwargs={})
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_workers_that_wait_for_a_long_update_are_not_hung(make_run, backend):
+    run = make_run(backend=backend, step_timeout=1, n_epochs=4000, timesteps=384)
+    run.train().wait()
+    assert run.rows[0]["time/update_s"] > 1.5 and run.summary["restarts"] == 0
+
+
+@pytest.mark.parametrize("where", ["constructor", pytest.param("reset", marks=pytest.mark.deep)])
+def test_an_env_that_never_comes_up_is_refused(make_run, where):
+    run = make_run(f"{GAMES}:Stuck", start_timeout=1, env_kwargs={"where": where})
+    ended = run.train().wait(2)
+    assert re.search(r"start.timeout", ended.err) and "1" in ended.err
+    assert not run.path.exists()
+
+
+@pytest.mark.deep
+def test_a_worker_that_grows_too_large_is_replaced_in_time(make_run):
+    settings = {"worker_max_rss": 250, "n_steps": 128, "timesteps": 5120, "checkpoint_freq": 0}
+    run = make_run(f"{GAMES}:Hoarding", env_kwargs={"kb": 256}, **settings)
+    run.train().wait()
+    assert run.summary["recycled"] >= 2 and run.summary["restarts"] == 0
+    check_counts(run)
+    assert run.summary["weights_sha256"] == run.undisturbed(f"{GAMES}:Walk", env_kwargs={})
+
+
+# ---- the long ones ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("env", ENVS)
+def test_a_minute_of_kills_changes_nothing(make_run, rng, env, backend, number):
+    """A random worker every two seconds."""
+    settings = {"n_steps": 128, "batch_size": 256, "checkpoint_freq": 10_240, "step_timeout": 1}
+    settings |= {"n_envs": 6, "num_workers": 3, "env_kwargs": {"step_ms": 0.2} if env == "toy-work" else {}}
+    run = make_run(env, backend=backend, timesteps=None, duration=60 / 3600, **settings)
+    trainer = run.train()
+    trainer.wait_for_rows(1)
+    hits = torment(trainer, number, 2, rng)
+    trainer.wait()
+    assert hits >= 15 and run.summary["restarts"] >= 10, (hits, run.summary)
+    check_counts(run)
+    steps = run.summary["steps"]
+    assert run.summary["weights_sha256"] == run.undisturbed(timesteps=steps, duration=None)
