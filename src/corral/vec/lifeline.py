@@ -24,7 +24,7 @@ def tie_to_parent(parent_pid: int, use_death_signal: bool) -> None:
     """Make this worker end with its parent. Call first thing, in the worker's main thread."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     if sys.platform != "win32":
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # what an env starts should hear it
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM])  # what an env starts should hear
     server = _leave_fork_server()
     if use_death_signal and sys.platform == "linux":
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

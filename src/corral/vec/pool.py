@@ -400,7 +400,8 @@ def _bare_main(context: Any, preload: str) -> Iterator[None]:
 
     The factory travels by value, so no worker needs to import the script that started it: scripts without a
     ``__main__`` guard and notebooks just work. The fork server is told to load what every worker needs. A Ctrl-C, which
-    goes to all of them, must not catch it or a worker while Python starts: it waits, and then it is ours alone.
+    goes to all of them, must not catch it or a worker while Python starts, nor may SIGTERM leave one half told what to
+    do: both wait, and then they are ours alone.
     """
     if context.get_start_method() == "forkserver":
         context.set_forkserver_preload([preload])
@@ -408,7 +409,7 @@ def _bare_main(context: Any, preload: str) -> Iterator[None]:
     sys.modules["__main__"] = types.ModuleType("__main__")
     if sys.platform != "win32":
         resource_tracker.ensure_running()  # else it is started in there, and lets Ctrl-C in again
-        waiting = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        waiting = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
     try:
         yield
     finally:
