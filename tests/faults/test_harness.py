@@ -25,7 +25,7 @@ def test_a_process_that_stays_is_found_and_ended(monkeypatch):
     invariants.check_nothing_is_left("mine", shared_memory())
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="shared memory has no directory here")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows who has memory mapped")
 def test_memory_that_nobody_holds_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(system, "SHM", tmp_path)  # other tests look at the real one
     before = shared_memory()

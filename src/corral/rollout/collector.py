@@ -18,7 +18,7 @@ from corral.core.seeding import action_noise
 from corral.core.types import Actor, EpisodeRecord, Mishaps, Rollout, Seconds
 from corral.vec.api import CorralVectorEnv, Drained, merge_sums
 
-__all__ = ["Collector", "Halt", "Segment", "join"]
+__all__ = ["Collector", "Segment", "join"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,6 @@ class Segment:
     said: Drained
     seconds: Seconds = field(default_factory=Seconds)
     finished: bool = True
-
-
-class Halt(Exception):
-    """Raised by ``watch`` to end a rollout early."""
 
 
 class Collector:
@@ -55,7 +51,7 @@ class Collector:
         """Play ``n_steps`` steps in every env, into the env's columns of the rollout.
 
         ``first_step``: so many are there already, and the envs are where those left them. ``watch(done, ended)`` is
-        called after each step: how many are done, and whether an episode ended.
+        called after each step: how many are done, and whether an episode ended. What it raises ends the rollout early.
         """
         env, now, clock = self.env, self.env.arrays, time.perf_counter
         noise = self._noise(iteration)  # [T, N, D]

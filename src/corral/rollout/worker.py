@@ -20,7 +20,7 @@ from corral.core.envs import EnvFactory
 from corral.core.types import Rollout
 from corral.ppo.shares import Shares, ShareSetup
 from corral.rollout.arrays import columns_of
-from corral.rollout.collector import Collector, Halt, Segment
+from corral.rollout.collector import Collector, Segment
 from corral.rollout.crew import ASSIST, SIGNALS, assist
 from corral.rollout.moving import close_quietly, take
 from corral.vec import shared_memory
@@ -120,11 +120,11 @@ class SettleRequest:
     agreed: bool
 
 
-class _Stopped(Halt):
+class _Stopped(Exception):
     """The run is over."""
 
 
-class _Outgrown(Halt):
+class _Outgrown(Exception):
     """This process uses too much memory."""
 
 

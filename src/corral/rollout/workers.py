@@ -300,10 +300,8 @@ class WorkerSource:
         codec = ActionCodec(self.facts.action_space)
         row = codec.layout.allocate(1)
         codec.decode(rollout.actions[done, env][None], row)
-        action = codec.layout.read(row, 0)
-        plain = action.item() if isinstance(action, np.generic) else action
         (position,) = self._positions.of([env], rollout, done)
-        return Scene(env, position, plain, {path: leaf[0] for path, leaf in row.items()})
+        return Scene(env, position, codec.layout.read(row, 0), {path: leaf[0] for path, leaf in row.items()})
 
     # ----------------------------------------------------------------------------------------------------------
 

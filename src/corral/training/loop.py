@@ -111,7 +111,8 @@ def train_loop(
 
 def _begin(run: Run) -> None:
     """Begin a rollout: the first, or the first after a resume, which lags behind if the run does."""
-    iteration, behind = run.progress.iteration, run.safe.behind if run.safe is not None else None
+    assert run.safe is not None
+    iteration, behind = run.progress.iteration, run.safe.behind
     if behind is None:
         run.source.begin(iteration)
         return

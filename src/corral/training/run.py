@@ -51,9 +51,6 @@ class Stateful(Protocol):
         ...
 
 
-_SCALER, _MOMENTS = "return_scaler", "moments/"
-
-
 @dataclass(slots=True)
 class Run:
     """Everything that trains, with nothing on disk yet."""
@@ -68,8 +65,8 @@ class Run:
     actor: Actor
     learner: Learner
     eval_env: CorralVectorEnv | None
-    parts: dict[str, Stateful]
-    """What else is saved and restored, by name."""
+    return_scaler: ReturnScaler | None
+    moments: dict[str, RunningMoments]
     spaces: dict[str, Any]
     masked: bool
     progress: Progress
@@ -84,16 +81,10 @@ class Run:
     """The step of the last checkpoint; None if the last save failed."""
 
     @property
-    def return_scaler(self) -> ReturnScaler | None:
-        """Scales rewards, if that was asked for."""
-        scaler = self.parts.get(_SCALER)
-        return scaler if isinstance(scaler, ReturnScaler) else None
-
-    @property
-    def moments(self) -> dict[str, RunningMoments]:
-        """Statistics of the observations that are normalised."""
-        found = {name.removeprefix(_MOMENTS): part for name, part in self.parts.items() if name.startswith(_MOMENTS)}
-        return {path: part for path, part in found.items() if isinstance(part, RunningMoments)}
+    def parts(self) -> dict[str, Stateful]:
+        """What has a state that is saved and restored, by name."""
+        parts: dict[str, Stateful] = {f"moments/{path}": moments for path, moments in self.moments.items()}
+        return parts if self.return_scaler is None else {**parts, "return_scaler": self.return_scaler}
 
     def close(self) -> None:
         """Release envs and processes."""
@@ -164,11 +155,6 @@ def assemble(
         raise
     normalizer = policy.normalizer
     shapes = {leaf.path: leaf.shape for leaf in policy.layout.leaves}
-    parts: dict[str, Stateful] = {}
-    if config.normalize_reward:
-        parts[_SCALER] = ReturnScaler(config.n_envs, config.gamma)
-    for path in normalizer.paths if normalizer else ():
-        parts[f"{_MOMENTS}{path}"] = RunningMoments(shapes[path])
     return Run(
         config=config,
         seed=seed,
@@ -179,7 +165,8 @@ def assemble(
         actor=setup.build(0, 1),
         learner=learner,
         eval_env=eval_env,
-        parts=parts,
+        return_scaler=ReturnScaler(config.n_envs, config.gamma) if config.normalize_reward else None,
+        moments={path: RunningMoments(shapes[path]) for path in (normalizer.paths if normalizer else ())},
         spaces={
             "observation": space_to_data(facts.observation_space),
             "action": space_to_data(facts.action_space),

@@ -7,6 +7,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from corral.core.errors import CorralError, EnvFault, EnvPlace, UsageError, WorkerDied
 from corral.vec.history import EnvPosition
 
@@ -101,9 +103,9 @@ class Scene:
     @property
     def place(self) -> EnvPlace:
         """The same in words."""
-        return EnvPlace(
-            self.env, self.position.episode, self.position.seed, self.position.steps + 1, f"{self.action!r:.120}"
-        )
+        plain = self.action.item() if isinstance(self.action, np.generic) else self.action
+        at = self.position
+        return EnvPlace(self.env, at.episode, at.seed, at.steps + 1, f"{plain!r:.120}")
 
 
 def check_memory(max_rss: float | None, used: float) -> None:

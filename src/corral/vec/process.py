@@ -13,7 +13,6 @@ from typing import Any
 
 import cloudpickle
 import gymnasium as gym
-import numpy as np
 
 from corral.core.envs import EnvFactory
 from corral.core.errors import CorralError, EnvFault, UsageError, WorkerDied
@@ -278,8 +277,7 @@ class ProcessVectorEnv(CorralVectorEnv):
         env = w.envs[min(self._caller.pulse(w)[0], len(w.envs) - 1)]
         row = {path: leaf[env].copy() for path, leaf in self.arrays.actions.items()}
         action = self.codec.layout.read(self.arrays.actions, env)
-        plain = action.item() if isinstance(action, np.generic) else action
-        return Scene(env, self._position(env, undone=True), plain, row)
+        return Scene(env, self._position(env, undone=True), action, row)
 
     # ---- talking to workers ----------------------------------------------------------------------------------
 
