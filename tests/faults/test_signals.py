@@ -99,16 +99,17 @@ def test_a_second_ctrl_c_does_not_even_wait_for_a_save(make_run):
     run = make_run(timesteps=ENDLESS)
     trainer = run.train()
     trainer.wait_for_rows(2)
-    tracer = attach_strace(trainer.pid, "-o", "/dev/null", "-e", "inject=fsync:delay_enter=500ms")
-    trainer.wait_for(lambda: list((run.path / "checkpoints").glob(SAVING)), "a save")
-    before = {path.name for path in (run.path / "checkpoints").iterdir()}
-    trainer.signal(signal.SIGINT, group=True)
+    tracer = attach_strace(trainer.pid, "-o", "/dev/null", "-e", "inject=fsync:delay_enter=1s")
+    files = (run.path / "checkpoints").glob
     second = f"{SAVING}/optimizer.safetensors"
-    trainer.wait_for(lambda: list((run.path / "checkpoints").glob(second)), "a second file, after the first signal")
+    trainer.wait_for(lambda: not list(files(second)) and list(files(SAVING)), "a save that has just begun")
+    before = {path.name for path in files("*")}
+    trainer.signal(signal.SIGINT, group=True)
+    trainer.wait_for(lambda: list(files(second)), "a second file: the first signal has been noticed")
     trainer.signal(signal.SIGINT, group=True)
     assert trainer.wait(130).seconds < 10
     tracer.communicate()
-    assert {path.name for path in (run.path / "checkpoints").iterdir()} == before  # it was not finished
+    assert {path.name for path in files("*")} == before  # it was not finished
     assert not (run.path / "summary.json").exists()
 
 
