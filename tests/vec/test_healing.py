@@ -109,19 +109,15 @@ def test_bad_data_is_not_healed(backend):
 @BACKENDS
 def test_an_env_that_raises_now_and_then_does_not_stop_anything(backend):
     class Shaky(Counter):
+        calls = 0  # over all envs of a process, so that the same step works the next time
+
         def step(self, action):
-            if np.random.default_rng().random() < 0.05:
+            Shaky.calls += 1
+            if Shaky.calls % 17 == 0:
                 raise ConnectionError("lost")
             return super().step(action)
 
-    class Nearly(Shaky):
-        first = True
-
-        def step(self, action):
-            first, Nearly.first = Nearly.first, False
-            return Counter.step(self, action) if first else super().step(action)
-
-    trace, drained, _ = play(lambda: Nearly(20), backend, steps=100, n=2)
+    trace, drained, _ = play(lambda: Shaky(12), backend, steps=100, n=2)
     assert len(trace) == 100 and drained.mishaps.retries > 2
 
 
