@@ -84,6 +84,7 @@ def can_trace() -> bool:
 
 
 @functools.cache
+@functools.cache
 def can_mount() -> bool:
     """Whether a file system can be mounted in a namespace of one's own."""
     test = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
