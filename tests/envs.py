@@ -349,3 +349,71 @@ class Picky(Counter):
         if self.where == "step" and self.step_count == 2:
             self._maybe()
         return outcome
+
+
+class HighCard(gym.Env):
+    """Both sides play one of their cards in turn, unseen; the higher wins the round, most rounds the game.
+
+    Opponents: ``random``, and ``miser``, who always plays the lowest card that is left.
+    """
+
+    opponents = ("random", "miser")
+
+    def __init__(self, rounds: int = 5, opponent: str = "random", cards: int = 8) -> None:
+        self.rounds, self.default, self.cards = rounds, opponent, cards
+        self.observation_space = spaces.Box(0.0, 1.0, (2 * cards + 2,), np.float32)
+        self.action_space = spaces.Discrete(cards)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        options = options or {}
+        self.opponent = options.get("opponent", self.default)
+        if isinstance(self.opponent, str) and self.opponent not in self.opponents:
+            raise ValueError(f"unknown opponent {self.opponent!r}")
+        self.seat = options.get("seat", int(self.np_random.integers(2)))
+        deal = [self.np_random.permutation(self.cards)[: self.rounds + 1] for _ in range(2)]
+        self.hands = [np.isin(np.arange(self.cards), cards) for cards in deal]
+        self.played = [np.zeros(self.cards, np.bool_), np.zeros(self.cards, np.bool_)]
+        self.score = [0, 0]
+        return self._observe(0), {}
+
+    def step(self, action):
+        if not self.hands[0][action]:
+            raise ValueError(f"card {action} is not in the hand; it was masked")
+        theirs = self._theirs()
+        for side, card in enumerate((action, theirs)):
+            self.hands[side][card], self.played[side][card] = False, True
+        if action != theirs:
+            self.score[0 if action > theirs else 1] += 1
+        over = int(self.played[0].sum()) == self.rounds
+        reward = float(np.sign(self.score[0] - self.score[1])) if over else 0.0
+        return self._observe(0), reward, over, False, {}
+
+    def action_masks(self):
+        return self.hands[0].copy()
+
+    def _theirs(self):
+        held = np.flatnonzero(self.hands[1])
+        if self.opponent == "random":
+            return int(self.np_random.choice(held))
+        if self.opponent == "miser":
+            return int(held[0])
+        return int(self.opponent(self._observe(1), self.hands[1].copy(), self.np_random))
+
+    def _observe(self, side):
+        score = np.array([self.score[side], self.score[1 - side]]) / self.rounds
+        return np.concatenate([self.hands[side], self.played[1 - side], score]).astype(np.float32)
+
+
+class HighCardWithState(HighCard):
+    """The same, able to say where it is."""
+
+    def get_state(self):
+        plain = {name: np.array(getattr(self, name)).astype(int).tolist() for name in ("hands", "played", "score")}
+        return json.dumps([plain, self.np_random.bit_generator.state]).encode()
+
+    def set_state(self, state):
+        plain, generator = json.loads(state)
+        self.hands, self.played = ([np.array(row, bool) for row in plain[name]] for name in ("hands", "played"))
+        self.score = plain["score"]
+        self.np_random.bit_generator.state = generator

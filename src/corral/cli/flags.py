@@ -20,6 +20,7 @@ _TITLES = {
     "budget": "budget (whichever is reached first, after the iteration that reaches it)",
     "environment": "environment",
     "parallel": "parallelism (never changes the result, except for --n-envs and --overlap)",
+    "opponents": "opponents (for envs with another side)",
     "care": "workers that die, hang or grow (replaced without a trace in the result)",
     "ppo": "PPO (names and defaults of Stable-Baselines3)",
     "policy": "policy",
@@ -59,7 +60,7 @@ def add_config_flags(parser: argparse.ArgumentParser, shown: Container[str] | No
     """
     groups: dict[str, Any] = {}
     for name, field in TrainConfig.model_fields.items():
-        if name == "env" or any(action.dest == name for action in parser._actions):
+        if name in ("env", "stages") or any(action.dest == name for action in parser._actions):
             continue
         extra = field.json_schema_extra
         group = extra["group"] if isinstance(extra, dict) else "run"

@@ -7,24 +7,14 @@ where it has one. ``parse_config`` is the only way in: a wrong value or key beco
 from __future__ import annotations
 
 import difflib
-import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
-import yaml
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from corral.core.config_values import KeyValues, NetArch, Stage
 from corral.core.errors import UsageError
 
 __all__ = [
@@ -61,65 +51,6 @@ RESUMABLE = (
     "tensorboard",
 )
 """Settings that a resumed run may change: they decide how long and how fast, not what."""
-
-
-def _net_arch(given: Any) -> Any:
-    """``[64, 64]``, ``{pi: [64], vf: [64]}`` or the words ``pi=64,64 vf=32`` as a mapping with pi and vf."""
-    if isinstance(given, Mapping):
-        return {"pi": given.get("pi", ()), "vf": given.get("vf", ()), **given}
-    words = [str(word) for word in given] if isinstance(given, list | tuple) else str(given).split()
-    if not any("=" in word for word in words):
-        words = [size for word in words for size in word.split(",")]
-    else:
-        parts = dict(word.split("=", 1) for word in words if "=" in word)
-        if len(parts) < len(words):
-            raise ValueError("give either sizes for both (64 64) or pi=64,64 vf=64,64")
-        return {"pi": (), "vf": (), **{name: sizes.split(",") if sizes else () for name, sizes in parts.items()}}
-    return {"pi": tuple(words), "vf": tuple(words)}
-
-
-def _words_to_mapping(given: Any) -> Any:
-    """``["key=value", ...]`` as a mapping; values are read as YAML, so numbers and booleans are what they look like."""
-    if not isinstance(given, list | tuple):
-        return given
-    pairs: dict[str, Any] = {}
-    for word in given:
-        key, equals, value = str(word).partition("=")
-        if not equals or not key:
-            raise ValueError(f"{word!r} is not of the form key=value")
-        if key in pairs:
-            raise ValueError(f"{key} is given twice")
-        pairs[key] = _yaml_scalar(value)
-    return pairs
-
-
-def _plain_data(given: dict[str, Any]) -> dict[str, Any]:
-    """Refuse what a config file could not hold."""
-    for key, value in given.items():
-        try:
-            if json.loads(json.dumps(value, allow_nan=False)) == (list(value) if isinstance(value, tuple) else value):
-                continue
-        except (TypeError, ValueError):
-            pass
-        raise ValueError(
-            f"{key} is {type(value).__name__} {value!r:.40}; a config holds numbers, text and lists of them. "
-            "Bind it in the env itself: lambda: make_env(...)"
-        )
-    return given
-
-
-def _yaml_scalar(text: str) -> Any:
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
-    if isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d+)?[eE][-+]?\d+", value):
-        return float(value)  # YAML 1.1 reads 1e-4 as a string
-    return value
-
-
-NetArch = Annotated[dict[Literal["pi", "vf"], tuple[Annotated[int, Field(ge=1)], ...]], BeforeValidator(_net_arch)]
-KeyValues = Annotated[dict[str, Any], BeforeValidator(_words_to_mapping), AfterValidator(_plain_data)]
 
 
 def _field(default: Any, group: str, description: str, **limits: Any) -> Any:
@@ -183,6 +114,16 @@ class TrainConfig(BaseModel):
     worker_max_rss: float | None = _field(
         None, "care", "MB of memory at which a worker is replaced, at the end of an episode (default: never).", gt=0
     )
+
+    opponent: str | None = _field(
+        None,
+        "opponents",
+        "Who plays the other side, in envs that have one: an opponent of the env's, current (the policy itself), "
+        "checkpoint (its past), a run directory, or a mix: mixed:random=1,greedy=3 (default: as the env says).",
+    )
+    stages: tuple[Stage, ...] = _field((), "opponents", "Opponents one after the other; in a config file.")
+    pool_size: int = _field(20, "opponents", "How many of its past selves checkpoint draws from.", ge=1, le=1000)
+    snapshot_freq: int = _field(25_000, "opponents", "Another copy of the policy joins them every so many steps.", ge=1)
 
     n_steps: int = _field(2048, "ppo", "Steps of each env in a rollout.", ge=1)
     batch_size: int = _field(64, "ppo", "Steps that one gradient step sees.", ge=1)
@@ -256,7 +197,11 @@ class TrainConfig(BaseModel):
 
         given = self.model_fields_set
         if self.timesteps is None and self.num_episodes is None and self.duration is None:
-            decide("timesteps", DEFAULT_TIMESTEPS)
+            decide("timesteps", sum(stage.timesteps or 0 for stage in self.stages) or DEFAULT_TIMESTEPS)
+        if self.stages and self.opponent is not None:
+            raise ValueError("opponent and stages: the stages say who the opponents are; leave opponent out")
+        if any(stage.timesteps is None for stage in self.stages[:-1]):
+            raise ValueError("stages: every one but the last needs timesteps")
         if self.num_envs_per_worker is not None:
             if self.num_workers is None:
                 if self.num_envs_per_worker > self.n_envs:

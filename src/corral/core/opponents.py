@@ -21,8 +21,10 @@ import numpy.typing as npt
 
 from corral.core.errors import UsageError
 
-__all__ = ["HasOpponents", "Player", "outcome", "parse_mix"]
+__all__ = ["OPPONENT", "SEAT", "HasOpponents", "Player", "outcome", "parse_mix"]
 
+OPPONENT, SEAT = "opponent", "seat"
+"""The reset options."""
 Player = Callable[[Any, "npt.NDArray[np.bool_] | None", np.random.Generator], Any]
 """Chooses for the other side: given what that side observes, the mask of its actions (None if the env has no masks)
 and a generator that belongs to the episode, it returns an action of the env's action space."""

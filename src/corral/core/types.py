@@ -76,6 +76,10 @@ class EpisodeRecord:
     reward: float
     length: int
     truncated: bool
+    outcome: float = 0.5
+    """Where there is an opponent: 1 won, 0 lost, 0.5 neither (see ``core.opponents``)."""
+    opponent: int = -1
+    """Who that was, as a number of the run's lineup; -1 for whoever the env itself chose."""
 
 
 @dataclass(slots=True)
@@ -131,6 +135,7 @@ class Rollout:
     truncated: npt.NDArray[np.bool_]  # [T, N]
     final_values: npt.NDArray[np.float32]  # [T, N] value of the final observation where truncated, else 0
     began: npt.NDArray[np.int64]  # [T, N] where an episode ended: the number of the one that began then
+    opponents: npt.NDArray[np.int64]  # [T, N] and who plays the other side in it; -1 for the env's own choice
     last_values: npt.NDArray[np.float32]  # [N] value of the observation after the last step
     last_observations: Leaves  # each [N, ...], and that observation
     masks: npt.NDArray[np.bool_] | None = None  # [T, N, A]
@@ -174,6 +179,10 @@ class RolloutSource(Protocol):
 
     def collect(self) -> Rollout:
         """The rollout that was begun. Its arrays are reused: by the next one, or with overlap by the one after."""
+        ...
+
+    def opponents(self) -> npt.NDArray[np.int64]:
+        """Who plays the other side in the episode that each env is in, [N]; -1 for the env's own choice."""
         ...
 
     def whereabouts(self) -> dict[str, Array]:

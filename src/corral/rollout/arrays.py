@@ -23,7 +23,8 @@ def named_columns(
     named |= {"actions": ((t, n, codec.n_actions), codec.dtype)}
     named |= dict.fromkeys(("log_probs", "values", "final_values"), ((t, n), single))
     named |= dict.fromkeys(("terminated", "truncated"), ((t, n), boolean))
-    named |= {"rewards": ((t, n), np.dtype(np.float64)), "began": ((t, n), np.dtype(np.int64))}
+    named |= {"rewards": ((t, n), np.dtype(np.float64))}
+    named |= dict.fromkeys(("began", "opponents"), ((t, n), np.dtype(np.int64)))
     named |= {"last_values": ((n,), single)}
     named |= {f"last_observations:{leaf.path}": ((n, *leaf.shape), leaf.dtype) for leaf in layout.leaves}
     if masked:

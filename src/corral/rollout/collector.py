@@ -41,6 +41,11 @@ class Collector:
         self.first_env = first_env
         self._envs = np.arange(first_env, first_env + env.num_envs)
 
+    def restart(self) -> None:
+        """Begin every env's first episode anew: now it is known against whom."""
+        self.env.arrays.episode.fill(-1)
+        self.env.reset_arrays()
+
     def collect(
         self,
         iteration: int,
@@ -86,6 +91,7 @@ class Collector:
             ended = bool((now.terminated | now.truncated).any())
             if ended:
                 out.began[t] = now.episode
+                out.opponents[t] = now.opponent
                 cut = np.flatnonzero(now.truncated & ~now.terminated)
                 if cut.size:
                     finals = {path: leaf[cut] for path, leaf in now.final_observations.items()}

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from corral.core.types import Actor, Mishaps, Rollout, Weights
 from corral.rollout.arrays import allocate
 from corral.rollout.collector import Collector, Segment, join
+from corral.rollout.opponents import SharedLineup
 from corral.rollout.positions import Positions
 from corral.vec.api import CorralVectorEnv
 from corral.vec.care import warn_of_lost
@@ -28,11 +30,15 @@ class LocalSource:
         seed: int,
         overlap: bool = False,
         warn: Callable[[str], object] = lambda text: None,
+        lineup: SharedLineup | None = None,
     ) -> None:
         self.env = env
+        self._lineup = lineup
         self._actor = actor
         self._warn = warn
         env.reset_arrays()
+        if lineup is not None:
+            env.seat(lineup.setup, lineup.shared)
         self._collector = Collector(env, actor, n_steps, seed)
         self._positions = Positions(seed, env.num_envs, env.codec)
         shape = n_steps, env.num_envs, bool(env.has_masks)
@@ -46,6 +52,9 @@ class LocalSource:
 
     def begin(self, iteration: int) -> None:
         """Collect one rollout, here and now."""
+        if self._lineup is not None and iteration == 0:
+            self._positions.begin(self._lineup.seats)
+            self._collector.restart()
         self._begun += 1
         self._segment = self._collector.collect(iteration, self._slots[self._begun % len(self._slots)])
 
@@ -55,6 +64,10 @@ class LocalSource:
         rollout = self._slots[self._begun % len(self._slots)]
         episodes = self._positions.advance(rollout, self._segment.said.states)
         return join(rollout, [self._segment], episodes, Mishaps())
+
+    def opponents(self) -> npt.NDArray[np.int64]:
+        """Who plays the other side in every env's episode."""
+        return self._positions.opponent
 
     def whereabouts(self) -> dict[str, npt.NDArray[Any]]:
         """Where every env is."""

@@ -12,6 +12,7 @@ from typing import Any
 from corral.core.envs import EnvFactory
 from corral.core.errors import EnvFault, UsageError
 from corral.rollout.collector import Collector
+from corral.vec.api import Seats
 from corral.vec.history import EnvPosition
 from corral.vec.making import build_envs
 from corral.vec.serial import SerialVectorEnv
@@ -20,7 +21,13 @@ __all__ = ["close_quietly", "take"]
 
 
 def take(
-    old: Collector | None, envs: range, positions: list[EnvPosition], factory: EnvFactory, seed: int, pulse: Any
+    old: Collector | None,
+    envs: range,
+    positions: list[EnvPosition],
+    factory: EnvFactory,
+    seed: int,
+    pulse: Any,
+    seats: Seats | None,
 ) -> SerialVectorEnv | None:
     """``envs`` together: those of ``old`` as they are, the others replayed; None if one does not come back."""
     mine = {} if old is None else {old.first_env + i: i for i in range(old.env.num_envs)}
@@ -38,6 +45,7 @@ def take(
     copies = [owned[mine[env]] if env in mine else next(fresh) for env in envs]
     how = {"seed": seed, "first_env": envs.start, "pulse": pulse, "envs": copies}
     new = SerialVectorEnv(factory, len(envs), infos="summed", heal=True, **how)
+    new.stepper.seats = seats
     new.has_masks = positions[0].mask is not None
     if not new.restore(positions, there=[i for i, env in enumerate(envs) if env in mine]):
         return new

@@ -13,8 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.actions import ActionCodec
+from corral.core.opponents import OPPONENT, outcome
 from corral.core.seeding import episode_seed
 from corral.core.types import EpisodeRecord, Leaves, Rollout
+from corral.vec.api import Seats
 from corral.vec.history import REPLAY_LIMIT, EnvPosition
 
 __all__ = ["Positions"]
@@ -31,10 +33,16 @@ class Positions:
         self._episode = np.zeros(n_envs, np.int64)
         self._reward = np.zeros(n_envs)
         self._length = np.zeros(n_envs, np.int64)
+        self.opponent = np.full(n_envs, -1, np.int64)
+        """Who plays the other side in the episode of each env, by number; -1 for the env's own choice."""
         self._played = [self._nothing() for _ in range(n_envs)]
         self._states: list[bytes | None] = [None] * n_envs
         self._observations: Leaves = {}
         self._masks: npt.NDArray[np.bool_] | None = None
+
+    def begin(self, seats: Seats) -> None:
+        """The first episodes begin, with opponents that follow from their seeds."""
+        self.opponent[...] = [seats.draw(episode_seed(self._seed, i, 0)) for i in range(len(self.opponent))]
 
     def advance(self, rollout: Rollout, states: Mapping[int, bytes]) -> tuple[EpisodeRecord, ...]:
         """Go on to the end of a rollout; the episodes that ended in it, by step and env.
@@ -48,6 +56,7 @@ class Positions:
             rows = rollout.actions[t + 1 :, i]
             if t >= 0:
                 self._episode[i], self._states[i], self._played[i] = rollout.began[t, i], None, self._nothing()
+                self.opponent[i] = rollout.opponents[t, i]
             self._played[i].add(rows)
             if i in states:
                 self._states[i], self._played[i] = states[i], self._nothing()
@@ -74,7 +83,8 @@ class Positions:
         if ended.size:
             t = int(ended[-1])
             rows = rollout.actions[t + 1 : steps, i].copy()
-            return self._at(i, len(rows), None, rows, observation, mask, int(rollout.began[t, i]))
+            began = int(rollout.began[t, i]), int(rollout.opponents[t, i])
+            return self._at(i, len(rows), None, rows, observation, mask, began)
         before, new = self._played[i].rows, rollout.actions[:steps, i]
         together = None if before is None else np.concatenate([before, new])
         return self._at(i, int(self._length[i]) + steps, self._states[i], together, observation, mask)
@@ -87,14 +97,16 @@ class Positions:
         rows: Array | None,
         observation: Leaves,
         mask: Array | None,
-        episode: int | None = None,
+        began: tuple[int, int] | None = None,
     ) -> EnvPosition:
-        number = int(self._episode[i]) if episode is None else episode
+        number, opponent = began or (int(self._episode[i]), int(self.opponent[i]))
         actions = None
         if rows is not None and len(rows) <= REPLAY_LIMIT:
             actions = self._codec.layout.allocate(len(rows))
             self._codec.decode(rows, actions)
-        return EnvPosition(number, episode_seed(self._seed, i, number), steps, actions, observation, mask, state)
+        options = None if opponent < 0 else {OPPONENT: opponent}
+        seed = episode_seed(self._seed, i, number)
+        return EnvPosition(number, seed, steps, actions, observation, mask, state, options)
 
     # ---- for checkpoints -------------------------------------------------------------------------------------
 
@@ -104,6 +116,7 @@ class Positions:
             "episode": self._episode.copy(),
             "reward": self._reward.copy(),
             "length": self._length.copy(),
+            "opponent": self.opponent.copy(),
         }
         for i, (played, state) in enumerate(zip(self._played, self._states, strict=True)):
             if played.rows is not None:
@@ -117,7 +130,8 @@ class Positions:
         """Go on from what ``arrays`` gave."""
         n = len(self._played)
         self._episode, self._reward, self._length = (arrays[name].copy() for name in ("episode", "reward", "length"))
-        if any(array.shape != (n,) for array in (self._episode, self._reward, self._length)):
+        self.opponent = arrays["opponent"].copy() if "opponent" in arrays else np.full(n, -1, np.int64)
+        if any(array.shape != (n,) for array in (self._episode, self._reward, self._length, self.opponent)):
             raise ValueError(f"positions of {len(self._episode)} envs, expected {n}")
         for i in range(n):
             self._played[i] = self._nothing()
@@ -141,14 +155,16 @@ class Positions:
         starts.sort()
         sums = np.add.reduceat(rollout.rewards.T.reshape(-1), starts)
         by_start = dict(zip(starts.tolist(), sums.tolist(), strict=True))
-        reward, length = self._reward.tolist(), self._length.tolist()
+        reward, length, opponent = self._reward.tolist(), self._length.tolist(), self.opponent.tolist()
         began = [0] * n
         found = []
         for i, t in zip(envs.tolist(), steps.tolist(), strict=True):
             whole = reward[i] + by_start[i * t_all + began[i]]
-            truncated = bool(rollout.truncated[t, i]) and not bool(rollout.terminated[t, i])
-            found.append((t, EpisodeRecord(i, whole, length[i] + t + 1 - began[i], truncated)))
-            reward[i], length[i], began[i] = 0.0, 0, t + 1
+            terminated = bool(rollout.terminated[t, i])
+            truncated = bool(rollout.truncated[t, i]) and not terminated
+            won = outcome(float(rollout.rewards[t, i]), terminated)
+            found.append((t, EpisodeRecord(i, whole, length[i] + t + 1 - began[i], truncated, won, opponent[i])))
+            reward[i], length[i], began[i], opponent[i] = 0.0, 0, t + 1, int(rollout.opponents[t, i])
         for i in range(n):
             if began[i] < t_all:
                 reward[i] += by_start[i * t_all + began[i]]

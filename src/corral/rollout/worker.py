@@ -23,6 +23,7 @@ from corral.rollout.arrays import columns_of
 from corral.rollout.collector import Collector, Segment
 from corral.rollout.crew import ASSIST, SIGNALS, assist
 from corral.rollout.moving import close_quietly, take
+from corral.rollout.opponents import Lineup, LineupSetup
 from corral.vec import shared_memory
 from corral.vec.api import Drained, EnvFacts
 from corral.vec.birth import CLOSE, ERROR, OK, VALUE, pickle_error
@@ -86,6 +87,8 @@ class WorkerPlan:
     index: int
     member: int
     crew: int
+    lineup: LineupSetup | None
+    """Who may play the other side; its memory follows the plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,8 @@ def serve(pipe: Connection, setup: RolloutWorkerSetup) -> None:
         shared = shared_memory.attach(pipe).arrays
         try:
             plan: WorkerPlan = cloudpickle.loads(pipe.recv_bytes())
-            serving = _Serving(env, setup, plan, shared)
+            seats = None if plan.lineup is None else Lineup(plan.lineup, shared_memory.attach(pipe).arrays)
+            serving = _Serving(env, setup, plan, shared, seats)
         except Exception as error:
             pipe.send_bytes(ERROR + pickle_error(error))
             return
@@ -192,8 +196,14 @@ class _Serving:
     """A worker that knows its plan."""
 
     def __init__(
-        self, env: SerialVectorEnv | None, setup: RolloutWorkerSetup, plan: WorkerPlan, shared: Mapping[str, Array]
+        self,
+        env: SerialVectorEnv | None,
+        setup: RolloutWorkerSetup,
+        plan: WorkerPlan,
+        shared: Mapping[str, Array],
+        seats: Lineup | None,
     ) -> None:
+        self._seats = seats
         self._setup = setup
         self._plan = plan
         self._shared = shared
@@ -210,7 +220,7 @@ class _Serving:
             self._shares = Shares(plan.shares, arrays)
 
     def _collector_for(self, env: SerialVectorEnv, envs: range) -> Collector:
-        env.stepper.pulse = self._pulse
+        env.stepper.pulse, env.stepper.seats = self._pulse, self._seats
         actor = self._plan.actor.build(envs.start, len(envs))
         return Collector(env, actor, self._setup.n_steps, self._setup.seed, envs.start)
 
@@ -238,6 +248,8 @@ class _Serving:
         if collector is None:
             return Segment(Drained([]))
         collector.actor.load(self._weights[request.weights])
+        if self._seats is not None and request.iteration == request.first_step == 0:
+            collector.restart()
         try:
             return collector.collect(request.iteration, self._slots[request.slot], request.first_step, self._watch)
         except _Outgrown:
@@ -255,7 +267,7 @@ class _Serving:
         self._prepared = None
         if not request.envs:
             return True
-        how = self._setup.factory, self._setup.seed, self._pulse
+        how = self._setup.factory, self._setup.seed, self._pulse, self._seats
         env = take(self._collector, request.envs, request.positions, *how)
         self._prepared = None if env is None else self._collector_for(env, request.envs)
         return env is not None

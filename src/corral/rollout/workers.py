@@ -28,6 +28,7 @@ from corral.rollout.arrays import named_columns
 from corral.rollout.balance import Balance
 from corral.rollout.collector import Segment, join
 from corral.rollout.crew import SIGNALS, ProcessCrew
+from corral.rollout.opponents import SharedLineup
 from corral.rollout.positions import Positions
 from corral.vec import shared_memory
 from corral.vec.api import EnvFacts
@@ -95,8 +96,11 @@ class WorkerSource:
         self.has_masks = hellos[0].has_masks
         self._positions = Positions(seed, n_envs, ActionCodec(self.facts.action_space))
 
-    def connect(self, actor: Any, weights: Weights, shares: ShareSetup | None, helpers: int) -> ProcessCrew | None:
+    def connect(
+        self, actor: Any, weights: Weights, shares: ShareSetup | None, helpers: int, lineup: SharedLineup | None = None
+    ) -> ProcessCrew | None:
         """Give the workers memory, an actor and, if there are ``helpers``, a part in the update; returns that crew."""
+        self._lineup = lineup
         layout, codec = Layout(self.facts.observation_space), ActionCodec(self.facts.action_space)
         rollout = named_columns(layout, codec, self.n_steps, self.n_envs, bool(self.has_masks))
         specs = [spec for slot in range(self._n_slots) for spec in worker.specs("slot", slot, rollout)]
@@ -109,7 +113,12 @@ class WorkerSource:
         specs.append(shared_memory.ArraySpec(worker.STOP, (1,), "<i8"))
         specs.append(shared_memory.ArraySpec(worker.PULSES, (len(self._pool.workers), worker.LINE), "<i8"))
         self._plan_of: Callable[[int], worker.WorkerPlan] = lambda i: worker.WorkerPlan(
-            actor, shares if helpers else None, i, i + 1 if i < helpers else 0, helpers + 1
+            actor,
+            shares if helpers else None,
+            i,
+            i + 1 if i < helpers else 0,
+            helpers + 1,
+            None if lineup is None else lineup.setup,
         )
         try:
             self._shared = shared_memory.create(specs)
@@ -136,6 +145,8 @@ class WorkerSource:
         assert self._shared is not None
         self._pool.hand_over(w, self._shared)
         self._pool.post(w, bytes(cloudpickle.dumps(self._plan_of(w.index))))
+        if self._lineup is not None:
+            self._pool.hand_over(w, self._lineup.shared)
 
     def publish(self, weights: Weights, version: int) -> None:
         """Write the weights that the next rollout will use."""
@@ -148,6 +159,8 @@ class WorkerSource:
         """Send the workers off."""
         if self._balance is not None and (wanted := self._balance.proposal(self.shares)) is not None:
             self._balance.settle(self.move(wanted) or self._lost_one)
+        if self._lineup is not None and iteration == 0:
+            self._positions.begin(self._lineup.seats)
         self._begun += 1
         self._request = worker.CollectRequest(iteration, self._begun % self._n_slots, self._version % 2)
         message = pickle.dumps(self._request)
@@ -231,6 +244,10 @@ class WorkerSource:
         return [answers[w.index] for w in self._pool.workers]
 
     # ---- where envs are --------------------------------------------------------------------------------------
+
+    def opponents(self) -> npt.NDArray[np.int64]:
+        """Who plays the other side in every env's episode."""
+        return self._positions.opponent
 
     def whereabouts(self) -> dict[str, npt.NDArray[Any]]:
         """Where every env is."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -46,12 +47,16 @@ def evaluate_actor(
     seed: int,
     max_steps: int,
     on_episode: Callable[[], object] = lambda: None,
+    options: dict[str, Any] | None = None,
 ) -> EvaluationResult:
-    """Play ``episodes`` episodes, the k-th always with the same seed, each for at most ``max_steps``."""
+    """Play ``episodes`` episodes, the k-th always with the same seed, each for at most ``max_steps``.
+
+    ``options`` are given to every reset.
+    """
     assert env.num_envs == 1
     now, rewards, lengths, cut_off = env.arrays, [], [], 0
     for episode in range(episodes):
-        env.reset_arrays([episode_seed(seed, EVALUATION, episode)])
+        env.reset_arrays([episode_seed(seed, EVALUATION, episode)], [options])
         reward, length, done = 0.0, 0, False
         while not done and length < max_steps:
             env.codec.decode(actor.best(now.observations, env.masks), now.actions)

@@ -14,7 +14,8 @@ import numpy as np
 
 from corral.core.errors import CheckpointError, EnvFault
 from corral.core.metrics import INFO_PREFIX
-from corral.core.types import Rollout
+from corral.core.opponents import OPPONENT
+from corral.core.types import Rollout, Weights
 from corral.monitor.report import Reporter
 from corral.ppo.gae import Advantages, estimate_advantages
 from corral.ppo.learner import UpdateStats
@@ -72,8 +73,10 @@ def train_loop(
                 if not begun:
                     _begin(run)
                 rollout = source.collect()
+                said = _note_games(run, rollout)
                 begun = config.overlap and not _is_last(run)
                 if begun:  # with the weights as they are; PPO's ratio, which is to these, corrects for the lag
+                    _prepare(run, learner.policy.state_dict(), progress.timesteps + config.rollout_size)
                     source.begin(progress.iteration + 1)
                 collected = time.perf_counter()
                 rho = _lag(run, rollout) if config.overlap else None
@@ -89,6 +92,10 @@ def train_loop(
             mark = updated - progress.eval_seconds  # evaluation does not count
             source.publish(learner.policy.state_dict(), progress.iteration)
             run.safe, reason = capture(run), ended_by(config, progress)
+            if said is not None:
+                reporter.board.note(said)
+            if run.opponents is not None and run.opponents.finished and reason is None:
+                reason = "stages"
 
             row = _metrics(run, rollout, stats, rate, rho, collected - started, updated - collected)
             try:
@@ -113,12 +120,26 @@ def _begin(run: Run) -> None:
     """Begin a rollout: the first, or the first after a resume, which lags behind if the run does."""
     assert run.safe is not None
     iteration, behind = run.progress.iteration, run.safe.behind
+    _prepare(run, behind or run.learner.policy.state_dict(), run.progress.timesteps)
     if behind is None:
         run.source.begin(iteration)
         return
     run.source.publish(behind, iteration - 1)
     run.source.begin(iteration)
     run.source.publish(run.learner.policy.state_dict(), iteration)
+
+
+def _prepare(run: Run, weights: Weights, timesteps: int) -> None:
+    """Say who the opponents of the next rollout are."""
+    if run.opponents is not None:
+        run.opponents.prepare(weights, timesteps, run.source.opponents())
+
+
+def _note_games(run: Run, rollout: Rollout) -> str | None:
+    """Take in who won; what to say about it, if anything."""
+    if run.opponents is None:
+        return None
+    return run.opponents.note(rollout.episodes, run.progress.timesteps + run.config.rollout_size)
 
 
 def _is_last(run: Run) -> bool:
@@ -196,6 +217,8 @@ def _metrics(
     }
     if rho is not None:
         row["train/rho"] = rho
+    if run.opponents is not None:
+        row |= run.opponents.metrics()
     if run.learner.policy.log_std.numel():
         row["train/std"] = float(run.learner.policy.log_std.detach().exp().mean())
     row |= run.meter.sample()
@@ -217,7 +240,9 @@ def _evaluate(run: Run, directory: RunDirectory, reporter: Reporter, interrupts:
     started = time.perf_counter()
     with interrupts.allowed():
         run.actor.load(run.learner.policy.state_dict())
-        result = evaluate_actor(run.eval_env, run.actor, config.eval_episodes, run.seed, config.eval_max_steps)
+        options = None if run.opponents is None else {OPPONENT: run.opponents.yardstick}
+        how = config.eval_episodes, run.seed, config.eval_max_steps
+        result = evaluate_actor(run.eval_env, run.actor, *how, options=options)
         said = run.eval_env.drain()
     progress.mishaps += said.mishaps
     _tell(run, directory, reporter, said.faults)

@@ -27,10 +27,12 @@ from corral.ppo.shares import Shares
 from corral.ppo.torch_engine import TorchEngine
 from corral.rollout.actors import ActorSetup, actor_setup
 from corral.rollout.local import LocalSource
+from corral.rollout.opponents import SharedLineup
 from corral.rollout.workers import WorkerSource
 from corral.training.calibrate import Costs, measure
 from corral.training.checkpoint import Checkpoint
 from corral.training.choose import BackendChoice, EnvsChoice, choose_backend
+from corral.training.opponents import Opponents, seat_opponents
 from corral.training.policies import build_policy
 from corral.training.progress import Progress
 from corral.vec import CorralVectorEnv, make_vector_env
@@ -70,6 +72,8 @@ class Run:
     spaces: dict[str, Any]
     masked: bool
     progress: Progress
+    opponents: Opponents | None
+    """Who plays the other side, where that is for Corral to say."""
     meter: ProcessMeter
     """Processor time and memory of the trainer and its workers."""
     why_envs: str | None = None
@@ -93,6 +97,8 @@ class Run:
         finally:
             if self.eval_env is not None:
                 self.eval_env.close()
+            if self.opponents is not None:
+                self.opponents.close()
 
 
 def assemble(
@@ -136,6 +142,7 @@ def assemble(
             care=dataclasses.replace(care, proven=proven),
         )
 
+    opponents: Opponents | None = None
     envs: WorkerSource | CorralVectorEnv
     if backend.backend == "worker":
         how = config.parallel_start_method, config.overlap, config.adaptive, care
@@ -147,11 +154,15 @@ def assemble(
         policy = build_policy(config, facts.observation_space, facts.action_space, network, seed).to(device)
         _check_used(config, policy)
         setup = actor_setup(policy, network, device, config.n_envs)
-        source, masked, engine = _connect(envs, policy, setup, config, seed, device, backend.num_workers, warn)
+        opponents = seat_opponents(config, facts, policy, actor_setup(policy, network, device, 1))
+        lineup = None if opponents is None else opponents.lineup
+        source, masked, engine = _connect(envs, policy, setup, config, seed, device, backend.num_workers, warn, lineup)
         learner = Learner(policy, config, seed, device, engine)
         eval_env = vector_env(1, 1, None, proven=True) if config.eval_freq else None
     except BaseException:
         envs.close()
+        if opponents is not None:
+            opponents.close()
         raise
     normalizer = policy.normalizer
     shapes = {leaf.path: leaf.shape for leaf in policy.layout.leaves}
@@ -173,6 +184,7 @@ def assemble(
         },
         masked=masked,
         progress=Progress(),
+        opponents=opponents,
         meter=ProcessMeter(source.pids),
         why_envs=None if envs_choice is None else envs_choice.why,
     )
@@ -187,6 +199,7 @@ def _connect(
     device: torch.device,
     workers: int,
     warn: Callable[[str], object],
+    lineup: SharedLineup | None,
 ) -> tuple[RolloutSource, bool, Engine]:
     """Bring envs, actor and learner together: the source of rollouts, whether it has masks, and what learns from it."""
     shape = numpy_shape(policy, config, device)
@@ -196,10 +209,11 @@ def _connect(
             shares = None if shape is None else share_setup(policy, shape, config, masked)
             busy = config.overlap or shares is None  # then nobody is free to help
             helpers = 0 if busy else min(config.shares, available_cores(), workers + 1) - 1
-            crew = envs.connect(setup, policy.state_dict(), shares, helpers)
+            crew = envs.connect(setup, policy.state_dict(), shares, helpers, lineup)
             source: RolloutSource = envs
         else:
-            source = LocalSource(envs, setup.build(0, config.n_envs), config.n_steps, seed, config.overlap, warn)
+            actor = setup.build(0, config.n_envs)
+            source = LocalSource(envs, actor, config.n_steps, seed, config.overlap, warn, lineup)
             masked, crew = bool(envs.has_masks), None
             shares = None if shape is None else share_setup(policy, shape, config, masked)
         if shares is None:
@@ -237,11 +251,13 @@ def capture(run: Run) -> Checkpoint:
             "seed": run.seed,
             "n_updates": run.learner.n_updates,
             "parts": {name: part.state() for name, part in run.parts.items()},
+            "opponents": None if run.opponents is None else run.opponents.state(),
             "spaces": run.spaces,
             "masked": run.masked,
         },
         envs={name: torch.from_numpy(array) for name, array in run.source.whereabouts().items()},
         behind=behind,
+        opponents=None if run.opponents is None else run.opponents.tensors(),
     )
 
 
@@ -256,6 +272,8 @@ def restore(run: Run, checkpoint: Checkpoint) -> None:
     run.progress = Progress.from_state(state)
     for name, part in run.parts.items():
         part.restore(state["parts"][name])
+    if run.opponents is not None:
+        run.opponents.restore(state["opponents"], checkpoint.opponents or {})
     run.source.restore({name: tensor.numpy() for name, tensor in checkpoint.envs.items()})
     run.safe = checkpoint
 

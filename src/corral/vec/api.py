@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -20,11 +20,24 @@ from gymnasium.vector.utils import batch_space
 
 from corral.core.actions import ActionCodec
 from corral.core.errors import CorralError, EnvFault, UsageError
+from corral.core.opponents import OPPONENT, Player
 from corral.core.spaces import Layout, poisoned
 from corral.core.types import InfoSums, Leaves, Mishaps, to_columns
 from corral.vec.history import EnvPosition
+from corral.vec.shared_memory import SharedArrays
 
-__all__ = ["CallState", "CorralVectorEnv", "Drained", "EnvFacts", "InfoMode", "InfoRow", "StepArrays", "merge_sums"]
+__all__ = [
+    "CallState",
+    "CorralVectorEnv",
+    "Drained",
+    "EnvFacts",
+    "InfoMode",
+    "InfoRow",
+    "Seats",
+    "SeatsSetup",
+    "StepArrays",
+    "merge_sums",
+]
 
 Array = npt.NDArray[Any]
 Env = gym.Env[Any, Any]
@@ -40,11 +53,14 @@ class EnvFacts:
     action_space: gym.Space[Any]
     metadata: Mapping[str, Any]
     render_mode: str | None
+    opponents: tuple[str, ...] = ()
+    """The env's own opponents, if it has any (see ``core.opponents``)."""
 
     @classmethod
     def of(cls, env: Env) -> EnvFacts:
         """Read them off an env."""
-        return cls(env.observation_space, env.action_space, dict(env.metadata), env.render_mode)
+        opponents = tuple(env.get_wrapper_attr("opponents")) if env.has_wrapper_attr("opponents") else ()
+        return cls(env.observation_space, env.action_space, dict(env.metadata), env.render_mode, opponents)
 
     def check_same(self, other: EnvFacts) -> None:
         """Refuse envs of one run that differ."""
@@ -65,6 +81,7 @@ class StepArrays:
     terminated: npt.NDArray[np.bool_]  # [N]
     truncated: npt.NDArray[np.bool_]  # [N]
     episode: npt.NDArray[np.int64]  # [N] how many episodes the env has begun, less one
+    opponent: npt.NDArray[np.int64]  # [N] who of the lineup plays the other side in it; -1 without one
     masks: npt.NDArray[np.bool_]  # [N, A]; A = 0 where no action can be masked
 
     @classmethod
@@ -75,12 +92,22 @@ class StepArrays:
         shapes |= {f"final_observations:{leaf.path}": ((n, *leaf.shape), leaf.dtype) for leaf in observation.leaves}
         shapes |= {f"actions:{leaf.path}": ((n, *leaf.shape), leaf.dtype) for leaf in codec.layout.leaves}
         shapes |= {"rewards": ((n,), double), "terminated": ((n,), boolean), "truncated": ((n,), boolean)}
-        return shapes | {"episode": ((n,), np.dtype(np.int64)), "masks": ((n, codec.n_mask), boolean)}
+        shapes |= dict.fromkeys(("episode", "opponent"), ((n,), np.dtype(np.int64)))
+        return shapes | {"masks": ((n, codec.n_mask), boolean)}
 
     @classmethod
     def of(cls, arrays: Mapping[str, Array]) -> StepArrays:
         """Assemble from named arrays."""
         return cls(**to_columns(arrays))
+
+    def begin(self) -> None:
+        """No env has begun an episode yet."""
+        self.episode.fill(-1)
+        self.opponent.fill(-1)
+
+    def drawn(self, i: int) -> dict[str, Any] | None:
+        """The reset options of an env's episode, as far as the lineup gave them."""
+        return None if self.opponent[i] < 0 else {OPPONENT: int(self.opponent[i])}
 
     def rows(self, first: int, stop: int) -> StepArrays:
         """A view of some of the envs."""
@@ -121,6 +148,26 @@ def merge_sums(parts: Sequence[dict[str, InfoSums]]) -> dict[str, InfoSums]:
         for key, sums in part.items():
             merged.setdefault(key, InfoSums()).add(sums.total, sums.count)
     return merged
+
+
+class Seats(Protocol):
+    """Decides who plays the other side, in whatever process the env lives."""
+
+    def draw(self, seed: int) -> int:
+        """The opponent of an episode with this seed, by number."""
+        ...
+
+    def seat(self, opponent: int) -> str | Player:
+        """An opponent as the env wants it."""
+        ...
+
+
+class SeatsSetup(Protocol):
+    """How to build seats, in any process."""
+
+    def build(self, arrays: Mapping[str, Array]) -> Seats:
+        """Seats that read what the trainer writes into ``arrays``."""
+        ...
 
 
 class CallState(Enum):
@@ -188,6 +235,10 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC):
 
         Returns the envs that did not get there, whose episodes end in the next step.
         """
+
+    @abstractmethod
+    def seat(self, setup: SeatsSetup, shared: SharedArrays) -> None:
+        """Let ``setup``, built wherever envs live, decide on the opponents of the episodes that begin from now on."""
 
     # ---- for training ----------------------------------------------------------------------------------------
 
@@ -278,7 +329,7 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC):
     def _allocate(self) -> StepArrays:
         named = StepArrays.named(self.layout, self.codec, self.num_envs)
         arrays = StepArrays.of({name: poisoned(shape, dtype) for name, (shape, dtype) in named.items()})
-        arrays.episode.fill(-1)
+        arrays.begin()
         return arrays
 
     def _infos(self, rows: list[InfoRow]) -> dict[str, Any]:

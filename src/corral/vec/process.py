@@ -19,7 +19,7 @@ from corral.core.errors import CorralError, EnvFault, UsageError, WorkerDied
 from corral.core.machine import available_cores
 from corral.core.types import Leaves, Mishaps
 from corral.vec import birth, shared_memory, worker
-from corral.vec.api import CallState, CorralVectorEnv, Drained, InfoMode, InfoRow, StepArrays
+from corral.vec.api import CallState, CorralVectorEnv, Drained, InfoMode, InfoRow, SeatsSetup, StepArrays
 from corral.vec.bells import CELLS, StepCaller, cells_shape
 from corral.vec.care import Care, Restarts, Scene, check_memory, say_nothing, warn_of_lost
 from corral.vec.history import EnvPosition, History
@@ -61,6 +61,7 @@ class ProcessVectorEnv(CorralVectorEnv):
         self._restarts = Restarts(care)
         self._mishaps = Mishaps()
         self._worked = care.proven
+        self._seats: tuple[SeatsSetup, shared_memory.SharedArrays] | None = None
         try:
             replies = self._pool.first_words(self._workers, "envs")
             hellos: list[worker.Hello] = [cloudpickle.loads(reply[1:]) for reply in replies]
@@ -86,7 +87,7 @@ class ProcessVectorEnv(CorralVectorEnv):
         self._caller = StepCaller(self._pool, self._shared.arrays[CELLS])
         self._pool.sign_of = self._caller.pulse
         self.arrays = StepArrays.of({name: array for name, array in self._shared.arrays.items() if name != CELLS})
-        self.arrays.episode.fill(-1)
+        self.arrays.begin()
         try:
             for w in self._workers:
                 self._pool.hand_over(w, self._shared)
@@ -116,7 +117,7 @@ class ProcessVectorEnv(CorralVectorEnv):
         self.has_masks = replies[0].has_masks
         if self._history is not None:
             for i, (seed, option) in enumerate(zip(seeds, options, strict=True)):
-                self._history.begin(i, int(self.arrays.episode[i]), seed, option)
+                self._history.begin(i, int(self.arrays.episode[i]), seed, option or self.arrays.drawn(i))
         return [row for w, reply in zip(self._workers, replies, strict=True) for row in _shifted(reply.rows, w)]
 
     def send(self) -> None:
@@ -196,6 +197,20 @@ class ProcessVectorEnv(CorralVectorEnv):
         lost = self._ask(message, mend=lambda w, error: self._mend(w, error, bare=True))
         return [w.envs[i] for w, some in zip(self._workers, lost, strict=True) for i in some]
 
+    def seat(self, setup: SeatsSetup, shared: shared_memory.SharedArrays) -> None:
+        """Tell every worker, and every one that will replace it."""
+        self._expect(CallState.IDLE, "use")
+        self._seats = setup, shared
+        for w in self._workers:
+            self._tell_seats(w)
+
+    def _tell_seats(self, w: PoolWorker) -> None:
+        if self._seats is not None:
+            setup, shared = self._seats
+            self._pool.post(w, worker.SEATS + bytes(cloudpickle.dumps(setup)))
+            self._pool.hand_over(w, shared)
+            self._pool.first_words([w], "opponents")
+
     def close_extras(self, **kwargs: Any) -> None:
         """Stop the workers: ask, wait a little, then kill."""
         self.state = CallState.CLOSED
@@ -241,6 +256,7 @@ class ProcessVectorEnv(CorralVectorEnv):
         self.facts.check_same(cloudpickle.loads(words[1:]).facts)
         self._pool.hand_over(w, self._shared)
         self._pool.first_words([w], "memory")
+        self._tell_seats(w)
         if positions:
             self._pool.post(w, self._restore_message(positions))
             (said,) = self._pool.replies([w])
@@ -264,7 +280,7 @@ class ProcessVectorEnv(CorralVectorEnv):
         a = self.arrays
         for i in envs:
             if a.terminated[i] or a.truncated[i]:
-                history.begin(i, int(a.episode[i]))
+                history.begin(i, int(a.episode[i]), None, a.drawn(i))
 
     def _position(self, i: int, undone: bool) -> EnvPosition:
         assert self._history is not None

@@ -7,9 +7,10 @@ from typing import Any
 
 import gymnasium as gym
 
-from corral.vec.api import CallState, CorralVectorEnv, Drained, EnvFacts, InfoMode, InfoRow
+from corral.vec.api import CallState, CorralVectorEnv, Drained, EnvFacts, InfoMode, InfoRow, SeatsSetup
 from corral.vec.history import EnvPosition
 from corral.vec.making import build_envs
+from corral.vec.shared_memory import SharedArrays
 from corral.vec.stepper import Stepper
 
 __all__ = ["SerialVectorEnv"]
@@ -83,6 +84,10 @@ class SerialVectorEnv(CorralVectorEnv):
     def drain(self) -> Drained:
         """What there is to say since the last call."""
         return self.stepper.drain()
+
+    def seat(self, setup: SeatsSetup, shared: SharedArrays) -> None:
+        """Build the seats here."""
+        self.stepper.seats = setup.build(shared.arrays)
 
     def restore(self, positions: Sequence[EnvPosition], there: Collection[int] = ()) -> list[int]:
         """Bring every env to a position."""

@@ -17,8 +17,9 @@ import gymnasium as gym
 import numpy as np
 
 from corral.core.errors import BadEnvData, EnvFault, EnvPlace, UsageError
+from corral.core.opponents import OPPONENT
 from corral.core.types import InfoSums, Mishaps
-from corral.vec.api import Drained, InfoMode, InfoRow, StepArrays
+from corral.vec.api import Drained, InfoMode, InfoRow, Seats, StepArrays
 from corral.vec.history import EnvPosition, History
 from corral.vec.making import RAISED, build_envs, close_env, named, own_traceback
 from corral.vec.rows import LARGEST, MASK, NUMBER, Refused, RowWriter, shape_of
@@ -50,8 +51,11 @@ class Stepper:
         factory: Callable[[], Env] | None = None,
         proven: bool = False,
         pulse: MutableSequence[int] | None = None,
+        seats: Seats | None = None,
     ) -> None:
         self.envs = list(envs)
+        self.seats = seats
+        """Who decides on the opponents of episodes that nobody gave options for."""
         self.arrays = arrays
         self.first_env = first_env
         self.infos = infos
@@ -162,6 +166,7 @@ class Stepper:
         if position.mask is not None:
             self.arrays.masks[i] = position.mask
         self._steps[i], self.arrays.episode[i] = position.steps, position.episode
+        self.arrays.opponent[i] = _number(position.options)
         self._worked = True
 
     def _bring_back(self, i: int, position: EnvPosition) -> bool:
@@ -337,9 +342,9 @@ class Stepper:
         self._steps[i] = 0
         for attempt in itertools.count(1):
             self._beat(i)
-            self._history.begin(i, int(self.arrays.episode[i]), seed, options)
+            chosen = self._begin_history(i, seed, options)
             try:
-                observation, mask, info = self._reset_env(i, self._history.seed(i), options)
+                observation, mask, info = self._reset_env(i, self._history.seed(i), chosen)
                 self._rows.observation(i, observation)
                 self._rows.finite(i, with_reward=False)
                 if self._rows.has_masks is None:
@@ -367,7 +372,20 @@ class Stepper:
                     raised = None
         raise AssertionError
 
+    def _begin_history(self, i: int, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Note that an episode begins; its options, with an opponent if there is one to be drawn."""
+        number = int(self.arrays.episode[i])
+        self._history.begin(i, number, seed, options)
+        own = self._history.seed(i)
+        if options is None and self.seats is not None and own is not None:
+            options = {OPPONENT: self.seats.draw(own)}
+            self._history.begin(i, number, seed, options)
+        self.arrays.opponent[i] = _number(options)
+        return options
+
     def _reset_env(self, i: int, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, Any, dict[str, Any]]:
+        if (opponent := _number(options)) >= 0 and options is not None and self.seats is not None:
+            options = {**options, OPPONENT: self.seats.seat(opponent)}
         outcome = self.envs[i].reset(seed=seed, options=options)
         if not isinstance(outcome, tuple) or len(outcome) != 2:
             raise Refused(f"reset returned {shape_of(outcome)}, expected (obs, info)")
@@ -407,6 +425,12 @@ class Stepper:
 
 def _mask_method(env: Env) -> Callable[[], Any] | None:
     return env.get_wrapper_attr("action_masks") if env.has_wrapper_attr("action_masks") else None
+
+
+def _number(options: dict[str, Any] | None) -> int:
+    """The opponent that options name by its number in the lineup, or -1."""
+    opponent = None if options is None else options.get(OPPONENT)
+    return opponent if isinstance(opponent, int) else -1
 
 
 def _told(info: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from corral.core.envs import EnvFactory
 from corral.core.errors import CorralError
 from corral.core.spaces import Layout
 from corral.vec import shared_memory
-from corral.vec.api import EnvFacts, InfoMode, InfoRow, StepArrays
+from corral.vec.api import EnvFacts, InfoMode, InfoRow, SeatsSetup, StepArrays
 from corral.vec.bells import CELLS, StepBell
 from corral.vec.birth import CLOSE, ERROR, OK, VALUE, pickle_error
 from corral.vec.care import Care
@@ -29,7 +29,7 @@ from corral.vec.stepper import Stepper
 
 __all__ = ["ApplyRequest", "Hello", "ResetReply", "ResetRequest", "RestoreRequest", "WorkerSetup", "serve"]
 
-RESET, APPLY, DRAIN, RESTORE = b"r", b"a", b"d", b"p"
+RESET, APPLY, DRAIN, RESTORE, SEATS = b"r", b"a", b"d", b"p", b"s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def serve(pipe: Connection, setup: WorkerSetup) -> None:
         while (message := bell.next()) != CLOSE:
             reply: bytes | None
             try:
-                reply = _step(stepper) if message is None else _answer(stepper, message)
+                reply = _step(stepper) if message is None else _answer(stepper, message, pipe)
             except (Exception, SystemExit) as error:
                 reply = ERROR + pickle_error(error)
             if message is None:
@@ -141,8 +141,12 @@ def _step(stepper: Stepper) -> bytes | None:
     return VALUE + _dump(stepper, rows) if rows else None
 
 
-def _answer(stepper: Stepper, message: bytes) -> bytes:
+def _answer(stepper: Stepper, message: bytes, pipe: Connection) -> bytes:
     command, payload = message[:1], message[1:]
+    if command == SEATS:
+        seats: SeatsSetup = cloudpickle.loads(payload)
+        stepper.seats = seats.build(shared_memory.attach(pipe).arrays)
+        return OK
     if command == RESET:
         reset: ResetRequest = pickle.loads(payload)
         rows = stepper.reset(reset.seeds, reset.options)

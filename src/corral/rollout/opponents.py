@@ -1,0 +1,157 @@
+"""Who plays the other side: the env's own opponents, and policies whose weights lie in shared memory.
+
+The trainer writes a table of chances and, into free slots, weights; every process that holds envs reads them when an
+episode begins. Who is drawn follows from the episode's seed and the table alone, so it does not matter where that
+happens, and the trainer knows it too. Nothing of a slot changes while an episode still plays against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from corral.core.actions import ActionCodec
+from corral.core.opponents import Player
+from corral.core.spaces import Layout
+from corral.core.types import Actor, Weights
+from corral.vec import shared_memory
+
+__all__ = ["Guest", "Lineup", "LineupSetup", "PolicyPlayer", "SharedLineup"]
+
+Array = npt.NDArray[Any]
+_TABLE, _STAMPS = "table", "stamps"
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """A trained policy of another run, which never changes."""
+
+    name: str
+    actor: Any
+    """An ``ActorSetup``."""
+    weights: Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class LineupSetup:
+    """What a process needs to seat opponents, besides the shared arrays."""
+
+    names: tuple[str, ...]
+    """The env's own opponents; they are numbered first, then the guests, then the slots."""
+    guests: tuple[Guest, ...]
+    slots: int
+    actor: Any
+    """An ``ActorSetup``."""
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+
+    @property
+    def first_slot(self) -> int:
+        """The number of the first slot."""
+        return len(self.names) + len(self.guests)
+
+    def build(self, arrays: Mapping[str, Array]) -> Lineup:
+        """The lineup as this process sees it."""
+        return Lineup(self, arrays)
+
+
+class Lineup:
+    """Draws opponents and seats them. Reads what the trainer writes between rollouts."""
+
+    def __init__(self, setup: LineupSetup, arrays: Mapping[str, Array]) -> None:
+        self._setup = setup
+        self._table: npt.NDArray[np.float64] = arrays[_TABLE]
+        self._stamps: npt.NDArray[np.int64] = arrays[_STAMPS]
+        self._slots = [_slot(arrays, slot) for slot in range(setup.slots)]
+        self._players: dict[int, tuple[int, PolicyPlayer]] = {}
+
+    def draw(self, seed: int) -> int:
+        """The opponent of an episode with this seed, by number."""
+        possible = np.flatnonzero(self._table)
+        chances = np.cumsum(self._table[possible])
+        at = np.random.default_rng([seed, 1]).random() * chances[-1]
+        return int(possible[min(np.searchsorted(chances, at, side="right"), len(possible) - 1)])
+
+    def seat(self, opponent: int) -> str | Player:
+        """An opponent as the env wants it: a name, or a player."""
+        setup = self._setup
+        if opponent < len(setup.names):
+            return setup.names[opponent]
+        slot = opponent - setup.first_slot
+        if slot < 0:
+            guest = setup.guests[opponent - len(setup.names)]
+            stamp, actor, weights = 0, guest.actor, guest.weights
+        else:
+            stamp, actor, weights = int(self._stamps[slot]), setup.actor, self._slots[slot]
+        known, player = self._players.get(opponent) or (-1, None)
+        if player is None:
+            player = PolicyPlayer(actor.build(0, 1), setup.observation_space, setup.action_space)
+        if known != stamp:
+            player.actor.load(weights)
+            self._players[opponent] = stamp, player
+        return player
+
+
+class PolicyPlayer:
+    """A policy on the other side of the table: it samples its moves, as it does in training."""
+
+    def __init__(self, actor: Actor, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
+        self.actor = actor
+        self._layout, self._codec = Layout(observation_space), ActionCodec(action_space)
+        self._seen, self._done = self._layout.allocate(1), self._codec.layout.allocate(1)
+        self._gaussian = np.array(self._codec.gaussian, np.bool_)
+
+    def __call__(self, observation: Any, mask: npt.NDArray[np.bool_] | None, generator: np.random.Generator) -> Any:
+        """An action for what this side observes."""
+        self._layout.write(self._seen, 0, observation)
+        noise = (1.0 - generator.random((1, len(self._gaussian)))).astype(np.float32)
+        noise[:, self._gaussian] = generator.standard_normal((1, int(self._gaussian.sum())), dtype=np.float32)
+        acts = self.actor.act(self._seen, None if mask is None else mask[None], noise)
+        self._codec.decode(acts.actions, self._done)
+        return self._codec.layout.read(self._done, 0)
+
+
+class SharedLineup:
+    """The trainer's side: the arrays, and what may be written into them between rollouts."""
+
+    def __init__(self, setup: LineupSetup, weights: Weights) -> None:
+        self.setup = setup
+        n = setup.first_slot + setup.slots
+        specs = [
+            shared_memory.ArraySpec(_TABLE, (n,), "<f8"),
+            shared_memory.ArraySpec(_STAMPS, (setup.slots,), "<i8"),
+        ]
+        for slot in range(setup.slots):
+            for name, value in weights.items():
+                array = np.asarray(value)
+                specs.append(shared_memory.ArraySpec(f"{slot}/{name}", array.shape, array.dtype.str))
+        self.shared = shared_memory.create(specs)
+        arrays = self.shared.arrays
+        arrays[_TABLE][...] = 0.0
+        arrays[_STAMPS][...] = 0
+        self._slots = [_slot(arrays, slot) for slot in range(setup.slots)]
+        self.seats = Lineup(setup, arrays)
+
+    def write(self, slot: int, weights: Mapping[str, Array]) -> None:
+        """Put a policy into a slot that nobody plays against."""
+        for name, array in self._slots[slot].items():
+            array[...] = weights[name]
+        self.shared.arrays[_STAMPS][slot] += 1
+
+    def set_chances(self, chances: Sequence[float]) -> None:
+        """How likely each opponent is, by number, in episodes that begin from now on."""
+        self.shared.arrays[_TABLE][...] = chances
+
+    def close(self) -> None:
+        """Give up the memory."""
+        self.shared.close()
+
+
+def _slot(arrays: Mapping[str, Array], slot: int) -> dict[str, Array]:
+    prefix = f"{slot}/"
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

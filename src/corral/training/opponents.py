@@ -1,0 +1,312 @@
+"""Whom a run plays against: the stages of a curriculum, the pool of its past selves, and how strong each of them is.
+
+One object for every recipe: plain training has one stage, a curriculum several, self-play a mix in which ``current``
+and ``checkpoint`` stand for the policy itself. It decides between rollouts; episodes that begin from then on heed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from corral.core.config import TrainConfig
+from corral.core.config_values import Stage
+from corral.core.errors import CheckpointError, UsageError
+from corral.core.opponents import parse_mix
+from corral.core.types import EpisodeRecord
+from corral.policy.policy import Policy
+from corral.rollout.actors import ActorSetup, actor_setup
+from corral.rollout.opponents import Guest, LineupSetup, SharedLineup
+from corral.training.model import load
+from corral.training.progress import is_due
+from corral.vec.api import EnvFacts
+
+__all__ = ["CHECKPOINT", "CURRENT", "Opponents", "StageResult", "seat_opponents", "stages_of"]
+
+Array = npt.NDArray[Any]
+CURRENT, CHECKPOINT = "current", "checkpoint"
+RECENT = 100
+"""Games that a win rate is taken over."""
+_FIRST_RATING, _STEP = 1000.0, 16.0
+
+
+@dataclass(frozen=True, slots=True)
+class StageResult:
+    """How a stage ended."""
+
+    name: str
+    opponent: str
+    steps: int
+    games: int
+    win_rate: float | None
+    """Over its last games."""
+    target: float | None
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether its target was reached; None if it had none."""
+        return None if self.target is None else self.win_rate is not None and self.win_rate >= self.target
+
+
+@dataclass(slots=True)
+class _Past:
+    """A past self in a slot."""
+
+    slot: int
+    step: int
+    rating: float
+
+
+@dataclass(slots=True)
+class _State:
+    """All that decides how it goes on."""
+
+    stage: int = 0
+    since: int = 0
+    """Steps at which the stage began."""
+    looked_at: int = 0
+    """Steps at which it was last asked for opponents."""
+    now: int | None = None
+    """The slot that holds the policy as it is."""
+    pool: list[_Past] = field(default_factory=list)
+    past: list[int] = field(default_factory=list)
+    """Slots that hold a past self, though perhaps one that left the pool and only ends its games."""
+    rating: float = _FIRST_RATING
+    ratings: dict[str, float] = field(default_factory=dict)
+    """Of the opponents that never change."""
+    games: int = 0
+    """In this stage."""
+    outcomes: list[float] = field(default_factory=list)
+    """Of the stage's last games."""
+    recent: dict[str, list[float]] = field(default_factory=dict)
+    """Outcomes of the last games against each kind of opponent."""
+    results: list[dict[str, Any]] = field(default_factory=list)
+
+
+def stages_of(config: TrainConfig) -> tuple[Stage, ...]:
+    """The stages of a run; one without end, if it only has an opponent."""
+    if config.opponent is not None:
+        return (Stage(name="all", opponent=config.opponent),)
+    return config.stages
+
+
+def seat_opponents(config: TrainConfig, facts: EnvFacts, policy: Policy, actor: ActorSetup) -> Opponents | None:
+    """The opponents that a config asks for; None if it leaves them to the env."""
+    stages = stages_of(config)
+    if not stages:
+        return None
+    if not facts.opponents:
+        raise UsageError(
+            f"{config.env} has no opponents to choose from; an env offers them as docs/environments.md says"
+        )
+    named = {name for stage in stages for name in parse_mix(stage.opponent)}
+    others = sorted(named - {*facts.opponents, CURRENT, CHECKPOINT})
+    guests = tuple(_guest(name, facts) for name in others)
+    # One slot for each past self, the policy as it is now and as it was in the rollout before, and whoever an episode
+    # still plays against after leaving the pool.
+    slots = config.pool_size + config.n_envs + 2 if named & {CURRENT, CHECKPOINT} else 0
+    spaces = facts.observation_space, facts.action_space
+    setup = LineupSetup(facts.opponents, guests, slots, actor if slots else None, *spaces)
+    return Opponents(config, SharedLineup(setup, policy.state_dict()))
+
+
+def _guest(name: str, facts: EnvFacts) -> Guest:
+    """The policy of another run as an opponent."""
+    if not (Path(name) / "config.yaml").is_file():
+        raise UsageError(
+            f"unknown opponent {name!r}; there are {', '.join(facts.opponents)}, {CURRENT}, {CHECKPOINT}, "
+            "a run directory, or a mix as in mixed:random=1,greedy=3"
+        )
+    model = load(name)
+    if (model.observation_space, model.action_space) != (facts.observation_space, facts.action_space):
+        raise UsageError(f"the policy of {name} was trained on other observations or actions than this env has")
+    weights = {key: value.detach().cpu().numpy() for key, value in model.policy.state_dict().items()}
+    return Guest(name, actor_setup(model.policy, None, torch.device("cpu"), 1), weights)
+
+
+class Opponents:
+    """Decides between rollouts who the opponents of the next are, and keeps account of who won."""
+
+    def __init__(self, config: TrainConfig, lineup: SharedLineup) -> None:
+        self.stages = stages_of(config)
+        self.lineup = lineup
+        self._pool_size, self._every = config.pool_size, config.snapshot_freq
+        setup = lineup.setup
+        self._fixed = (*setup.names, *(guest.name for guest in setup.guests))
+        self._mixes = [parse_mix(stage.opponent, (*self._fixed, CURRENT, CHECKPOINT)) for stage in self.stages]
+        self._s = _State(ratings=dict.fromkeys(self._fixed, _FIRST_RATING))
+        self._kept: dict[int, dict[str, Array]] = {}
+        self._before: tuple[dict[str, Any], dict[int, dict[str, Array]]] | None = None
+
+    # ---- between rollouts ------------------------------------------------------------------------------------
+
+    def prepare(self, weights: Mapping[str, Any], timesteps: int, playing: npt.NDArray[np.int64]) -> None:
+        """Say who may be drawn from now on. ``playing`` are the opponents of the episodes that go on."""
+        s, first = self._s, self.lineup.setup.first_slot
+        self._before = self._snapshot()
+        mix = self._mixes[s.stage]
+        if self.lineup.setup.slots:
+            s.now = self._free_slot(playing - first)
+            self._kept[s.now] = {name: np.array(value) for name, value in weights.items()}
+            self.lineup.write(s.now, self._kept[s.now])
+            if is_due(self._every, s.looked_at, timesteps):
+                s.pool = [*s.pool, _Past(s.now, timesteps, s.rating)][-self._pool_size :]
+                s.past.append(s.now)
+        s.looked_at = timesteps
+        chances = [mix.get(name, 0.0) for name in self._fixed] + [0.0] * self.lineup.setup.slots
+        current, past = mix.get(CURRENT, 0.0), mix.get(CHECKPOINT, 0.0)
+        for one in s.pool:
+            chances[first + one.slot] += past / len(s.pool)
+        if s.now is not None:
+            chances[first + s.now] += current if s.pool else current + past
+        self.lineup.set_chances(chances)
+
+    def _free_slot(self, playing: npt.NDArray[np.int64]) -> int:
+        taken = {past.slot for past in self._s.pool} | {int(slot) for slot in playing}
+        for slot in self._kept.keys() - taken:
+            del self._kept[slot]
+        free = next(slot for slot in range(self.lineup.setup.slots) if slot not in taken)
+        self._s.past = [slot for slot in self._s.past if slot != free]
+        return free
+
+    def note(self, episodes: Iterable[EpisodeRecord], timesteps: int) -> str | None:
+        """Take in the games of a rollout that ends at ``timesteps``; what to say if a stage ended with it."""
+        s = self._s
+        self._before = None
+        for episode in episodes:
+            s.games += 1
+            s.outcomes = [*s.outcomes, episode.outcome][-self.stages[s.stage].games :]
+            kind = self._rate(episode)
+            s.recent[kind] = [*s.recent.get(kind, []), episode.outcome][-RECENT:]
+        return self._promote(timesteps)
+
+    def _rate(self, episode: EpisodeRecord) -> str:
+        """Move the ratings, as in chess; the kind of opponent it was. The weakest of the env's own stays as it is."""
+        s, number = self._s, episode.opponent
+        if 0 <= number < len(self._fixed):
+            kind = self._fixed[number]
+            s.ratings[kind], change = _rated(s.ratings[kind], s.rating, episode.outcome, fixed=number == 0)
+        else:
+            slot = number - self.lineup.setup.first_slot
+            kind = CHECKPOINT if slot in s.past else CURRENT
+            past = next((one for one in s.pool if one.slot == slot), None)
+            if past is None:
+                return kind
+            past.rating, change = _rated(past.rating, s.rating, episode.outcome)
+        s.rating += change
+        return kind
+
+    def _promote(self, timesteps: int) -> str | None:
+        s, stage = self._s, self.stages[self._s.stage]
+        rate = self._stage_rate()
+        reached = stage.win_rate is not None and s.games >= stage.games and (rate or 0.0) >= stage.win_rate
+        used_up = stage.timesteps is not None and timesteps - s.since >= stage.timesteps
+        if self.finished or not (reached or used_up):
+            return None
+        result = StageResult(stage.name, stage.opponent, timesteps - s.since, s.games, rate, stage.win_rate)
+        s.results.append(asdict(result))
+        last = s.stage == len(self.stages) - 1
+        if not last:
+            s.stage, s.since, s.games, s.outcomes = s.stage + 1, timesteps, 0, []
+        shown = "no games" if rate is None else f"{rate:.0%} won"
+        why = "target reached" if reached else "budget used up"
+        return f"stage {stage.name} ended after {result.steps:,} steps: {shown} ({why})" + (
+            "" if last else f"; next: {self.stages[s.stage].name}, against {self.stages[s.stage].opponent}"
+        )
+
+    def _stage_rate(self) -> float | None:
+        return float(np.mean(self._s.outcomes)) if self._s.outcomes else None
+
+    # ---- what there is to say --------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last stage has ended."""
+        return len(self._s.results) == len(self.stages)
+
+    @property
+    def stage(self) -> Stage:
+        """The stage that the run is in."""
+        return self.stages[self._s.stage]
+
+    @property
+    def yardstick(self) -> str:
+        """The env's own opponent that evaluation is against: the strongest that the run ever meets."""
+        names = self.lineup.setup.names
+        met = [name for name in names if any(name in mix for mix in self._mixes)]
+        return met[-1] if met else names[-1]
+
+    def results(self) -> list[StageResult]:
+        """How every stage that has begun went."""
+        s, stage = self._s, self.stage
+        done = [StageResult(**result) for result in s.results]
+        if self.finished:
+            return done
+        steps = s.looked_at - s.since
+        return [*done, StageResult(stage.name, stage.opponent, steps, s.games, self._stage_rate(), stage.win_rate)]
+
+    def win_rates(self) -> dict[str, float]:
+        """Over the last games against each kind of opponent."""
+        return {kind: float(np.mean(outcomes)) for kind, outcomes in self._s.recent.items()}
+
+    def metrics(self) -> dict[str, float]:
+        """For the row of an iteration."""
+        s = self._s
+        row = {"opponents/stage": float(s.stage), "opponents/rating": s.rating}
+        rate = self._stage_rate()
+        row |= {} if rate is None else {"opponents/win_rate": rate}
+        row |= {f"opponents/win_rate/{kind}": rate for kind, rate in self.win_rates().items()}
+        row |= {f"opponents/rating/{name}": s.ratings[name] for name in self._fixed if name in s.recent}
+        if s.pool:
+            ratings = [past.rating for past in s.pool]
+            row |= {"opponents/pool_size": float(len(s.pool)), "opponents/pool_rating": float(np.mean(ratings))}
+        return row
+
+    # ---- for checkpoints -------------------------------------------------------------------------------------
+
+    def _snapshot(self) -> tuple[dict[str, Any], dict[int, dict[str, Array]]]:
+        return asdict(self._s), dict(self._kept)
+
+    def state(self) -> dict[str, Any]:
+        """Everything but weights; as it was before the rollout that is under way was prepared."""
+        return (self._before or self._snapshot())[0]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights that are in use, by slot and name. Nothing is copied and nothing will change."""
+        kept = (self._before or self._snapshot())[1]
+        found = {f"{slot}/{name}": torch.from_numpy(a) for slot, some in kept.items() for name, a in some.items()}
+        guests = self.lineup.setup.guests
+        return found | {f"guest/{g.name}/{n}": torch.as_tensor(w) for g in guests for n, w in g.weights.items()}
+
+    def restore(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Go on from there."""
+        for guest in self.lineup.setup.guests:
+            for name, array in guest.weights.items():
+                if not np.array_equal(tensors[f"guest/{guest.name}/{name}"].numpy(), array):
+                    raise CheckpointError(f"the opponent {guest.name} is no longer the policy that the run began with")
+        self._s = _State(**{**state, "pool": [_Past(**past) for past in state["pool"]]})
+        self._kept, self._before = {}, None
+        for key, tensor in tensors.items():
+            slot, _, name = key.partition("/")
+            if slot != "guest":
+                self._kept.setdefault(int(slot), {})[name] = tensor.numpy()
+        for number, weights in self._kept.items():
+            self.lineup.write(number, weights)
+
+    def close(self) -> None:
+        """Give up the memory."""
+        self.lineup.close()
+
+
+def _rated(theirs: float, ours: float, outcome: float, fixed: bool = False) -> tuple[float, float]:
+    """Their new rating, and how much ours changes, after a game that we scored ``outcome`` in."""
+    expected = 1.0 / (1.0 + 10.0 ** ((theirs - ours) / 400.0))
+    change = _STEP * (outcome - expected)
+    return theirs if fixed else theirs - change, change
