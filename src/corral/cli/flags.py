@@ -53,8 +53,10 @@ class Parser(argparse.ArgumentParser):
         return found
 
 
-def add_config_flags(parser: argparse.ArgumentParser, shown: Container[str] | None = None) -> None:
-    """Add a flag for every field of the config; ``shown`` limits which of them help mentions.
+def add_config_flags(
+    parser: argparse.ArgumentParser, shown: Container[str] | None = None, hidden: Container[str] = ()
+) -> None:
+    """Add a flag for every field of the config; ``shown`` and ``hidden`` say which of them help mentions.
 
     Only what was typed ends up in the namespace.
     """
@@ -69,8 +71,8 @@ def add_config_flags(parser: argparse.ArgumentParser, shown: Container[str] | No
             groups[title] = parser.add_argument_group(title)
         flags = [f"--{name.replace('_', '-')}", *_ALIASES.get(name, ())]
         text = (field.description or "").replace("%", "%%")
-        hidden = shown is not None and name not in shown
-        text = argparse.SUPPRESS if hidden else text + _default(field.default)
+        silent = name in hidden or (shown is not None and name not in shown)
+        text = argparse.SUPPRESS if silent else text + _default(field.default)
         options: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": text}
         if field.annotation is bool:
             options["action"] = argparse.BooleanOptionalAction

@@ -99,7 +99,41 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
     )
     train.add_argument("env", metavar="ENV", nargs="?", help=_ENV_HELP)
     train.add_argument("--config", metavar="FILE", help="YAML file with settings; flags override it")
+    _closing_flags(train)
     add_config_flags(train)
+
+    selfplay = verb(
+        "selfplay",
+        "ENV",
+        "corral.cli.recipes:run_selfplay",
+        "Train against past selves, the policy itself and the env's opponents, drawn for every episode.",
+        "  corral selfplay card-battle\n  corral selfplay card-battle --timesteps 500000 --checkpoint-freq 10000",
+    )
+    curriculum = verb(
+        "curriculum",
+        "ENV",
+        "corral.cli.recipes:run_curriculum",
+        "Train against opponents that get stronger, each until it is beaten often enough.",
+        "  corral curriculum card-battle\n  corral curriculum card-battle --preset v2 --quick",
+    )
+    hybrid = verb(
+        "hybrid",
+        "ENV",
+        "corral.cli.recipes:run_hybrid",
+        "Train against the strongest simple opponent first, then by self-play.",
+        "  corral hybrid card-battle --timesteps 500000 --net-arch 256 256",
+    )
+    hybrid.add_argument("--warmup", type=int, metavar="N", help="steps of the warm-up [200000, or a fifth of all]")
+    for parser in (selfplay, hybrid):
+        parser.add_argument("--current-weight", type=float, metavar="X", help="share against the policy itself [0.2]")
+        parser.add_argument("--random-weight", type=float, metavar="X", help="share against the weakest [0.2]")
+    curriculum.add_argument("--preset", choices=("v1", "v2"), default="v1", help="v2 mixes opponents in between [v1]")
+    curriculum.add_argument("--fast", "--quick", action="store_true", default=None, help="a fifth of each budget")
+    for parser in (selfplay, curriculum, hybrid):
+        parser.add_argument("env", metavar="ENV", nargs="?", help=_ENV_HELP)
+        parser.add_argument("--config", metavar="FILE", help="YAML file with settings; flags override it")
+        _closing_flags(parser)
+        add_config_flags(parser, hidden=("opponent",))
 
     resume = verb(
         "resume",
@@ -118,11 +152,16 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
         "RUN",
         "corral.cli.show:run_eval",
         "Play evaluation episodes with a trained policy and print their statistics.",
-        "  corral eval latest\n  corral eval runs/my-run --episodes 100 --checkpoint latest",
+        "  corral eval latest\n  corral eval runs/my-run --episodes 100 --checkpoint latest\n"
+        "  corral eval latest --opponent random greedy mcts-fast --games 200\n"
+        "  corral eval runs/one --vs runs/other",
     )
     _policy_flags(evaluate)
     evaluate.add_argument("--episodes", type=int, default=20, metavar="N", help="how many episodes [20]")
     evaluate.add_argument("--max-steps", type=int, default=10_000, metavar="N", help="cut episodes off here [10000]")
+    evaluate.add_argument("--opponent", nargs="+", default=[], metavar="NAME", help="play games against each of these")
+    evaluate.add_argument("--vs", nargs="+", default=[], metavar="RUN", help="play games against other runs' policies")
+    evaluate.add_argument("--games", type=int, default=200, metavar="N", help="against each, half from each seat [200]")
 
     play = verb(
         "play",
@@ -136,6 +175,7 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
     play.add_argument("--episodes", type=int, default=1, metavar="N", help="how many episodes [1]")
     play.add_argument("--max-steps", type=int, default=2000, metavar="N", help="cut episodes off here [2000]")
     play.add_argument("--fps", type=int, metavar="N", help="frames per second [the env's own]")
+    play.add_argument("--opponent", metavar="NAME", help="who plays the other side, or a run directory")
     play.add_argument("--env-kwargs", nargs="+", metavar="KEY=VALUE", default=[], help="for random play")
 
     doctor = verb(
@@ -205,6 +245,16 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
     )
     top.add_argument("--version", action="version", version=f"corral {__version__}")
     return top, verbs
+
+
+def _closing_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--eval-games",
+        type=int,
+        default=100,
+        metavar="N",
+        help="games against each of two opponents at the end, in envs that have opponents; 0 for none [100]",
+    )
 
 
 def _policy_flags(parser: argparse.ArgumentParser, run_help: str = "a run directory, or latest") -> None:

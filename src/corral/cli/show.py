@@ -7,17 +7,21 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
-from corral.core.config import parse_env_kwargs
+from corral.cli.recipes import play_matches
+from corral.core.config import did_you_mean, parse_env_kwargs
 from corral.core.envs import EnvFactory, import_callable, resolve_env
 from corral.core.errors import UsageError
+from corral.core.opponents import OPPONENT
 from corral.monitor.console import print_table
 from corral.monitor.video import check_video, save_video
 from corral.training.evaluate import evaluate_actor
+from corral.training.matches import Side, opponents_of
 from corral.training.model import Model, load
 from corral.training.play import play_episodes
 from corral.training.run_directory import check_named_code, find_run
@@ -27,9 +31,11 @@ __all__ = ["run_eval", "run_play"]
 
 
 def run_eval(options: argparse.Namespace) -> int:
-    """Evaluate a run's policy on one env."""
-    _positive(options, "episodes", "max_steps")
+    """Evaluate a run's policy on one env, or against opponents."""
+    _positive(options, "episodes", "max_steps", "games")
     model, factory = _load(options)
+    if options.opponent or options.vs:
+        return _eval_games(options, model, factory)
     env = make_vector_env(factory, 1, backend="serial", infos="summed")
     try:
         with Progress(transient=True) as bar:
@@ -51,6 +57,29 @@ def run_eval(options: argparse.Namespace) -> int:
         rows.append(("cut off", f"{result.cut_off} episodes after {options.max_steps} steps"))
     print_table(Console(highlight=False), model.config.env, rows)
     return 0
+
+
+def _eval_games(options: argparse.Namespace, model: Model, factory: EnvFactory) -> int:
+    known = opponents_of(factory)
+    if not known:
+        raise UsageError(f"{factory.name} has no opponents: --opponent and --vs mean nothing for it")
+    for name in options.opponent:
+        if name not in known:
+            raise UsageError(f"unknown opponent {name!r}{did_you_mean(name, known)}; there are: {', '.join(known)}")
+    others: list[str | Side] = [*options.opponent, *(_rival(run, model) for run in options.vs)]
+    shown = f"{find_run(options.run).shown} ({options.checkpoint}, {model.timesteps:,} steps), most likely moves"
+    play_matches(factory, Side.of(options.run, model), others, options.games, options.seed, shown)
+    return 0
+
+
+def _rival(run: str, model: Model) -> Side:
+    """The policy of another run, to play against."""
+    directory = find_run(run)
+    check_named_code(directory.read_config(), model.config.env, None)
+    other = load(directory.path)
+    if (other.observation_space, other.action_space) != (model.observation_space, model.action_space):
+        raise UsageError(f"{run} was trained on other observations or actions, so the two cannot meet")
+    return Side.of(run, other)
 
 
 def run_play(options: argparse.Namespace) -> int:
@@ -76,7 +105,13 @@ def run_play(options: argparse.Namespace) -> int:
         print(f"{options.run} is an env, not a run: playing random legal moves")
     mode = "rgb_array" if save else _watch_mode(factory)
     moments = play_episodes(
-        factory, actor, render_mode=mode, episodes=options.episodes, seed=options.seed, max_steps=options.max_steps
+        factory,
+        actor,
+        render_mode=mode,
+        episodes=options.episodes,
+        seed=options.seed,
+        max_steps=options.max_steps,
+        options=_seated(options.opponent, factory),
     )
     frames = []
     for moment in moments:
@@ -92,6 +127,18 @@ def run_play(options: argparse.Namespace) -> int:
         save_video(save, frames, fps)
         print(f"saved {len(frames)} frame{'s' if len(frames) > 1 else ''} to {save}")
     return 0
+
+
+def _seated(opponent: str | None, factory: EnvFactory) -> dict[str, Any] | None:
+    """The reset options that seat an opponent: one of the env's own, or the policy of a run."""
+    if opponent is None:
+        return None
+    known = opponents_of(factory)
+    if opponent in known:
+        return {OPPONENT: opponent}
+    if not (Path(opponent) / "config.yaml").is_file():
+        raise UsageError(f"--opponent {opponent}: should be one of {', '.join(known) or 'none'}, or a run directory")
+    return {OPPONENT: Side.of(opponent, load(opponent)).player()}
 
 
 def resolve_fps(factory: EnvFactory) -> int:

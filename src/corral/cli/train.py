@@ -15,8 +15,11 @@ __all__ = ["run_resume", "run_train", "settings_of"]
 
 def run_train(options: argparse.Namespace) -> int:
     """Train, from a config file, flags, or both."""
+    from corral.cli.recipes import check_games, closing_games
+
+    check_games(options.eval_games)
     env, values = settings_of(options)
-    train(env, **values)
+    closing_games(train(env, **values), env, options.eval_games, values)
     return 0
 
 

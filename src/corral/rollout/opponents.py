@@ -98,10 +98,13 @@ class Lineup:
 
 
 class PolicyPlayer:
-    """A policy on the other side of the table: it samples its moves, as it does in training."""
+    """A policy on one side of the table: it samples its moves, as it does in training, or plays the ``best`` ones."""
 
-    def __init__(self, actor: Actor, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
+    def __init__(
+        self, actor: Actor, observation_space: gym.Space[Any], action_space: gym.Space[Any], best: bool = False
+    ) -> None:
         self.actor = actor
+        self._best = best
         self._layout, self._codec = Layout(observation_space), ActionCodec(action_space)
         self._seen, self._done = self._layout.allocate(1), self._codec.layout.allocate(1)
         self._gaussian = np.array(self._codec.gaussian, np.bool_)
@@ -109,10 +112,14 @@ class PolicyPlayer:
     def __call__(self, observation: Any, mask: npt.NDArray[np.bool_] | None, generator: np.random.Generator) -> Any:
         """An action for what this side observes."""
         self._layout.write(self._seen, 0, observation)
-        noise = (1.0 - generator.random((1, len(self._gaussian)))).astype(np.float32)
-        noise[:, self._gaussian] = generator.standard_normal((1, int(self._gaussian.sum())), dtype=np.float32)
-        acts = self.actor.act(self._seen, None if mask is None else mask[None], noise)
-        self._codec.decode(acts.actions, self._done)
+        masks = None if mask is None else mask[None]
+        if self._best:
+            actions = self.actor.best(self._seen, masks)
+        else:
+            noise = (1.0 - generator.random((1, len(self._gaussian)))).astype(np.float32)
+            noise[:, self._gaussian] = generator.standard_normal((1, int(self._gaussian.sum())), dtype=np.float32)
+            actions = self.actor.act(self._seen, masks, noise).actions
+        self._codec.decode(actions, self._done)
         return self._codec.layout.read(self._done, 0)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +26,7 @@ from corral.core.envs import EnvFactory, import_callable, python_name, resolve_e
 from corral.core.errors import CheckpointError, EnvFault, UsageError
 from corral.core.machine import limit_compute_threads
 from corral.core.seeding import fresh_seed
-from corral.core.types import Mishaps
 from corral.monitor.console import Board, QuietBoard
-from corral.monitor.processes import ProcessUse
 from corral.monitor.report import Reporter
 from corral.policy.device import choose_device
 from corral.policy.policy import NetworkFactory
@@ -41,34 +38,11 @@ from corral.training.faults import keep_fault
 from corral.training.interrupts import Interrupted, Interrupts
 from corral.training.loop import Callback, train_loop
 from corral.training.progress import budgets_of, ended_by
-from corral.training.run import Run, assemble, restore, weights_hash
-from corral.training.run_directory import RunDirectory, check_named_code, code_flags, find_run, plan_run
+from corral.training.run import Run, assemble, restore
+from corral.training.run_directory import RunDirectory, check_named_code, find_run, plan_run
+from corral.training.summary import Summary, closing_table, summarize, where
 
 __all__ = ["Summary", "TrainResult", "resume", "train"]
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """How a run ended; ``summary.json`` holds the same."""
-
-    steps: int
-    episodes: int
-    seconds: float
-    fps: float
-    mean_reward: float | None
-    eval_reward: float | None
-    best_eval_reward: float | None
-    n_envs: int
-    backend: str
-    num_workers: int
-    restarts: int
-    recycled: int
-    retries: int
-    env_faults: int
-    inexact: int
-    seed: int
-    weights_sha256: str
-    exit_reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,13 +192,13 @@ def _why(error: BaseException) -> str:
 def _open_board(board: QuietBoard, run: Run, directory: RunDirectory, resumed: FoundCheckpoint | None) -> None:
     config, choice, progress = run.config, run.backend, run.progress
     masked = ", actions masked by the env" if run.masked else ""
-    where = f"{config.n_envs} envs {_where(run)}{masked}"
+    envs = f"{config.n_envs} envs {where(run)}{masked}"
     if resumed is None:
-        board.note(f"training PPO on {config.env}: {where}, seed {run.seed}")
+        board.note(f"training PPO on {config.env}: {envs}, seed {run.seed}")
     else:
         for complaint in resumed.complaints:
             board.warn(f"{complaint}; using an older checkpoint")
-        board.note(f"resuming {config.env} at {progress.timesteps:,} steps: {where}")
+        board.note(f"resuming {config.env} at {progress.timesteps:,} steps: {envs}")
     board.note(f"backend {choice.backend} ({choice.why})")
     if choice.advice:
         board.warn(choice.advice)
@@ -238,15 +212,8 @@ def _open_board(board: QuietBoard, run: Run, directory: RunDirectory, resumed: F
     board.start(*budgets_of(config, progress)[0])
 
 
-def _where(run: Run) -> str:
-    workers = run.backend.num_workers
-    if run.backend.backend == "serial":
-        return "in this process"
-    return f"in {workers} worker process{'es' if workers > 1 else ''}"
-
-
 def _finish(board: QuietBoard, run: Run, directory: RunDirectory, reason: str) -> Summary:
-    summary = _summary(run, reason)
+    summary = summarize(run, reason)
     text = json.dumps(dataclasses.asdict(summary), indent=1)
     try:
         directory.summary_file.write_text(text + "\n", encoding="utf-8")
@@ -256,7 +223,7 @@ def _finish(board: QuietBoard, run: Run, directory: RunDirectory, reason: str) -
         if run.saved_at is not None:
             board.note(f"stopped: everything up to step {run.saved_at:,} is saved in {directory.shown}")
     else:
-        board.table(*_closing(run, directory, summary))
+        board.table(*closing_table(run, directory, summary))
     return summary
 
 
@@ -326,81 +293,3 @@ def _write_config(run: Run, directory: RunDirectory) -> None:
     temporary = directory.config_file.with_suffix(".tmp")
     temporary.write_text(dump_yaml(decided, notes), encoding="utf-8")
     temporary.replace(directory.config_file)
-
-
-def _summary(run: Run, reason: str) -> Summary:
-    progress, choice = run.progress, run.backend
-    assert run.safe is not None
-    return Summary(
-        steps=progress.timesteps,
-        episodes=progress.episodes,
-        seconds=round(progress.seconds, 3),
-        fps=round(progress.fps, 1),
-        mean_reward=progress.mean_reward,
-        eval_reward=progress.last_eval_reward,
-        best_eval_reward=progress.best_reward,
-        n_envs=run.config.n_envs,
-        backend=choice.backend,
-        num_workers=choice.num_workers,
-        **dataclasses.asdict(progress.mishaps),
-        seed=run.seed,
-        weights_sha256=weights_hash(run.safe.policy),
-        exit_reason=reason,
-    )
-
-
-def _uses(processes: list[ProcessUse]) -> list[tuple[str, str]]:
-    """Processor time and memory: of the trainer, and of its workers one by one, or together if they are many."""
-
-    def told(uses: list[ProcessUse]) -> str:
-        words = [f"{use.cpu:.0%} of a core, {use.memory_mb:,.0f} MB" for use in uses]
-        if len(words) <= 4:
-            return "; ".join(words)
-        cpu, memory = sum(use.cpu for use in uses) / len(uses), sum(use.memory_mb for use in uses)
-        return f"{len(uses)} of them, {cpu:.0%} of a core each, {memory:,.0f} MB together"
-
-    trainer, workers = processes[:1], processes[1:]
-    return [("trainer used", told(trainer)), *([("workers used", told(workers))] if workers else [])]
-
-
-def _mended(mishaps: Mishaps) -> str:
-    """What went wrong and was put right."""
-    words = {
-        "restarts": ("worker", "replaced"),
-        "recycled": ("worker", "replaced because of memory"),
-        "retries": ("step", "tried again"),
-        "env_faults": ("episode", "cut off where the env raises"),
-        "inexact": ("episode", "cut off because the env could not be brought back"),
-    }
-    counts = {name: count for name, count in dataclasses.asdict(mishaps).items() if count}
-    told = [f"{n:,} {words[name][0]}{'s' if n > 1 else ''} {words[name][1]}" for name, n in counts.items()]
-    return ", ".join(told) or "nothing"
-
-
-def _closing(run: Run, directory: RunDirectory, summary: Summary) -> tuple[str, list[tuple[str, str]], list[str]]:
-    def number(value: float | None) -> str:
-        return "none" if value is None else f"{value:,.2f}"
-
-    rows = [
-        ("ended by", summary.exit_reason),
-        ("steps", f"{summary.steps:,}"),
-        ("episodes", f"{summary.episodes:,}"),
-        ("seconds", f"{summary.seconds:,.1f} (learning included)"),
-        ("steps per second", f"{summary.fps:,.0f}"),
-        ("mean reward, last 100 episodes", number(summary.mean_reward)),
-        ("evaluation reward, last / best", f"{number(summary.eval_reward)} / {number(summary.best_eval_reward)}"),
-        ("envs", f"{summary.n_envs}, {_where(run)}"),
-        ("mended on the way", _mended(run.progress.mishaps)),
-        *_uses(run.meter.totals()),
-    ]
-    path, code = shlex.quote(directory.shown), code_flags(run.config)
-    advice = [f"results in {path}", f"  curves:   tensorboard --logdir {path}"]
-    if "python:" not in code:  # which no command could name
-        words = f"{path} {code}".rstrip()
-        more = "" if summary.exit_reason.startswith("SIG") else f" --timesteps {2 * summary.steps}"
-        advice += [
-            f"  evaluate: corral eval {words}",
-            f"  watch:    corral play {words} --save clip.gif",
-            f"  go on:    corral resume {words}{more}",
-        ]
-    return run.config.env, rows, advice

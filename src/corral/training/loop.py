@@ -92,10 +92,10 @@ def train_loop(
             mark = updated - progress.eval_seconds  # evaluation does not count
             source.publish(learner.policy.state_dict(), progress.iteration)
             run.safe, reason = capture(run), ended_by(config, progress)
-            if said is not None:
+            if said is not None and run.opponents is not None:
                 reporter.board.note(said)
-            if run.opponents is not None and run.opponents.finished and reason is None:
-                reason = "stages"
+                if run.opponents.finished and reason is None:
+                    reason = "stages"
 
             row = _metrics(run, rollout, stats, rate, rho, collected - started, updated - collected)
             try:

@@ -35,7 +35,7 @@ class Model:
     """A policy with its spaces. It needs no env, and making one runs no code but Corral's."""
 
     def __init__(self, config: TrainConfig, checkpoint: Checkpoint, network: NetworkFactory | None = None) -> None:
-        self.config = config
+        self.config, self.network = config, network
         self.timesteps = checkpoint.timesteps
         self.masked = bool(checkpoint.state["masked"])
         """Whether it was trained with action masks, and so should be asked with them."""

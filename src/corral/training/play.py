@@ -32,9 +32,16 @@ class Moment:
 
 
 def play_episodes(
-    factory: EnvFactory, actor: Actor | None, *, render_mode: str, episodes: int, seed: int, max_steps: int
+    factory: EnvFactory,
+    actor: Actor | None,
+    *,
+    render_mode: str,
+    episodes: int,
+    seed: int,
+    max_steps: int,
+    options: dict[str, Any] | None = None,
 ) -> Iterator[Moment]:
-    """Play and yield every moment. Without an actor, moves are random and legal."""
+    """Play and yield every moment. Without an actor, moves are random and legal. ``options`` go to every reset."""
     env = SerialVectorEnv(lambda: _LastFrame(factory(render_mode)), 1)
     generator = np.random.default_rng(seed)
     now = env.arrays
@@ -43,7 +50,7 @@ def play_episodes(
             modes = env.metadata.get("render_modes") or "none"
             raise UsageError(f"{factory.name} does not render as {render_mode}; its render modes: {modes}")
         for episode in range(episodes):
-            env.reset_arrays([episode_seed(seed, EVALUATION, episode)])
+            env.reset_arrays([episode_seed(seed, EVALUATION, episode)], [options])
             yield Moment(episode, 0, 0.0, False, env.render()[0])
             reward, done, step = 0.0, False, 0
             while not done and step < max_steps:

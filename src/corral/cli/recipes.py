@@ -1,0 +1,111 @@
+"""``corral selfplay``, ``curriculum`` and ``hybrid``, and the games at the end of a run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from corral.cli.train import settings_of
+from corral.core.envs import EnvFactory, import_callable, resolve_env
+from corral.core.errors import UsageError
+from corral.recipes.curriculum import curriculum
+from corral.recipes.hybrid import hybrid
+from corral.recipes.selfplay import selfplay
+from corral.training.api import TrainResult
+from corral.training.matches import Match, Side, opponents_of, play_match
+from corral.training.model import load
+from corral.training.roles import Roles, roles_of_names
+from corral.training.run_directory import RunDirectory
+
+__all__ = ["closing_games", "play_matches", "run_curriculum", "run_hybrid", "run_selfplay"]
+
+
+def run_selfplay(options: argparse.Namespace) -> int:
+    """Train by self-play."""
+    return _run(selfplay, options, "current_weight", "random_weight")
+
+
+def run_curriculum(options: argparse.Namespace) -> int:
+    """Train through stages."""
+    return _run(curriculum, options, "preset", "fast")
+
+
+def run_hybrid(options: argparse.Namespace) -> int:
+    """Train by a warm-up and self-play."""
+    return _run(hybrid, options, "warmup", "current_weight", "random_weight")
+
+
+def _run(recipe: Any, options: argparse.Namespace, *own: str) -> int:
+    check_games(options.eval_games)
+    env, settings = settings_of(options)
+    given = {name: getattr(options, name) for name in own if getattr(options, name) is not None}
+    closing_games(recipe(env, **given, **settings), env, options.eval_games, settings)
+    return 0
+
+
+def check_games(games: int) -> None:
+    """Refuse a number of closing games that cannot be played, before a long run."""
+    if games < 0 or games % 2:
+        raise UsageError(f"--eval-games {games}: should be an even number (each deal is played from both seats), or 0")
+
+
+def closing_games(result: TrainResult, env: str, games: int, settings: dict[str, Any]) -> None:
+    """After a run on an env with opponents: games against its weakest opponent and its teacher."""
+    if games == 0:
+        return
+    directory = RunDirectory(result.run_dir)
+    config = directory.read_config()
+    factory = resolve_env(env, config.env_kwargs)
+    names = opponents_of(factory)
+    if not names:
+        return
+    network = None if config.policy is None else import_callable(str(settings["policy"]), "policy")
+    side = Side.of("policy", load(result.run_dir, checkpoint="latest", policy=network))
+    roles: Roles = roles_of_names(names)
+    matches = play_matches(factory, side, roles.both, games, 0, "games of the final policy, most likely moves")
+    (result.run_dir / "matches.json").write_text(
+        json.dumps(
+            [
+                {"opponent": match.opponent, "games": len(match.outcomes), "win_rate": match.win_rate}
+                | {"interval": match.interval, "mean_length": match.mean_length}
+                for match in matches
+            ],
+            indent=1,
+        )
+        + "\n",
+        encoding="utf-8",
+    )
+
+
+def play_matches(
+    factory: EnvFactory, side: Side, opponents: Sequence[str | Side], games: int, seed: int, title: str
+) -> list[Match]:
+    """Play against each opponent, with a bar meanwhile and a table at the end."""
+    matches = []
+    with Progress(transient=True) as bar:
+        for opponent in opponents:
+            name = opponent if isinstance(opponent, str) else opponent.name
+            task = bar.add_task(f"against {name}", total=games)
+            matches.append(
+                play_match(factory, side, opponent, games, seed, lambda n, task=task: bar.advance(task, n))  # type: ignore[misc]
+            )
+    table = Table("opponent", "won", "95% interval", "beginning / not", "games", "length", title=title)
+    for match in matches:
+        low, high = match.interval
+        first, second = match.by_seat
+        table.add_row(
+            match.opponent,
+            f"{match.win_rate:.1%}",
+            f"{low:.1%} to {high:.1%}",
+            f"{first:.0%} / {second:.0%}",
+            str(len(match.outcomes)),
+            f"{match.mean_length:.0f}",
+        )
+    Console(highlight=False).print(table)
+    return matches

@@ -1,0 +1,1 @@
+"""How to train: one file for each recipe, independent of each other."""

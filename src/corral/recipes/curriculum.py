@@ -1,0 +1,47 @@
+"""Curriculum: opponents that get stronger, each until it is beaten often enough or its budget is used up."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from corral.core.config_values import Stage
+from corral.core.errors import UsageError
+from corral.training.api import TrainResult, train
+from corral.training.roles import EnvLike, Roles, roles_of
+
+__all__ = ["curriculum", "curriculum_stages"]
+
+_FAST = 5
+"""``fast`` divides every budget by this."""
+
+
+def curriculum_stages(roles: Roles, preset: Literal["v1", "v2"] = "v1", fast: bool = False) -> list[Stage]:
+    """The stages of a preset. ``v1``: the weakest opponent, then the teacher; ``v2`` mixes the two in between."""
+    mixed = f"mixed:{roles.weakest}=1,{roles.teacher}=1"
+    presets = {
+        "v1": [(roles.weakest, roles.weakest, 50_000, 0.85), (roles.teacher, roles.teacher, 200_000, 0.55)],
+        "v2": [
+            (roles.weakest, roles.weakest, 100_000, 0.90),
+            ("mixed", mixed, 100_000, 0.70),
+            (roles.teacher, roles.teacher, 200_000, 0.55),
+        ],
+    }
+    if preset not in presets:
+        raise UsageError(f"preset {preset!r}: should be v1 or v2")
+    return [
+        Stage(name=name, opponent=opponent, timesteps=steps // (_FAST if fast else 1), win_rate=target)
+        for name, opponent, steps, target in presets[preset]
+    ]
+
+
+def curriculum(env: EnvLike, *, preset: Literal["v1", "v2"] = "v1", fast: bool = False, **settings: Any) -> TrainResult:
+    """Train through the stages of a curriculum on an env that has opponents.
+
+    ``settings`` are those of ``corral.train``; ``stages`` among them replaces the preset's. Promotion takes effect
+    with the next episode of every env. The run ends with the last stage, and its summary says which targets were met.
+    """
+    if "opponent" in settings:
+        raise UsageError("opponent: a curriculum's stages say who the opponents are; give stages in a config file")
+    if "stages" not in settings:
+        settings["stages"] = curriculum_stages(roles_of(env, settings), preset, fast)
+    return train(env, **settings)

@@ -1,0 +1,152 @@
+"""How a run ended: as data, and as the table that closes it."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from dataclasses import dataclass, field
+from typing import Any
+
+from corral.core.types import Mishaps
+from corral.monitor.processes import ProcessUse
+from corral.training.run import Run, weights_hash
+from corral.training.run_directory import RunDirectory, code_flags
+
+__all__ = ["Summary", "closing_table", "summarize", "where"]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How a run ended; ``summary.json`` holds the same."""
+
+    steps: int
+    episodes: int
+    seconds: float
+    fps: float
+    mean_reward: float | None
+    eval_reward: float | None
+    best_eval_reward: float | None
+    n_envs: int
+    backend: str
+    num_workers: int
+    restarts: int
+    recycled: int
+    retries: int
+    env_faults: int
+    inexact: int
+    seed: int
+    weights_sha256: str
+    exit_reason: str
+    win_rates: dict[str, float] = field(default_factory=dict)
+    """Over the last games of training against each kind of opponent."""
+    stages: list[dict[str, Any]] = field(default_factory=list)
+    """How each stage went."""
+
+
+def where(run: Run) -> str:
+    """Where a run's envs live."""
+    workers = run.backend.num_workers
+    if run.backend.backend == "serial":
+        return "in this process"
+    return f"in {workers} worker process{'es' if workers > 1 else ''}"
+
+
+def summarize(run: Run, reason: str) -> Summary:
+    """What is known of a run at its end."""
+    progress, choice = run.progress, run.backend
+    assert run.safe is not None
+    return Summary(
+        steps=progress.timesteps,
+        episodes=progress.episodes,
+        seconds=round(progress.seconds, 3),
+        fps=round(progress.fps, 1),
+        mean_reward=progress.mean_reward,
+        eval_reward=progress.last_eval_reward,
+        best_eval_reward=progress.best_reward,
+        n_envs=run.config.n_envs,
+        backend=choice.backend,
+        num_workers=choice.num_workers,
+        **dataclasses.asdict(progress.mishaps),
+        seed=run.seed,
+        weights_sha256=weights_hash(run.safe.policy),
+        exit_reason=reason,
+        win_rates={} if run.opponents is None else run.opponents.win_rates(),
+        stages=[] if run.opponents is None else [dataclasses.asdict(stage) for stage in run.opponents.results()],
+    )
+
+
+def _uses(processes: list[ProcessUse]) -> list[tuple[str, str]]:
+    """Processor time and memory: of the trainer, and of its workers one by one, or together if they are many."""
+
+    def told(uses: list[ProcessUse]) -> str:
+        words = [f"{use.cpu:.0%} of a core, {use.memory_mb:,.0f} MB" for use in uses]
+        if len(words) <= 4:
+            return "; ".join(words)
+        cpu, memory = sum(use.cpu for use in uses) / len(uses), sum(use.memory_mb for use in uses)
+        return f"{len(uses)} of them, {cpu:.0%} of a core each, {memory:,.0f} MB together"
+
+    trainer, workers = processes[:1], processes[1:]
+    return [("trainer used", told(trainer)), *([("workers used", told(workers))] if workers else [])]
+
+
+def _mended(mishaps: Mishaps) -> str:
+    """What went wrong and was put right."""
+    words = {
+        "restarts": ("worker", "replaced"),
+        "recycled": ("worker", "replaced because of memory"),
+        "retries": ("step", "tried again"),
+        "env_faults": ("episode", "cut off where the env raises"),
+        "inexact": ("episode", "cut off because the env could not be brought back"),
+    }
+    counts = {name: count for name, count in dataclasses.asdict(mishaps).items() if count}
+    told = [f"{n:,} {words[name][0]}{'s' if n > 1 else ''} {words[name][1]}" for name, n in counts.items()]
+    return ", ".join(told) or "nothing"
+
+
+def _games(run: Run) -> list[tuple[str, str]]:
+    """How the games went: against each kind of opponent, and stage by stage."""
+    if run.opponents is None:
+        return []
+    rates = run.opponents.win_rates()
+    rows = [
+        ("won in training, last 100 games", ", ".join(f"{rate:.0%} against {kind}" for kind, rate in rates.items()))
+    ]
+    if len(run.opponents.stages) > 1:
+        words = {True: "PASS", False: "FAIL", None: "done"}
+        for stage in run.opponents.results():
+            rate = "no games" if stage.win_rate is None else f"{stage.win_rate:.0%} won"
+            target = "" if stage.target is None else f", target {stage.target:.0%}"
+            rows.append((f"stage {stage.name}", f"{words[stage.passed]}: {rate}{target}, {stage.steps:,} steps"))
+    return rows if rates else rows[1:]
+
+
+def closing_table(run: Run, directory: RunDirectory, summary: Summary) -> tuple[str, list[tuple[str, str]], list[str]]:
+    """Title, rows and advice: what a person sees at the end."""
+
+    def number(value: float | None) -> str:
+        return "none" if value is None else f"{value:,.2f}"
+
+    rows = [
+        ("ended by", summary.exit_reason),
+        ("steps", f"{summary.steps:,}"),
+        ("episodes", f"{summary.episodes:,}"),
+        ("seconds", f"{summary.seconds:,.1f} (learning included)"),
+        ("steps per second", f"{summary.fps:,.0f}"),
+        ("mean reward, last 100 episodes", number(summary.mean_reward)),
+        ("evaluation reward, last / best", f"{number(summary.eval_reward)} / {number(summary.best_eval_reward)}"),
+        *_games(run),
+        ("envs", f"{summary.n_envs}, {where(run)}"),
+        ("mended on the way", _mended(run.progress.mishaps)),
+        *_uses(run.meter.totals()),
+    ]
+    path, code = shlex.quote(directory.shown), code_flags(run.config)
+    advice = [f"results in {path}", f"  curves:   tensorboard --logdir {path}"]
+    if "python:" not in code:  # which no command could name
+        words = f"{path} {code}".rstrip()
+        more = "" if summary.exit_reason.startswith("SIG") else f" --timesteps {2 * summary.steps}"
+        advice += [
+            f"  evaluate: corral eval {words}",
+            f"  watch:    corral play {words} --save clip.gif",
+            f"  go on:    corral resume {words}{more}",
+        ]
+    return run.config.env, rows, advice
