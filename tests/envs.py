@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from copy import deepcopy
+from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -417,3 +418,19 @@ class HighCardWithState(HighCard):
         self.hands, self.played = ([np.array(row, bool) for row in plain[name]] for name in ("hands", "played"))
         self.score = plain["score"]
         self.np_random.bit_generator.state = generator
+
+
+class MortalHighCard(HighCard):
+    """Now and then takes its process along, in the middle of a game; once for each deal."""
+
+    def __init__(self, directory: str, **kwargs) -> None:
+        super().__init__(**kwargs)
+        self.directory = directory
+
+    def step(self, action):
+        outcome = super().step(action)
+        deal = int("".join(str(int(card)) for side in self.hands for card in side), 2)
+        if deal % 37 == 0:
+            with contextlib.suppress(FileExistsError), Path(self.directory, str(deal)).open("x"):
+                os.kill(os.getpid(), signal.SIGKILL)
+        return outcome

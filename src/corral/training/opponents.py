@@ -114,7 +114,7 @@ def seat_opponents(config: TrainConfig, facts: EnvFacts, policy: Policy, actor: 
     slots = config.pool_size + config.n_envs + 2 if named & {CURRENT, CHECKPOINT} else 0
     spaces = facts.observation_space, facts.action_space
     setup = LineupSetup(facts.opponents, guests, slots, actor if slots else None, *spaces)
-    return Opponents(config, SharedLineup(setup, policy.state_dict()))
+    return Opponents(config, SharedLineup(setup, {name: w.cpu() for name, w in policy.state_dict().items()}))
 
 
 def _guest(name: str, facts: EnvFacts) -> Guest:
@@ -143,6 +143,7 @@ class Opponents:
         self._mixes = [parse_mix(stage.opponent, (*self._fixed, CURRENT, CHECKPOINT)) for stage in self.stages]
         self._s = _State(ratings=dict.fromkeys(self._fixed, _FIRST_RATING))
         self._kept: dict[int, dict[str, Array]] = {}
+        self._row: dict[str, float] = {}
         self._before: tuple[dict[str, Any], dict[int, dict[str, Array]]] | None = None
 
     # ---- between rollouts ------------------------------------------------------------------------------------
@@ -154,7 +155,7 @@ class Opponents:
         mix = self._mixes[s.stage]
         if self.lineup.setup.slots:
             s.now = self._free_slot(playing - first)
-            self._kept[s.now] = {name: np.array(value) for name, value in weights.items()}
+            self._kept[s.now] = {name: _copied(value) for name, value in weights.items()}
             self.lineup.write(s.now, self._kept[s.now])
             if is_due(self._every, s.looked_at, timesteps):
                 s.pool = [*s.pool, _Past(s.now, timesteps, s.rating)][-self._pool_size :]
@@ -185,7 +186,9 @@ class Opponents:
             s.outcomes = [*s.outcomes, episode.outcome][-self.stages[s.stage].games :]
             kind = self._rate(episode)
             s.recent[kind] = [*s.recent.get(kind, []), episode.outcome][-RECENT:]
-        return self._promote(timesteps)
+        said = self._promote(timesteps)
+        self._row = self._measure()
+        return said
 
     def _rate(self, episode: EpisodeRecord) -> str:
         """Move the ratings, as in chess; the kind of opponent it was. The weakest of the env's own stays as it is."""
@@ -257,7 +260,10 @@ class Opponents:
         return {kind: float(np.mean(outcomes)) for kind, outcomes in self._s.recent.items()}
 
     def metrics(self) -> dict[str, float]:
-        """For the row of an iteration."""
+        """For the row of the iteration whose games were last noted."""
+        return self._row
+
+    def _measure(self) -> dict[str, float]:
         s = self._s
         row = {"opponents/stage": float(s.stage), "opponents/rating": s.rating}
         rate = self._stage_rate()
@@ -303,6 +309,11 @@ class Opponents:
     def close(self) -> None:
         """Give up the memory."""
         self.lineup.close()
+
+
+def _copied(value: Any) -> Array:
+    array: Array = np.asarray(value.cpu() if isinstance(value, Tensor) else value)
+    return array.copy()
 
 
 def _rated(theirs: float, ours: float, outcome: float, fixed: bool = False) -> tuple[float, float]:
