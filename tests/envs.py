@@ -393,13 +393,16 @@ class HighCard(gym.Env):
     def action_masks(self):
         return self.hands[0].copy()
 
+    def advise(self, name):
+        return self._choice(name, np.flatnonzero(self.hands[0]))
+
     def _theirs(self):
-        held = np.flatnonzero(self.hands[1])
-        if self.opponent == "random":
-            return int(self.np_random.choice(held))
-        if self.opponent == "miser":
-            return int(held[0])
+        if isinstance(self.opponent, str):
+            return self._choice(self.opponent, np.flatnonzero(self.hands[1]))
         return int(self.opponent(self._observe(1), self.hands[1].copy(), self.np_random))
+
+    def _choice(self, name, held):
+        return int(self.np_random.choice(held) if name == "random" else held[0])
 
     def _observe(self, side):
         score = np.array([self.score[side], self.score[1 - side]]) / self.rounds

@@ -7,6 +7,9 @@ An env takes part by having ``opponents`` and by heeding two reset options:
 - ``options["seat"]``: which side the agent takes in this episode, 0 (the one that begins) or 1; without it, the
   episode's seed decides.
 
+With ``advise(name)`` such an env also says what one of its opponents would play in the agent's place, so that a policy
+can begin by imitating it.
+
 Who won is read from the reward of the step that terminates the episode: positive if the agent did, negative if the
 opponent did, zero for a draw. A truncated episode is a draw.
 """

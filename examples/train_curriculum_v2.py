@@ -1,0 +1,11 @@
+"""A curriculum with a mixed stage between its two opponents.
+
+    python examples/train_curriculum_v2.py --n-envs 10 --quick
+
+The same as `corral curriculum card-battle --preset v2`; see `recipe_script.py` for the other flags.
+"""
+
+from recipe_script import run
+
+if __name__ == "__main__":
+    raise SystemExit(run("curriculum", "--preset", "v2"))

@@ -1,0 +1,11 @@
+"""A warm-up against the greedy opponent, then self-play.
+
+    python examples/train_hybrid_selfplay.py --timesteps 1000000 --net-arch 256 256
+
+The same as `corral hybrid card-battle`; see `recipe_script.py` for the other flags.
+"""
+
+from recipe_script import run
+
+if __name__ == "__main__":
+    raise SystemExit(run("hybrid"))

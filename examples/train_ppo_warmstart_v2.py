@@ -1,0 +1,11 @@
+"""The same, with a value function that is fitted too, and more entropy.
+
+    python examples/train_ppo_warmstart_v2.py --expert greedy --timesteps 200000
+
+The same as `corral warmstart card-battle --preset v2`; see `recipe_script.py` for the other flags.
+"""
+
+from recipe_script import run
+
+if __name__ == "__main__":
+    raise SystemExit(run("warmstart", "--preset", "v2"))

@@ -1,0 +1,181 @@
+"""Games of an expert to learn from: an env's own opponent, asked what it would do in the agent's place.
+
+The env shows the expert's choice as the only legal action, so that the vector env that trains also collects, with
+workers that heal. What was really legal travels in the observation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from corral.core.envs import EnvFactory, resolve_env
+from corral.core.errors import UsageError
+from corral.core.opponents import OPPONENT, outcome
+from corral.core.spaces import Layout
+from corral.core.types import Leaves
+from corral.vec.care import Care
+from corral.vec.make import make_vector_env
+from corral.vec.pool import StartMethod
+
+__all__ = ["ExpertGames", "collect_expert_games"]
+
+_SEEN, _LEGAL = "seen", "legal"
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertGames:
+    """Whole episodes that an expert played, M steps of them."""
+
+    observations: Leaves  # each [M, ...]
+    masks: npt.NDArray[np.bool_]  # [M, A] what was legal
+    actions: npt.NDArray[np.int64]  # [M, 1] what the expert did
+    returns: npt.NDArray[np.float32]  # [M] discounted, to the end of the episode
+    games: int
+    win_rate: float
+
+
+class _Row(NamedTuple):
+    """One step of every env."""
+
+    seen: Leaves
+    choice: npt.NDArray[np.int64]
+    rewards: npt.NDArray[np.float64]
+    terminated: npt.NDArray[np.bool_]
+    truncated: npt.NDArray[np.bool_]
+
+
+class ExpertView(gym.Wrapper[Any, Any, Any, Any]):
+    """Lets only the expert's choice be played."""
+
+    def __init__(self, env: gym.Env[Any, Any], expert: str, opponent: str | None) -> None:
+        super().__init__(env)
+        self._expert, self._options = expert, None if opponent is None else {OPPONENT: opponent}
+        self._advise: Callable[[str], Any] = env.get_wrapper_attr("advise")
+        self._masks: Callable[[], Any] = env.get_wrapper_attr("action_masks")
+        assert isinstance(env.action_space, spaces.Discrete)
+        self._first, n = int(env.action_space.start), int(env.action_space.n)
+        self.observation_space = spaces.Dict({_SEEN: env.observation_space, _LEGAL: spaces.MultiBinary(n)})
+        self._choice = np.zeros(n, np.bool_)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin a game, and ask."""
+        observation, _ = self.env.reset(seed=seed, options=self._options)
+        return self._shown(observation, over=False), {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Play what the expert chose, and ask again."""
+        observation, reward, terminated, truncated, _ = self.env.step(action)
+        return self._shown(observation, bool(terminated or truncated)), reward, terminated, truncated, {}
+
+    def action_masks(self) -> npt.NDArray[np.bool_]:
+        """The expert's choice."""
+        return self._choice
+
+    def _shown(self, observation: Any, over: bool) -> dict[str, Any]:
+        legal = np.zeros(len(self._choice), np.int8)
+        if not over:
+            legal[...] = self._masks()
+            self._choice = np.zeros(len(legal), np.bool_)
+            self._choice[int(self._advise(self._expert)) - self._first] = True
+        return {_SEEN: observation, _LEGAL: legal}
+
+
+def collect_expert_games(
+    factory: EnvFactory,
+    expert: str,
+    opponent: str | None,
+    steps: int,
+    *,
+    n_envs: int,
+    num_workers: int,
+    start_method: StartMethod,
+    seed: int,
+    gamma: float,
+    on_steps: Callable[[int], object] = lambda n: None,
+    warn: Callable[[str], object] = lambda text: None,
+) -> ExpertGames:
+    """Let ``expert`` play about ``steps`` steps in parallel; only whole games count. The same games for a seed."""
+    _check(factory, expert)
+    view = resolve_env(lambda: ExpertView(factory(), expert, opponent))
+    env = make_vector_env(
+        view,
+        n_envs,
+        backend="serial" if num_workers == 1 else "process",
+        num_workers=None if num_workers == 1 else num_workers,
+        start_method=start_method,
+        seed=seed,
+        infos="summed",
+        care=Care(heal=True, warn=warn),
+    )
+    rows: list[_Row] = []
+    try:
+        env.reset_arrays()
+        now = env.arrays
+        for _ in range(-(-steps // n_envs)):
+            seen = {path: leaf.copy() for path, leaf in now.observations.items()}
+            choice = now.masks.argmax(1)
+            env.codec.decode(choice[:, None], now.actions)
+            env.send()
+            env.recv()
+            rows.append(_Row(seen, choice, now.rewards.copy(), now.terminated.copy(), now.truncated.copy()))
+            on_steps(n_envs)
+    finally:
+        env.close()
+    assert isinstance(env.single_observation_space, spaces.Dict)
+    return _whole_games(rows, Layout(env.single_observation_space[_SEEN]), gamma)
+
+
+def _check(factory: EnvFactory, expert: str) -> None:
+    env = factory()
+    try:
+        if not env.has_wrapper_attr("advise") or not env.has_wrapper_attr("action_masks"):
+            raise UsageError(
+                f"{factory.name} has nobody to learn from: an expert needs `advise(name)`, and masked actions "
+                "(see docs/opponents.md)"
+            )
+        known = tuple(env.get_wrapper_attr("opponents"))
+        if expert not in known:
+            raise UsageError(f"unknown expert {expert!r}; there are: {', '.join(known)}")
+        if not isinstance(env.action_space, spaces.Discrete):
+            raise UsageError(
+                f"an expert can be imitated where actions are Discrete, but here they are {env.action_space}"
+            )
+    finally:
+        env.close()
+
+
+def _whole_games(rows: list[_Row], layout: Layout, gamma: float) -> ExpertGames:
+    """The steps of finished games, env by env, with their returns."""
+    rewards = np.stack([row.rewards for row in rows])  # [T, N]
+    terminated = np.stack([row.terminated for row in rows])
+    ended = terminated | np.stack([row.truncated for row in rows])
+    finished = np.maximum.accumulate(ended[::-1])[::-1]  # the game that this step is in comes to an end
+    returns, after = np.zeros_like(rewards), np.zeros(rewards.shape[1])
+    for t in range(len(rows) - 1, -1, -1):
+        after = rewards[t] + gamma * np.where(ended[t], 0.0, after)
+        returns[t] = after
+    n, t_of = np.nonzero(finished.T)
+    if not n.size:
+        raise UsageError(f"no game of the expert came to an end within {rewards.size} steps; give more expert_steps")
+
+    def column(path: str) -> npt.NDArray[Any]:
+        return np.stack([row.seen[path] for row in rows])[t_of, n]
+
+    outcomes = [
+        outcome(float(reward), bool(flag)) for reward, flag in zip(rewards[ended], terminated[ended], strict=True)
+    ]
+    return ExpertGames(
+        observations={path: column(f"{_SEEN}/{path}" if path else _SEEN) for path in layout.paths},
+        masks=column(_LEGAL).astype(np.bool_),
+        actions=np.stack([row.choice for row in rows])[t_of, n][:, None],
+        returns=returns[t_of, n].astype(np.float32),
+        games=len(outcomes),
+        win_rate=float(np.mean(outcomes)),
+    )
