@@ -91,6 +91,10 @@ def test_a_curriculum_is_promoted_by_its_win_rate_or_its_budget_and_says_so():
     easy, hard = result.stages
     assert easy["win_rate"] >= 0.6 and easy["steps"] < 50_000 and hard["steps"] == 512
     assert result.exit_reason == "stages" and result.steps == easy["steps"] + 512
+    for phase, steps in (("easy", easy["steps"]), ("hard", result.steps)):
+        rows = read_metrics(Path("run/phases", phase, "metrics.jsonl"))
+        assert rows[-1]["time/total_timesteps"] == steps and Path("run/phases", phase, "progress.csv").exists()
+        assert newest_checkpoint(Path("run/phases", phase, "checkpoints")).checkpoint.timesteps == steps
     numbers = [row["opponents/stage"] for row in told("run")]
     assert numbers == sorted(numbers) and {*numbers} == {0.0, 1.0}
     more = corral.resume("run", env=HighCard, timesteps=result.steps + 256, quiet=True).summary

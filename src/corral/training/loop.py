@@ -23,6 +23,7 @@ from corral.training.checkpoint import Checkpoint, prune, save_checkpoint
 from corral.training.evaluate import evaluate_actor
 from corral.training.faults import MOST_FAULTS, keep_fault
 from corral.training.interrupts import Interrupts
+from corral.training.phases import write_phase
 from corral.training.progress import budgets_of, ended_by, is_due, learning_rate
 from corral.training.run import Run, capture
 from corral.training.run_directory import RunDirectory
@@ -107,6 +108,10 @@ def train_loop(
                     row |= {} if "eval/mean_reward" in row else _evaluate(run, directory, reporter, interrupts)
             finally:
                 reporter.write(row, budgets_of(config, progress)[0].done)
+            if run.opponents is not None and (said is not None or reason is not None):
+                problem = write_phase(run, directory, run.opponents, run.opponents.played)
+                if problem is not None:
+                    reporter.board.warn(problem)
             if is_due(config.checkpoint_freq, before, progress.timesteps):
                 run.saved_at = _save(run, directory, reporter, run.safe)
     finally:

@@ -186,9 +186,8 @@ class Opponents:
             s.outcomes = [*s.outcomes, episode.outcome][-self.stages[s.stage].games :]
             kind = self._rate(episode)
             s.recent[kind] = [*s.recent.get(kind, []), episode.outcome][-RECENT:]
-        said = self._promote(timesteps)
         self._row = self._measure()
-        return said
+        return self._promote(timesteps)
 
     def _rate(self, episode: EpisodeRecord) -> str:
         """Move the ratings, as in chess; the kind of opponent it was. The weakest of the env's own stays as it is."""
@@ -235,9 +234,9 @@ class Opponents:
         return len(self._s.results) == len(self.stages)
 
     @property
-    def stage(self) -> Stage:
-        """The stage that the run is in."""
-        return self.stages[self._s.stage]
+    def played(self) -> int:
+        """The number of the stage that the games last noted belong to."""
+        return int(self._row.get("opponents/stage", 0.0))
 
     @property
     def yardstick(self) -> str:
@@ -248,7 +247,7 @@ class Opponents:
 
     def results(self) -> list[StageResult]:
         """How every stage that has begun went."""
-        s, stage = self._s, self.stage
+        s, stage = self._s, self.stages[self._s.stage]
         done = [StageResult(**result) for result in s.results]
         if self.finished:
             return done
