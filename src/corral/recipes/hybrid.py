@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.core.config import parse_config
 from corral.core.config_values import Stage
 from corral.core.errors import UsageError
 from corral.training.api import TrainResult, train
@@ -29,14 +30,16 @@ def hybrid(
     """
     if "opponent" in settings:
         raise UsageError("opponent: this recipe says who the opponents are; use current_weight and random_weight")
-    warmup = min(200_000, timesteps // 5) if warmup is None else warmup
-    if not 0 < warmup < timesteps:
-        raise UsageError(f"warmup {warmup:,}: should be part of the {timesteps:,} timesteps")
+    steps = parse_config({"env": "", "timesteps": timesteps}).timesteps
+    assert steps is not None
+    warmup = min(200_000, steps // 5) if warmup is None else warmup
+    if not 0 < warmup < steps:
+        raise UsageError(f"warmup {warmup:,}: should be part of the {steps:,} timesteps")
     roles = roles_of(env, settings)
     mix = roles.selfplay(current_weight, random_weight)
     stages = [
         Stage(name="warmup", opponent=roles.teacher, timesteps=warmup),
-        Stage(name="mix", opponent=mix, timesteps=timesteps - warmup),
+        Stage(name="mix", opponent=mix, timesteps=steps - warmup),
     ]
     values = {"snapshot_freq": checkpoint_freq, "checkpoint_freq": checkpoint_freq, **settings}
-    return train(env, stages=stages, timesteps=timesteps, **values)
+    return train(env, stages=stages, timesteps=steps, **values)

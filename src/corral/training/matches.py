@@ -24,7 +24,7 @@ from corral.vec.make import make_vector_env
 
 __all__ = ["Match", "Side", "opponents_of", "play_match", "wilson"]
 
-_ATTEMPTS = 3
+_ATTEMPTS = 5  # to play a round with workers that die in it
 _ROUNDS = 20  # parts in which a match is played, so that its progress shows
 
 
@@ -128,6 +128,7 @@ def play_match(
                     outcomes += [result for result, _ in played]
                     lengths += [length for _, length in played]
                 on_games(len(part))
+                failures = 0
         except WorkerDied:
             failures += 1
             if failures == _ATTEMPTS:
