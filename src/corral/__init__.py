@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from corral.core.config import TrainConfig as TrainConfig
     from corral.core.envs import make_env as make_env
     from corral.core.errors import CorralError as CorralError
+    from corral.recipes.curriculum import curriculum as curriculum
+    from corral.recipes.hybrid import hybrid as hybrid
+    from corral.recipes.selfplay import selfplay as selfplay
     from corral.training.api import TrainResult as TrainResult
     from corral.training.api import resume as resume
     from corral.training.api import train as train
@@ -29,11 +32,14 @@ _WHERE = {
     "TrainConfig": "corral.core.config",
     "TrainResult": "corral.training.api",
     "TrainingState": "corral.training.loop",
+    "curriculum": "corral.recipes.curriculum",
+    "hybrid": "corral.recipes.hybrid",
     "load": "corral.training.model",
     "make_env": "corral.core.envs",
     "make_parallel_env": "corral.vec.make",
     "replay_fault": "corral.doctor.replay",
     "resume": "corral.training.api",
+    "selfplay": "corral.recipes.selfplay",
     "train": "corral.training.api",
 }
 __all__ = [
@@ -43,11 +49,14 @@ __all__ = [
     "TrainResult",
     "TrainingState",
     "__version__",
+    "curriculum",
+    "hybrid",
     "load",
     "make_env",
     "make_parallel_env",
     "replay_fault",
     "resume",
+    "selfplay",
     "train",
 ]
 

@@ -25,7 +25,17 @@ import gymnasium as gym
 from corral.core.config import did_you_mean
 from corral.core.errors import UsageError
 
-__all__ = ["BUILT_IN", "EnvFactory", "import_callable", "make_env", "names_code", "python_name", "resolve_env"]
+__all__ = [
+    "BUILT_IN",
+    "SETTINGS",
+    "EnvFactory",
+    "import_callable",
+    "make_env",
+    "names_code",
+    "python_name",
+    "resolve_env",
+    "settings_of",
+]
 
 Env = gym.Env[Any, Any]
 
@@ -35,6 +45,9 @@ BUILT_IN: dict[str, str] = {
     "toy-work": "corral.games.toys:BusyWork",
 }
 """Built-in envs: name to ``module:callable``."""
+
+SETTINGS: dict[str, dict[str, Any]] = {}
+"""Settings that suit a built-in env better than the defaults; what the user says comes first."""
 
 _GYM_ID = re.compile(r"^(?:[\w.\-]+:)?(?:[\w.\-]+/)?[\w.\-]+-v\d+$")
 
@@ -111,6 +124,14 @@ def resolve_env(env: str | Callable[..., Env] | EnvFactory, kwargs: Mapping[str,
 def make_env(name: str | Callable[..., Env], render_mode: str | None = None, **kwargs: Any) -> Env:
     """One env, as the command line's ``ENV`` resolves it."""
     return resolve_env(name, kwargs)(render_mode)
+
+
+def settings_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """A built-in env's own settings, as far as they go together with what was given."""
+    own = SETTINGS.get(name, {})
+    together = ({"n_steps", "batch_size"}, {"policy", "net_arch"}, {"timesteps", "num_episodes", "duration", "stages"})
+    taken = {other for group in together if group & given.keys() for other in group}
+    return {key: value for key, value in own.items() if key not in given and key not in taken}
 
 
 def python_name(thing: Any) -> str:

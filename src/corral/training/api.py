@@ -22,7 +22,7 @@ from corral.core.config import (
     parse_env_kwargs,
 )
 from corral.core.config_file import dump_yaml, load_yaml
-from corral.core.envs import EnvFactory, import_callable, python_name, resolve_env
+from corral.core.envs import EnvFactory, import_callable, python_name, resolve_env, settings_of
 from corral.core.errors import CheckpointError, EnvFault, UsageError
 from corral.core.machine import limit_compute_threads
 from corral.core.seeding import fresh_seed
@@ -73,6 +73,10 @@ def train(
     if policy is not None:
         values["policy"] = _name(policy)
     board = QuietBoard() if quiet else Board()
+    own = settings_of(factory.name, values)
+    if own:
+        board.note(f"settings of {factory.name}: {', '.join(f'{name} {value}' for name, value in own.items())}")
+    values = {**own, **values}
     network = _network(values.get("policy"), policy)
     values, envs = _settle_n_envs({**values, "env": factory.name}, factory, network, board)
     checked = parse_config(values)
