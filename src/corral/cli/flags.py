@@ -71,7 +71,7 @@ def add_config_flags(parser: argparse.ArgumentParser, shown: Container[str] | No
         hidden = shown is not None and name not in shown
         text = argparse.SUPPRESS if hidden else text + _default(field.default)
         options: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": text}
-        if field.annotation is bool:
+        if bool in (field.annotation, *get_args(field.annotation)):
             options["action"] = argparse.BooleanOptionalAction
         elif name in ("net_arch", "env_kwargs"):
             options |= {"nargs": "+", "metavar": "SIZE" if name == "net_arch" else "KEY=VALUE"}

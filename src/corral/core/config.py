@@ -7,24 +7,14 @@ where it has one. ``parse_config`` is the only way in: a wrong value or key beco
 from __future__ import annotations
 
 import difflib
-import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
-import yaml
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from corral.core.config_values import KeyValues, NetArch
 from corral.core.errors import UsageError
 
 __all__ = [
@@ -61,65 +51,6 @@ RESUMABLE = (
     "tensorboard",
 )
 """Settings that a resumed run may change: they decide how long and how fast, not what."""
-
-
-def _net_arch(given: Any) -> Any:
-    """``[64, 64]``, ``{pi: [64], vf: [64]}`` or the words ``pi=64,64 vf=32`` as a mapping with pi and vf."""
-    if isinstance(given, Mapping):
-        return {"pi": given.get("pi", ()), "vf": given.get("vf", ()), **given}
-    words = [str(word) for word in given] if isinstance(given, list | tuple) else str(given).split()
-    if not any("=" in word for word in words):
-        words = [size for word in words for size in word.split(",")]
-    else:
-        parts = dict(word.split("=", 1) for word in words if "=" in word)
-        if len(parts) < len(words):
-            raise ValueError("give either sizes for both (64 64) or pi=64,64 vf=64,64")
-        return {"pi": (), "vf": (), **{name: sizes.split(",") if sizes else () for name, sizes in parts.items()}}
-    return {"pi": tuple(words), "vf": tuple(words)}
-
-
-def _words_to_mapping(given: Any) -> Any:
-    """``["key=value", ...]`` as a mapping; values are read as YAML, so numbers and booleans are what they look like."""
-    if not isinstance(given, list | tuple):
-        return given
-    pairs: dict[str, Any] = {}
-    for word in given:
-        key, equals, value = str(word).partition("=")
-        if not equals or not key:
-            raise ValueError(f"{word!r} is not of the form key=value")
-        if key in pairs:
-            raise ValueError(f"{key} is given twice")
-        pairs[key] = _yaml_scalar(value)
-    return pairs
-
-
-def _plain_data(given: dict[str, Any]) -> dict[str, Any]:
-    """Refuse what a config file could not hold."""
-    for key, value in given.items():
-        try:
-            if json.loads(json.dumps(value, allow_nan=False)) == (list(value) if isinstance(value, tuple) else value):
-                continue
-        except (TypeError, ValueError):
-            pass
-        raise ValueError(
-            f"{key} is {type(value).__name__} {value!r:.40}; a config holds numbers, text and lists of them. "
-            "Bind it in the env itself: lambda: make_env(...)"
-        )
-    return given
-
-
-def _yaml_scalar(text: str) -> Any:
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
-    if isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d+)?[eE][-+]?\d+", value):
-        return float(value)  # YAML 1.1 reads 1e-4 as a string
-    return value
-
-
-NetArch = Annotated[dict[Literal["pi", "vf"], tuple[Annotated[int, Field(ge=1)], ...]], BeforeValidator(_net_arch)]
-KeyValues = Annotated[dict[str, Any], BeforeValidator(_words_to_mapping), AfterValidator(_plain_data)]
 
 
 def _field(default: Any, group: str, description: str, **limits: Any) -> Any:
@@ -212,6 +143,12 @@ class TrainConfig(BaseModel):
     )
     ortho_init: bool = _field(True, "policy", "Start from orthogonal weights.")
     log_std_init: float = _field(0.0, "policy", "Initial log standard deviation of continuous actions.")
+    score_actions: bool | None = _field(
+        None,
+        "policy",
+        "Score each legal action by its row of the observation action_features, rather than give each index an output "
+        "(default: where an env offers that; see docs/environments.md).",
+    )
     normalize_obs: bool = _field(False, "policy", "Scale float observations by their running mean and deviation.")
     normalize_reward: bool = _field(False, "policy", "Scale rewards by the running deviation of the return.")
 
@@ -295,7 +232,7 @@ class TrainConfig(BaseModel):
         if self.backend == "serial" and self.needs_workers is not None:
             raise ValueError(f"{self.needs_workers} is for workers, but backend is serial")
         if self.policy is not None:
-            for name in ("net_arch", "activation_fn", "ortho_init"):
+            for name in ("net_arch", "activation_fn", "ortho_init", "score_actions"):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise ValueError(f"{name} shapes the built-in network, but policy is {self.policy}; set it there")
         self._agree_on_learner()

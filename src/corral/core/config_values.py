@@ -1,0 +1,72 @@
+"""Settings that are more than a number or a word: how they are read from flags, YAML and Python."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AfterValidator, BeforeValidator, Field
+
+__all__ = ["KeyValues", "NetArch"]
+
+
+def _net_arch(given: Any) -> Any:
+    """``[64, 64]``, ``{pi: [64], vf: [64]}`` or the words ``pi=64,64 vf=32`` as a mapping with pi and vf."""
+    if isinstance(given, Mapping):
+        return {"pi": given.get("pi", ()), "vf": given.get("vf", ()), **given}
+    words = [str(word) for word in given] if isinstance(given, list | tuple) else str(given).split()
+    if not any("=" in word for word in words):
+        words = [size for word in words for size in word.split(",")]
+    else:
+        parts = dict(word.split("=", 1) for word in words if "=" in word)
+        if len(parts) < len(words):
+            raise ValueError("give either sizes for both (64 64) or pi=64,64 vf=64,64")
+        return {"pi": (), "vf": (), **{name: sizes.split(",") if sizes else () for name, sizes in parts.items()}}
+    return {"pi": tuple(words), "vf": tuple(words)}
+
+
+def _words_to_mapping(given: Any) -> Any:
+    """``["key=value", ...]`` as a mapping; values are read as YAML, so numbers and booleans are what they look like."""
+    if not isinstance(given, list | tuple):
+        return given
+    pairs: dict[str, Any] = {}
+    for word in given:
+        key, equals, value = str(word).partition("=")
+        if not equals or not key:
+            raise ValueError(f"{word!r} is not of the form key=value")
+        if key in pairs:
+            raise ValueError(f"{key} is given twice")
+        pairs[key] = _yaml_scalar(value)
+    return pairs
+
+
+def _plain_data(given: dict[str, Any]) -> dict[str, Any]:
+    """Refuse what a config file could not hold."""
+    for key, value in given.items():
+        try:
+            if json.loads(json.dumps(value, allow_nan=False)) == (list(value) if isinstance(value, tuple) else value):
+                continue
+        except (TypeError, ValueError):
+            pass
+        raise ValueError(
+            f"{key} is {type(value).__name__} {value!r:.40}; a config holds numbers, text and lists of them. "
+            "Bind it in the env itself: lambda: make_env(...)"
+        )
+    return given
+
+
+def _yaml_scalar(text: str) -> Any:
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    if isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d+)?[eE][-+]?\d+", value):
+        return float(value)  # YAML 1.1 reads 1e-4 as a string
+    return value
+
+
+NetArch = Annotated[dict[Literal["pi", "vf"], tuple[Annotated[int, Field(ge=1)], ...]], BeforeValidator(_net_arch)]
+KeyValues = Annotated[dict[str, Any], BeforeValidator(_words_to_mapping), AfterValidator(_plain_data)]
