@@ -437,3 +437,42 @@ class MortalHighCard(HighCard):
             with contextlib.suppress(FileExistsError), Path(self.directory, str(deal)).open("x"):
                 os.kill(os.getpid(), signal.SIGKILL)
         return outcome
+
+
+class Shuffled(gym.Env):
+    """One legal action is right, and its index says nothing: only its features, next to what the state asks for, do."""
+
+    def __init__(
+        self, n: int = 12, most: int = 5, dtype: Any = np.float16, masked: bool = True, length: int = 10
+    ) -> None:
+        self.n, self.most, self.length = n, most, length
+        self.observation_space = spaces.Dict(
+            action_features=spaces.Box(-2, 2, (n, 4), dtype), observation=spaces.Box(-2, 2, (2,), np.float32)
+        )
+        self.action_space = spaces.Discrete(n)
+        if masked:
+            self.action_masks = lambda: self.mask
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return self._deal(), {}
+
+    def step(self, action):
+        reward = float(action == self.right)
+        self.count += 1
+        return self._deal(), reward, self.count >= self.length, False, {}
+
+    def _deal(self):
+        random = self.np_random
+        legal = random.permutation(self.n)[: random.integers(2, self.most + 1)]
+        wanted = int(random.integers(2))  # of the second number, the largest or the smallest
+        features = np.zeros(
+            self.observation_space["action_features"].shape, self.observation_space["action_features"].dtype
+        )
+        features[legal] = random.uniform(-1, 1, (len(legal), 4))
+        numbers = features[legal, 1]
+        self.right = int(legal[numbers.argmax() if wanted else numbers.argmin()])
+        self.mask = np.zeros(self.n, np.bool_)
+        self.mask[legal] = True
+        return {"action_features": features, "observation": np.array([wanted, random.normal()], np.float32).clip(-2, 2)}

@@ -51,6 +51,7 @@ def test_defaults_are_stable_baselines3s():
         ({"num_envs_per_worker": 16}, "more than n_envs 8"),
         ({"num_workers": 4096, "num_envs_per_worker": 65536}, "at most 65536"),
         ({"policy": "m:f", "net_arch": [32]}, "net_arch shapes the built-in network"),
+        ({"policy": "m:f", "score_actions": True}, "score_actions shapes the built-in network"),
         ({"backend": "serial", "parallel_start_method": "spawn"}, "is for workers"),
     ],
 )

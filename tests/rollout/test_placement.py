@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
+import threadpoolctl
 import torch
 from gymnasium import spaces
 from hypothesis import given
@@ -72,6 +73,41 @@ def test_actors_answer_alike_for_any_share_of_the_envs(activation, most):
 
     whole = ask(0, 29)
     for edges in ((0, 14, 29), (0, 1, 2, 12, 13, 29), (0, 7, 20, 29)):
+        for first, stop in itertools.pairwise(edges):
+            for part, all_rows in zip(ask(first, stop), whole, strict=True):
+                assert np.array_equal(part, all_rows[first:stop])
+
+
+@pytest.mark.parametrize("activation", ["tanh", "gelu"])  # numpy and torch
+def test_actors_that_score_answer_alike_for_any_share_of_the_envs(activation):
+    torch.manual_seed(0)
+    n, actions, k = 29, 50, 28
+    box = spaces.Box(-1, 1, (5,))
+    space = spaces.Dict(action_features=spaces.Box(-1, 1, (actions, k), np.float16), observation=box)
+    policy = Policy(space, spaces.Discrete(actions), activation_fn=activation)
+    torch.nn.init.normal_(policy.network.score.weight)
+    setup = actor_setup(policy, None, torch.device("cpu"), n)
+    rng = np.random.default_rng(0)
+    leaves = {
+        "action_features": rng.standard_normal((n, actions, k)).astype(np.float16),
+        "observation": rng.standard_normal((n, 5)).astype(np.float32),
+    }
+    masks = rng.random((n, actions)) < rng.uniform(0.02, 0.9, (n, 1))
+    masks[:, 7] = True
+    noise = (1 - rng.random((n, 1))).astype(np.float32)
+
+    @threadpoolctl.threadpool_limits.wrap(limits=1)  # as in training: threads split large products anywhere
+    def ask(first, stop):
+        actor = setup.build(first, stop - first)
+        actor.load(policy.state_dict())
+        part = slice(first, stop)
+        some = {path: leaf[part] for path, leaf in leaves.items()}
+        acts = actor.act(some, masks[part], noise[part])
+        return acts.actions.copy(), acts.log_probs.copy(), actor.values(some, np.arange(first, stop)).copy()
+
+    whole = ask(0, n)
+    assert masks[np.arange(n), whole[0][:, 0]].all()
+    for edges in ((0, 14, n), (0, 1, 2, 12, 13, n), (0, 7, 20, n)):
         for first, stop in itertools.pairwise(edges):
             for part, all_rows in zip(ask(first, stop), whole, strict=True):
                 assert np.array_equal(part, all_rows[first:stop])

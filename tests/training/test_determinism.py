@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 import corral
+from tests.envs import Shuffled
 
 SMALL = {
     "n_envs": 4,
@@ -63,6 +64,24 @@ def test_weights_do_not_depend_on_workers_in_any_way_to_learn(settings):
     env = settings.pop("env", "CartPole-v1")
     ways = [{"backend": "serial"}, {"backend": "worker", "num_workers": 1}, {"num_workers": 2}, {"num_workers": 4}]
     found = [weights(env, **settings, **way) for way in ways]
+    assert len(set(found)) == 1, found
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"learner_shares": 3, "net_arch": [32]},
+        {"learner": "torch"},
+        {"activation_fn": "gelu"},
+        {"overlap": True, "normalize_obs": True},
+        {"n_envs": 13, "batch_size": 64 * 13, "activation_fn": "relu"},
+    ],
+    ids=["plain", "shares", "torch learner", "torch policy", "overlap, normalised", "uneven"],
+)
+def test_weights_do_not_depend_on_who_scores_actions(settings):
+    ways = [{"backend": "serial"}, {"backend": "process"}, {"num_workers": 2}, {"num_workers": 3, "adaptive": True}]
+    found = [weights(lambda: Shuffled(40, 30), **settings, **way) for way in ways]
     assert len(set(found)) == 1, found
 
 

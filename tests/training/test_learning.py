@@ -7,6 +7,7 @@ import torch
 from gymnasium import spaces
 
 import corral
+from tests.envs import Shuffled
 
 QUICK = {"quiet": True, "seed": 1, "eval_freq": 10**9, "eval_episodes": 20, "tensorboard": False}
 
@@ -65,6 +66,28 @@ def test_a_masked_maze_is_solved():
         "toy-maze", timesteps=30_000, n_envs=8, n_steps=64, batch_size=128, learning_rate=1e-3, **QUICK
     ).summary
     assert summary.mean_reward > 0.88
+
+
+def test_actions_are_told_apart_by_what_they_are():
+    """Indices are shuffled in every step: a policy that scores learns, one that gives each index an output does not."""
+
+    def make():
+        return Shuffled(60, 6)
+
+    how = {"timesteps": 8_000, "n_envs": 8, "n_steps": 64, "batch_size": 128, "learning_rate": 3e-3, "gamma": 0.0}
+    scored = corral.train(make, **how, **QUICK)
+    plain = corral.train(make, score_actions=False, **how, **QUICK)
+    assert scored.summary.eval_reward > 9 and plain.summary.eval_reward < 5
+    model, env = corral.load(scored.run_dir), make()
+    assert model.config.score_actions and not corral.load(plain.run_dir).config.score_actions
+    observation, _ = env.reset(seed=3)
+    right = 0
+    for _ in range(100):
+        action, _ = model.predict(observation, action_masks=env.action_masks())
+        right += env.right == action
+        observation, *_ = env.step(action)
+    assert right > 90
+    assert env.action_space.contains(model.predict(observation, deterministic=False, action_masks=env.mask).action)
 
 
 @pytest.mark.parametrize("overlap", [False, True])

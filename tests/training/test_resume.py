@@ -11,7 +11,7 @@ import corral
 from corral.core.errors import CheckpointError
 from corral.monitor.writers import read_metrics
 from corral.training.checkpoint import list_checkpoints, newest_checkpoint
-from tests.envs import Stateful, Unlike
+from tests.envs import Shuffled, Stateful, Unlike
 
 SMALL = {
     "n_envs": 4,
@@ -62,6 +62,13 @@ def test_a_resumed_run_ends_as_one_that_was_never_stopped(env, settings, capsys)
         for name in ("time/total_timesteps", "rollout/episodes", "train/loss", "train/n_updates"):
             assert [row[name] for row in rows] == [row[name] for row in expected], name
     assert "brought back" not in capsys.readouterr().err
+
+
+def test_a_run_that_scores_actions_goes_on_exactly():
+    whole = train(lambda: Shuffled(), 512, "whole", backend="serial", normalize_obs=True)
+    train(lambda: Shuffled(), 256, "run", backend="worker", num_workers=2, normalize_obs=True)
+    resumed = corral.resume("run", env=lambda: Shuffled(), timesteps=512, backend="process", quiet=True).summary
+    assert resumed.weights_sha256 == whole.weights_sha256
 
 
 def stopped_after(env, iterations, name, steps, **settings):

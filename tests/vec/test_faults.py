@@ -16,7 +16,7 @@ from corral.core.envs import resolve_env
 from corral.core.errors import BadEnvData, CorralError, EnvFault, UsageError, WorkerDied
 from corral.vec import ProcessVectorEnv, make_vector_env, shared_memory
 from corral.vec.pool import split_envs
-from tests.envs import Broken, Counter, Masked
+from tests.envs import Broken, Counter, Masked, Shuffled
 
 BACKENDS = pytest.mark.parametrize("backend", ["serial", "process"])
 
@@ -77,6 +77,21 @@ def test_bad_data_is_named_before_anyone_learns_from_it(backend, how, complaint,
         run_until_it_breaks(lambda: Broken(how, at), backend)
     place = caught.value.place
     assert place.env in (0, 2) and place.step == at and place.action is not None
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_halves_that_are_not_finite_are_named_too(number):
+    class Halves(Shuffled):
+        def step(self, action):
+            observation, *rest = super().step(action)
+            observation["action_features"][...] = 60000  # whose sums do not fit, but that is no fault
+            if self.count == 3:
+                observation["action_features"][1, 2] = number
+            return observation, *rest
+
+    with pytest.raises(BadEnvData, match="observation is not finite") as caught:
+        run_until_it_breaks(Halves, "serial")
+    assert caught.value.place.step == 3
 
 
 @BACKENDS

@@ -74,7 +74,7 @@ def add_config_flags(
         silent = name in hidden or (shown is not None and name not in shown)
         text = argparse.SUPPRESS if silent else text + _default(field.default)
         options: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": text}
-        if field.annotation is bool:
+        if bool in (field.annotation, *get_args(field.annotation)):
             options["action"] = argparse.BooleanOptionalAction
         elif name in ("net_arch", "env_kwargs"):
             options |= {"nargs": "+", "metavar": "SIZE" if name == "net_arch" else "KEY=VALUE"}

@@ -153,6 +153,12 @@ class TrainConfig(BaseModel):
     )
     ortho_init: bool = _field(True, "policy", "Start from orthogonal weights.")
     log_std_init: float = _field(0.0, "policy", "Initial log standard deviation of continuous actions.")
+    score_actions: bool | None = _field(
+        None,
+        "policy",
+        "Score each legal action by its row of the observation action_features, rather than give each index an output "
+        "(default: where an env offers that; see docs/environments.md).",
+    )
     normalize_obs: bool = _field(False, "policy", "Scale float observations by their running mean and deviation.")
     normalize_reward: bool = _field(False, "policy", "Scale rewards by the running deviation of the return.")
 
@@ -240,7 +246,7 @@ class TrainConfig(BaseModel):
         if self.backend == "serial" and self.needs_workers is not None:
             raise ValueError(f"{self.needs_workers} is for workers, but backend is serial")
         if self.policy is not None:
-            for name in ("net_arch", "activation_fn", "ortho_init"):
+            for name in ("net_arch", "activation_fn", "ortho_init", "score_actions"):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise ValueError(f"{name} shapes the built-in network, but policy is {self.policy}; set it there")
         self._agree_on_learner()

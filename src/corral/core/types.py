@@ -50,6 +50,8 @@ class Actor(Protocol):
 
     values_later: bool
     """Whether ``act`` leaves values out, because it is cheaper to ask for many at once."""
+    valued: frozenset[str] | None
+    """Paths of the leaves that ``values`` looks at; None for all."""
 
     def load(self, weights: Weights) -> None:
         """Act with these weights from now on; they are copied."""

@@ -9,46 +9,21 @@ see the same input, are one product.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from corral.policy.activations import ACTIVATIONS
+from corral.policy.scoring import Scorer, ScorerWeights
+
 __all__ = ["ACTIVATIONS", "Gradient", "Mlp", "MlpShape"]
 
 Floats = npt.NDArray[np.float32]
 TOWERS = ("pi", "vf")
 _PLANS = 8  # numbers of rows that are remembered
-
-
-class Activation(NamedTuple):
-    """An activation in place, and its derivative as a function of its own output, written into ``out``."""
-
-    apply: Callable[[Floats], Any]
-    slope: Callable[[Floats, Floats], Any]
-
-
-def _tanh_slope(y: Floats, out: Floats) -> None:
-    np.multiply(y, y, out=out)
-    np.subtract(np.float32(1), out, out=out)
-
-
-def _elu(z: Floats) -> None:
-    np.copyto(z, np.expm1(np.minimum(z, 0)), where=z < 0)
-
-
-ACTIVATIONS: dict[str, Activation] = {
-    "tanh": Activation(lambda z: np.tanh(z, out=z), _tanh_slope),
-    "relu": Activation(lambda z: np.maximum(z, 0, out=z), lambda y, out: np.greater(y, 0, out=out, casting="unsafe")),
-    "leaky_relu": Activation(
-        lambda z: np.maximum(z, z * np.float32(0.01), out=z),
-        lambda y, out: np.copyto(out, np.where(y > 0, np.float32(1), np.float32(0.01))),
-    ),
-    "elu": Activation(_elu, lambda y, out: np.minimum(y + np.float32(1), np.float32(1), out=out)),
-}
-"""Those whose derivative follows from the output; the others are left to torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +36,17 @@ class MlpShape:
     vf: tuple[int, ...]
     activation: str
     n_log_std: int = 0
+    n_action_features: int = 0
+    """Numbers that describe an action, if actions are scored; the policy tower then puts out an embedding."""
 
     def hidden(self, tower: str) -> tuple[int, ...]:
         """Sizes of a tower's hidden layers."""
         return self.pi if tower == "pi" else self.vf
+
+    @property
+    def n_outputs(self) -> int:
+        """What the policy tower puts out."""
+        return self.pi[-1] if self.n_action_features else self.n_params
 
     @property
     def n_layers(self) -> int:
@@ -81,10 +63,14 @@ class MlpShape:
                 shapes.append((f"network.{tower}.{2 * layer}.weight", (self.hidden(tower)[layer], n_in)))
             for tower in present:
                 shapes.append((f"network.{tower}.{2 * layer}.bias", (self.hidden(tower)[layer],)))
-        for tower, n_out in (("pi", self.n_params), ("vf", 1)):
+        for tower, n_out in (("pi", self.n_outputs), ("vf", 1)):
             sizes = (self.n_features, *self.hidden(tower))
             shapes.append((f"network.{tower}.{2 * (len(sizes) - 1)}.weight", (n_out, sizes[-1])))
             shapes.append((f"network.{tower}.{2 * (len(sizes) - 1)}.bias", (n_out,)))
+        if self.n_action_features:
+            shapes.append(("network.action.weight", (self.n_outputs, self.n_action_features)))
+            shapes.append(("network.action.bias", (self.n_outputs,)))
+            shapes.append(("network.score.weight", (1, self.n_outputs)))
         shapes.append(("log_std", (self.n_log_std,)))
         places, at = {}, 0
         for name, shape in shapes:
@@ -142,6 +128,9 @@ class Mlp:
         self.activation = ACTIVATIONS[shape.activation]
         self.log_std = self._views(self.flat)["log_std"]
         self._layers, self._heads = self._parts(self.flat)
+        weights = self._scorer_weights(self.flat)
+        self.scorer = None if weights is None else Scorer(weights, self.activation)
+        """The head that turns embeddings into logits, if actions are scored."""
         self._tops = [self._top(tower) for tower in TOWERS]
         self._forwards: dict[tuple[int, tuple[str, ...]], _Forward] = {}
         self._backwards: dict[int, _Backward] = {}
@@ -156,7 +145,10 @@ class Mlp:
         return self._views(self.flat)
 
     def forward(self, features: Floats) -> tuple[Floats, Floats]:
-        """Features [B, F] to action parameters [B, P] and values [B]; they stay valid until the next call."""
+        """Features [B, F] to action parameters [B, P] and values [B]; they stay valid until the next call.
+
+        With a scorer, embeddings [B, H] stand in for the parameters, here and in ``params`` and ``backward``.
+        """
         params, values = self._run(features, TOWERS)
         return params, values[:, 0]
 
@@ -238,6 +230,11 @@ class Mlp:
             heads.append((views[f"{name}.weight"], views[f"{name}.bias"]))
         return layers, heads
 
+    def _scorer_weights(self, flat: Floats) -> ScorerWeights | None:
+        views = self._views(flat)
+        names = [f"network.{name}" for name in ("action.weight", "action.bias", "score.weight")]
+        return ScorerWeights(*(views[name] for name in names)) if self.shape.n_action_features else None
+
     def _top(self, tower: str) -> tuple[int, slice]:
         """The last hidden layer of a tower (-1: the features) and the tower's columns in it."""
         last = len(self.shape.hidden(tower)) - 1
@@ -290,6 +287,7 @@ class Gradient:
     def __init__(self, mlp: Mlp, flat: Floats) -> None:
         self.layers, self.heads = mlp._parts(flat)
         self.log_std = mlp._views(flat)["log_std"]
+        self.scorer = mlp._scorer_weights(flat)
 
 
 def _consecutive(widths: Sequence[int]) -> list[slice]:

@@ -18,6 +18,7 @@ from corral.core.spaces import Layout
 from corral.core.types import Leaves
 from corral.policy import distributions, mlp
 from corral.policy.encoder import Encoder, Scale, encoded_size, normalized
+from corral.policy.scoring import ACTION_FEATURES, scored_leaf, state_layout
 
 __all__ = ["Evaluation", "MlpNetwork", "NetworkFactory", "ObservationNormalizer", "Policy", "n_action_params"]
 
@@ -36,7 +37,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "leaky_relu": nn.LeakyReLU,
 }
 Inputs = dict[str, Tensor]
-_FEATURES = "features"
+FEATURES = "features"
 
 
 class Evaluation(NamedTuple):
@@ -53,24 +54,53 @@ def n_action_params(action_space: gym.Space[Any]) -> int:
 
 
 class MlpNetwork(nn.Module):
-    """Two separate towers, one for the action and one for the value, as in Stable-Baselines3."""
+    """Two separate towers, one for the action and one for the value, as in Stable-Baselines3.
+
+    With ``n_action_features``, the first puts out an embedding, from which each action is scored (see ``scoring``).
+    """
 
     def __init__(
-        self, n_features: int, n_params: int, pi: Sequence[int], vf: Sequence[int], activation: str, ortho_init: bool
+        self,
+        n_features: int,
+        n_params: int,
+        pi: Sequence[int],
+        vf: Sequence[int],
+        activation: str,
+        ortho_init: bool,
+        n_action_features: int = 0,
     ) -> None:
         super().__init__()
-        self.pi = _tower(n_features, pi, n_params, ACTIVATIONS[activation])
+        self.scores = n_action_features > 0
+        self.activation = ACTIVATIONS[activation]()
+        self.pi = _tower(n_features, pi, pi[-1] if self.scores else n_params, ACTIVATIONS[activation])
         self.vf = _tower(n_features, vf, 1, ACTIVATIONS[activation])
+        last = self.pi[-1]
+        if self.scores:
+            self.action = nn.Linear(n_action_features, pi[-1])
+            self.score = last = nn.Linear(pi[-1], 1, bias=False)
         if ortho_init:
-            for tower, last_gain in ((self.pi, 0.01), (self.vf, 1.0)):
-                layers = [layer for layer in tower if isinstance(layer, nn.Linear)]
-                for layer in layers:
-                    nn.init.orthogonal_(layer.weight, last_gain if layer is layers[-1] else math.sqrt(2))
-                    nn.init.zeros_(layer.bias)
+            gains: dict[nn.Module, float] = {last: 0.01, self.vf[-1]: 1.0}
+            for layer in self.modules():
+                if isinstance(layer, nn.Linear):
+                    nn.init.orthogonal_(layer.weight, gains.get(layer, math.sqrt(2)))
+                    if layer.bias is not None:
+                        nn.init.zeros_(layer.bias)
 
-    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Features [B, F] to action parameters [B, P] and values [B]."""
-        return self.pi(features), self.vf(features).squeeze(-1)
+    def forward(
+        self, features: Tensor, action_features: Tensor | None = None, masks: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Features [B, F] to action parameters [B, P] and values [B]; actions that ``masks`` forbid are not scored."""
+        params, values = self.pi(features), self.vf(features).squeeze(-1)
+        if not self.scores:
+            return params, values
+        assert action_features is not None
+        if masks is None:
+            hidden = self.activation(params[:, None] + self.action(action_features.float()))  # [B, A, H]
+            return self.score(hidden).squeeze(-1), values
+        rows, actions = masks.nonzero(as_tuple=True)
+        hidden = self.activation(params[rows] + self.action(action_features[rows, actions].float()))  # [M, H]
+        logits = params.new_full(masks.shape, distributions.FORBIDDEN)
+        return logits.index_put((rows, actions), self.score(hidden).squeeze(-1)), values
 
 
 class ObservationNormalizer(nn.Module):
@@ -110,15 +140,19 @@ class Policy(nn.Module):
         ortho_init: bool = True,
         log_std_init: float = 0.0,
         normalize_obs: bool = False,
+        score_actions: bool | None = None,
         network: NetworkFactory | None = None,
     ) -> None:
         super().__init__()
         self.layout = Layout(observation_space)
-        self.encoder = Encoder(self.layout)
         self.codec = ActionCodec(action_space)
-        self.normalizer = ObservationNormalizer(self.layout) if normalize_obs else None
         self.custom = network is not None
         arch = net_arch or {"pi": (64, 64), "vf": (64, 64)}
+        self.n_action_features = self._look_for_action_features(score_actions, tuple(arch["pi"]))
+        """Numbers that describe each action; 0 if actions are not scored."""
+        self.state_layout = state_layout(self.layout) if self.n_action_features else self.layout
+        self.encoder = Encoder(self.state_layout)
+        self.normalizer = ObservationNormalizer(self.state_layout) if normalize_obs else None
         self.net_arch = tuple(arch["pi"]), tuple(arch["vf"])
         self.activation_fn = activation_fn
         if network is not None:
@@ -126,8 +160,8 @@ class Policy(nn.Module):
             if not isinstance(self.network, nn.Module):
                 raise UsageError(f"the policy returned {type(self.network).__name__}, expected a torch.nn.Module")
         else:
-            sizes = encoded_size(self.layout), self.codec.n_params
-            self.network = MlpNetwork(*sizes, *self.net_arch, activation_fn, ortho_init)
+            sizes = encoded_size(self.state_layout), self.codec.n_params
+            self.network = MlpNetwork(*sizes, *self.net_arch, activation_fn, ortho_init, self.n_action_features)
         self.log_std = nn.Parameter(torch.full((sum(self.codec.gaussian),), log_std_init))
 
     def mlp_shape(self) -> mlp.MlpShape | None:
@@ -135,7 +169,12 @@ class Policy(nn.Module):
         if self.custom or self.activation_fn not in mlp.ACTIVATIONS:
             return None
         return mlp.MlpShape(
-            encoded_size(self.layout), self.codec.n_params, *self.net_arch, self.activation_fn, self.log_std.numel()
+            encoded_size(self.state_layout),
+            self.codec.n_params,
+            *self.net_arch,
+            self.activation_fn,
+            self.log_std.numel(),
+            self.n_action_features,
         )
 
     def features(self, observations: Leaves, out: npt.NDArray[np.float32] | None = None) -> Leaves:
@@ -144,17 +183,20 @@ class Policy(nn.Module):
         The built-in network's go to ``out`` [B, F], if that is given.
         """
         leaves = observations if self.normalizer is None else normalized(observations, self.normalizer.scales())
-        return leaves if self.custom else {_FEATURES: self.encoder(leaves, out)}
+        if self.custom:
+            return leaves
+        features = {FEATURES: self.encoder(leaves, out)}
+        return {**features, ACTION_FEATURES: leaves[ACTION_FEATURES]} if self.n_action_features else features
 
     def prepare(self, observations: Leaves) -> Inputs:
         """``features`` as tensors, where the weights are."""
         device = self.log_std.device
         return {name: torch.from_numpy(leaf).to(device) for name, leaf in self.features(observations).items()}
 
-    def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Prepared observations to action parameters [B, P] and values [B]."""
+    def forward(self, inputs: Inputs, masks: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Prepared observations to action parameters [B, P] and values [B]; ``masks`` only save work."""
         if not self.custom:
-            params, values = self.network(inputs[_FEATURES])
+            params, values = self.network(inputs[FEATURES], inputs.get(ACTION_FEATURES), masks)
             return params, values
         params, values = self.network(self.layout.assemble([inputs[path] for path in self.layout.paths]))
         batch = len(next(iter(inputs.values())))
@@ -167,9 +209,29 @@ class Policy(nn.Module):
 
     def evaluate(self, inputs: Inputs, actions: Tensor, masks: Tensor | None) -> Evaluation:
         """Log-probability, entropy and value, for a gradient step."""
-        params, values = self(inputs)
+        params, values = self(inputs, masks)
         known = distributions.likelihood(self.codec.heads, params, self.log_std, actions, masks)
         return Evaluation(known.log_probs, known.entropy, values)
+
+    def _look_for_action_features(self, score_actions: bool | None, pi: Sequence[int]) -> int:
+        """How many numbers describe an action, if actions are to be scored by them; else 0."""
+        if self.custom or score_actions is False:
+            return 0
+        leaf = scored_leaf(self.layout, self.codec.layout.space)
+        if leaf is None:
+            if score_actions:
+                raise UsageError(
+                    f"score_actions needs Discrete(A) actions and, among others in a Dict, observations "
+                    f"{ACTION_FEATURES!r} of shape (A, k) in float16 or float32; this env has "
+                    f"{self.codec.layout.space} and {self.layout.space}. Add them, or leave score_actions out"
+                )
+            return 0
+        if not pi:
+            raise UsageError(
+                "score_actions needs a hidden layer in the policy's net_arch, but pi is empty; "
+                "give it one, such as pi=64, or turn score_actions off"
+            )
+        return leaf.shape[1]
 
 
 def _tower(n_in: int, hidden: Sequence[int], n_out: int, activation: type[nn.Module]) -> nn.Sequential:

@@ -17,7 +17,8 @@ from corral.core.config import TrainConfig
 from corral.core.types import Rollout
 from corral.policy import array_distributions
 from corral.policy.mlp import Mlp, MlpShape
-from corral.policy.policy import Policy
+from corral.policy.policy import FEATURES, Policy
+from corral.policy.scoring import ACTION_FEATURES
 from corral.ppo.gae import Advantages
 from corral.ppo.shares import Alone, Crew, Shares, ShareSetup
 
@@ -25,7 +26,7 @@ __all__ = ["MlpEngine", "numpy_shape", "share_setup"]
 
 Floats = npt.NDArray[np.float32]
 _BETA1, _BETA2, _EPSILON = np.float32(0.9), np.float32(0.999), np.float32(1e-5)
-_EVALUATED = 4096  # rows that are evaluated at a time
+_EVALUATED, _SCORED = 4096, 512  # rows that are evaluated at a time
 
 
 def numpy_shape(policy: Policy, config: TrainConfig, device: torch.device) -> MlpShape | None:
@@ -76,6 +77,7 @@ class MlpEngine:
         rows = self.config.rollout_size
         leaves = {path: _joined(leaf) for path, leaf in rollout.observations.items()}
         self.policy.features(leaves, self.shares.features)
+        self.shares.action_features = leaves.get(ACTION_FEATURES)
         self.shares.fill(
             rollout.actions.reshape(rows, -1),
             rollout.log_probs.reshape(-1),
@@ -144,20 +146,20 @@ class MlpEngine:
     def evaluate(self, rollout: Rollout) -> tuple[Floats, Floats]:
         """Log-probabilities and values [T, N] of a rollout's actions under the weights as they are now."""
         features = self.policy.features({path: _joined(leaf) for path, leaf in rollout.observations.items()})
-        (columns,) = features.values()
+        columns, described = features[FEATURES], features.get(ACTION_FEATURES)
         actions = rollout.actions.reshape(len(columns), -1)
         masks = None if rollout.masks is None else _joined(rollout.masks)
         log_probs, found = np.empty(len(columns), np.float32), np.empty(len(columns), np.float32)
-        for start in range(0, len(columns), _EVALUATED):
-            part = slice(start, start + _EVALUATED)
+        size = _EVALUATED if described is None else _SCORED
+        for start in range(0, len(columns), size):
+            part = slice(start, start + size)
             params, values = self._mlp.forward(columns[part])
-            known = array_distributions.likelihood(
-                self.policy.codec.heads,
-                params,
-                self._mlp.log_std,
-                actions[part],
-                None if masks is None else masks[part],
-            )
+            heads, taken, legal = self.policy.codec.heads, actions[part], None if masks is None else masks[part]
+            if self._mlp.scorer is not None and described is not None:
+                scored = self._mlp.scorer.forward(params, legal, described[part])
+                heads, params, legal = scored.choices.heads, scored.table, None
+                taken = scored.choices.columns_of(taken)
+            known = array_distributions.likelihood(heads, params, self._mlp.log_std, taken, legal)
             log_probs[part], found[part] = known.log_probs, values
         return log_probs.reshape(rollout.log_probs.shape), found.reshape(rollout.values.shape)
 

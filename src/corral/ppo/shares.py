@@ -68,6 +68,8 @@ class Shares:
     def __init__(self, setup: ShareSetup, arrays: Mapping[str, Array]) -> None:
         self.setup = setup
         self.arrays = arrays
+        self.action_features: Array | None = None
+        """What the rollout's actions are, [rows, A, k], if they are scored: to be set before an update."""
         self._mlp = Mlp(setup.shape, arrays["weights"])
         self._gradients = [Gradient(self._mlp, flat) for flat in arrays["gradients"]]
         self._bounds = split(setup.minibatch, setup.shares)
@@ -113,8 +115,15 @@ class Shares:
         masks = rows[:, self._masks] > 0 if s.n_mask else None
         features = rows[:, self._features]
 
+        heads, scorer, scored = s.heads, self._mlp.scorer, None
+        taken: Array = rows[:, self._actions]
         params, values = self._mlp.forward(features)
-        known = array_distributions.likelihood(s.heads, params, self._mlp.log_std, rows[:, self._actions], masks)
+        if scorer is not None:
+            assert self.action_features is not None
+            scored = scorer.forward(params, masks, self.action_features, order)
+            heads, params, masks = scored.choices.heads, scored.table, None
+            taken = scored.choices.columns_of(taken)
+        known = array_distributions.likelihood(heads, params, self._mlp.log_std, taken, masks)
         log_ratio = known.log_probs - old_log_probs
         ratio = np.exp(log_ratio)
         gain = advantages * ratio
@@ -132,8 +141,10 @@ class Shares:
         d_values = error * np.float32(2 * s.vf_coef / s.minibatch)
         if open_ is not None:
             d_values *= open_
-        d_params = self._d_params[:n]
-        array_distributions.gradient(s.heads, known, d_log_probs, -s.ent_coef / s.minibatch, d_params, gradient.log_std)
+        d_params = self._d_params[:n] if scored is None else np.empty_like(params)
+        array_distributions.gradient(heads, known, d_log_probs, -s.ent_coef / s.minibatch, d_params, gradient.log_std)
+        if scorer is not None and scored is not None and gradient.scorer is not None:
+            d_params = scorer.backward(scored, d_params, gradient.scorer)
         self._mlp.backward(features, d_params, d_values, gradient)
 
         self.arrays["measured"][share] = (

@@ -48,6 +48,7 @@ def actor_setup(policy: Policy, network: NetworkFactory | None, device: torch.de
         "net_arch": dict(zip(("pi", "vf"), policy.net_arch, strict=True)),
         "activation_fn": policy.activation_fn,
         "normalize_obs": policy.normalizer is not None,
+        "score_actions": policy.n_action_features > 0,
     }
     pickled = None if network is None else bytes(cloudpickle.dumps(network))
     placement = _find_placement(policy, n_envs)
@@ -84,6 +85,7 @@ class TorchActor:
     """Runs a torch policy, on whatever device it is."""
 
     values_later = False
+    valued: frozenset[str] | None = None
 
     def __init__(self, policy: Policy, placement: Placement, first_env: int = 0, n_envs: int = 1) -> None:
         self.policy = policy

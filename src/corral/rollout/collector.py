@@ -105,7 +105,12 @@ class Collector:
 
         started = clock()
         if self.actor.values_later:
-            seen = {path: column.reshape(-1, *column.shape[2:]) for path, column in out.observations.items()}
+            valued = self.actor.valued
+            seen = {
+                path: column.reshape(-1, *column.shape[2:])
+                for path, column in out.observations.items()
+                if valued is None or path in valued
+            }
             out.values[...] = self.actor.values(seen, np.tile(self._envs, self.n_steps)).reshape(out.values.shape)
         out.last_values[...] = self.actor.values(out.last_observations, self._envs)
         acting += clock() - started

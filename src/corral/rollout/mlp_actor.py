@@ -16,6 +16,7 @@ from corral.core.types import Acts, Leaves, Weights
 from corral.policy import array_distributions
 from corral.policy.encoder import Encoder, normalized, scales_from
 from corral.policy.mlp import Mlp, MlpShape
+from corral.policy.scoring import ACTION_FEATURES, Choices, state_layout
 from corral.rollout.placement import Place, Placement, find_placement
 
 __all__ = ["MlpActor", "MlpActorSetup"]
@@ -45,7 +46,9 @@ class MlpActor:
 
     def __init__(self, setup: MlpActorSetup, first_env: int, n_envs: int) -> None:
         self.placement = setup.placement
-        self._layout = Layout(setup.observation_space)
+        layout, scored = Layout(setup.observation_space), setup.shape.n_action_features > 0
+        self._layout = state_layout(layout) if scored else layout
+        self.valued: frozenset[str] | None = frozenset(self._layout.paths)
         self._encode = Encoder(self._layout)
         self._heads = ActionCodec(setup.action_space).heads
         self._mlp = Mlp(setup.shape)
@@ -67,18 +70,33 @@ class MlpActor:
         own = len(noise) == self._n_envs
         place, features = (self._place, self._features) if own else (self.placement.of(range(len(noise))), None)
         params = self._infer(self._mlp.params, observations, place, features)
-        drawn = array_distributions.draw(self._heads, params, self._mlp.log_std, masks, noise)
-        return Acts(drawn.actions, drawn.log_probs, None)
+        if self._mlp.scorer is None:
+            drawn = array_distributions.draw(self._heads, params, self._mlp.log_std, masks, noise)
+            return Acts(drawn.actions, drawn.log_probs, None)
+        choices, table = self._score(params, observations, masks)
+        drawn = array_distributions.draw(choices.heads, table, self._mlp.log_std, None, noise)
+        return Acts(choices.actions_at(drawn.actions), drawn.log_probs, None)
 
     def best(self, observations: Leaves, masks: Array | None) -> Array:
         """The most likely actions."""
         rows = len(next(iter(observations.values())))
         params = self._infer(self._mlp.params, observations, self.placement.of(range(rows)))
-        return array_distributions.mode(self._heads, params, masks)
+        if self._mlp.scorer is None:
+            return array_distributions.mode(self._heads, params, masks)
+        choices, table = self._score(params, observations, masks)
+        return choices.actions_at(array_distributions.mode(choices.heads, table, None))
 
     def values(self, observations: Leaves, envs: npt.NDArray[np.int64]) -> Floats:
         """The values of observations of these envs."""
         return self._infer(self._mlp.values, observations, self.placement.of(envs))
+
+    def _score(self, embeddings: Floats, observations: Leaves, masks: Array | None) -> tuple[Choices, Floats]:
+        """The legal actions, and the table of their logits."""
+        assert self._mlp.scorer is not None
+        features = observations[ACTION_FEATURES]
+        legal = np.ones(features.shape[:2], np.bool_) if masks is None else masks
+        choices = Choices(legal, self.placement.tile)
+        return choices, self._mlp.scorer.table(embeddings, choices, features, self.placement.calls(choices.n_gathered))
 
     def _infer(
         self, network: Callable[[Floats], Floats], observations: Leaves, place: Place, features: Floats | None = None
@@ -104,6 +122,12 @@ def find_mlp_placement(shape: MlpShape, n_envs: int) -> Placement:
 
     def run(rows: int, first: int, stop: int) -> tuple[Floats, ...]:
         features = np.random.default_rng(rows).standard_normal((rows, shape.n_features), dtype=np.float32)
-        return mlp.params(features[first:stop]).copy(), mlp.values(features[first:stop]).copy()
+        outputs = mlp.params(features[first:stop]).copy(), mlp.values(features[first:stop]).copy()
+        if mlp.scorer is None:
+            return outputs
+        sizes = rows, shape.n_action_features + shape.n_outputs
+        actions = np.random.default_rng(rows).standard_normal(sizes, dtype=np.float32)[first:stop]
+        features, embeddings = np.split(actions, [shape.n_action_features], axis=1)
+        return *outputs, mlp.scorer.scores(mlp.scorer.hidden(np.ascontiguousarray(features), embeddings))
 
     return find_placement(run, n_envs)

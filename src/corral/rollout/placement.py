@@ -42,6 +42,11 @@ class Placement:
         consecutive = len(rows) > 0 and bool((np.diff(rows) == 1).all())
         return Place(slice(int(rows[0]), int(rows[-1]) + 1) if consecutive else rows, padded, self)
 
+    def calls(self, padded: int) -> list[slice]:
+        """The parts of a padded batch that go through the network together."""
+        rows = self.tile * self.most
+        return [slice(start, min(start + rows, padded)) for start in range(0, padded, rows)]
+
     def __str__(self) -> str:
         together = "" if self.most > 1 else ", one at a time"
         return f"tiles of {self.tile} rows{together}"
@@ -57,8 +62,7 @@ class Place:
 
     def calls(self) -> list[slice]:
         """The parts of the batch that go through the network together."""
-        rows = self.placement.tile * self.placement.most
-        return [slice(start, min(start + rows, self.padded)) for start in range(0, self.padded, rows)]
+        return self.placement.calls(self.padded)
 
 
 def find_placement(run: Callable[[int, int, int], Sequence[Array]], n_envs: int) -> Placement:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from corral.core.envs import EnvFactory
 from corral.core.types import Rollout
+from corral.policy.scoring import ACTION_FEATURES
 from corral.ppo.shares import Shares, ShareSetup
 from corral.rollout.arrays import columns_of
 from corral.rollout.collector import Collector, Segment
@@ -218,6 +219,9 @@ class _Serving:
         if plan.shares is not None and plan.member:
             (arrays,) = group(shared, "update")
             self._shares = Shares(plan.shares, arrays)
+            (rollout,) = self._rollouts  # with overlap there are two, and no helpers
+            if (leaf := rollout.observations.get(ACTION_FEATURES)) is not None:
+                self._shares.action_features = leaf.reshape(-1, *leaf.shape[2:])
 
     def _collector_for(self, env: SerialVectorEnv, envs: range) -> Collector:
         env.stepper.pulse, env.stepper.seats = self._pulse, self._seats

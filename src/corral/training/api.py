@@ -288,6 +288,7 @@ def _write_config(run: Run, directory: RunDirectory) -> None:
             "device": str(run.learner.device),
             "learner": "numpy" if isinstance(run.learner.engine, MlpEngine) else "torch",
             "learner_shares": run.config.shares if isinstance(run.learner.engine, MlpEngine) else None,
+            "score_actions": None if run.learner.policy.custom else run.learner.policy.n_action_features > 0,
             "output_dir": directory.shown,
         }
     )

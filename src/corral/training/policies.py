@@ -32,6 +32,7 @@ def build_policy(
             ortho_init=config.ortho_init,
             log_std_init=config.log_std_init,
             normalize_obs=config.normalize_obs,
+            score_actions=config.score_actions,
             network=network,
         )
     return policy.eval()  # dropout and the like are for gradient steps alone

@@ -229,7 +229,7 @@ def _connect(
 
 def _check_used(config: TrainConfig, policy: Policy) -> None:
     """Refuse settings that these spaces have no use for: whatever is asked is done or refused, never ignored."""
-    if config.normalize_obs and not any(leaf.is_float for leaf in policy.layout.leaves):
+    if config.normalize_obs and not any(leaf.is_float for leaf in policy.state_layout.leaves):
         raise UsageError("normalize_obs scales float observations, but this env has none; leave it out")
     if config.log_std_init != 0 and not any(policy.codec.gaussian):
         raise UsageError("log_std_init is for continuous actions, but this env has none; leave it out")

@@ -16,6 +16,7 @@ __all__ = ["MASK", "NUMBER", "Refused", "RowWriter", "shape_of"]
 
 MASK = "action_mask"
 NUMBER = (bool, int, float, np.bool_, np.integer, np.floating)
+_HALF_SIGNLESS, _HALF_INFINITY = np.uint16(0x7FFF), np.uint16(0x7C00)
 LARGEST = float(np.finfo(np.float32).max)  # the learner computes in single precision
 
 
@@ -39,7 +40,10 @@ class RowWriter:
         """Write an observation; a ValueError says what does not fit."""
         self._action_space = action_space
         self._floats = [arrays.observations[leaf.path] for leaf in layout.leaves if leaf.is_float]
-        self._checked = [(array.reshape(-1), _largest_square(array)) for array in (arrays.rewards, *self._floats)]
+        halves = [array for array in self._floats if array.dtype == np.float16]
+        others = [array for array in (arrays.rewards, *self._floats) if array.dtype != np.float16]
+        self._checked = [(array.reshape(-1), _largest_square(array)) for array in others]
+        self._bits = [array.reshape(-1).view(np.uint16) for array in halves]  # numpy has no fast product of halves
         self._one_choice = [head.kind for head in self.codec.heads] == ["categorical"]
 
     def observation(self, i: int, observation: Any) -> None:
@@ -100,6 +104,9 @@ class RowWriter:
         for flat, most in self._checked:
             if not np.dot(flat, flat) <= most:
                 self._look(0, len(self.arrays.rewards), with_reward=True)
+        for bits in self._bits:
+            if np.maximum.reduce(bits & _HALF_SIGNLESS) >= _HALF_INFINITY:
+                self._look(0, len(self.arrays.rewards), with_reward=True)
 
     def finite(self, i: int, with_reward: bool) -> None:
         """Look at one row."""
@@ -115,7 +122,8 @@ class RowWriter:
                 if not (np.abs(array).max(initial=0) <= LARGEST if array.itemsize > 4 else np.isfinite(array.sum()))
             ]
         for array in suspects:
-            bad = np.flatnonzero(~(np.abs(array.reshape(len(array), -1)) <= LARGEST).all(axis=1))
+            rows = array.reshape(len(array), -1)
+            bad = np.flatnonzero(~(np.isfinite(rows) & (np.abs(rows) <= LARGEST)).all(axis=1))
             if bad.size:  # else the terms were finite and only their sum overflowed
                 what = "reward" if array is rewards else "observation"
                 how = "too large for single precision" if np.isfinite(array[bad[0]]).all() else "not finite"
