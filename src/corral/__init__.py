@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from corral.recipes.curriculum import curriculum as curriculum
     from corral.recipes.hybrid import hybrid as hybrid
     from corral.recipes.selfplay import selfplay as selfplay
+    from corral.recipes.warmstart import warmstart as warmstart
     from corral.training.api import TrainResult as TrainResult
     from corral.training.api import resume as resume
     from corral.training.api import train as train
@@ -41,6 +42,7 @@ _WHERE = {
     "resume": "corral.training.api",
     "selfplay": "corral.recipes.selfplay",
     "train": "corral.training.api",
+    "warmstart": "corral.recipes.warmstart",
 }
 __all__ = [
     "CorralError",
@@ -58,6 +60,7 @@ __all__ = [
     "resume",
     "selfplay",
     "train",
+    "warmstart",
 ]
 
 

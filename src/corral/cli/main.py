@@ -123,17 +123,25 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
         "Train against the strongest simple opponent first, then by self-play.",
         "  corral hybrid card-battle --timesteps 500000 --net-arch 256 256",
     )
+    warmstart = verb(
+        "warmstart",
+        "ENV",
+        "corral.cli.recipes:run_warmstart",
+        "Imitate one of the env's opponents first, then train against it.",
+        "  corral warmstart card-battle --expert greedy\n  corral warmstart card-battle --preset v2 --timesteps 300000",
+    )
+    warmstart.add_argument("--preset", choices=("v1", "v2"), default="v1", help="v2 fits the values too [v1]")
     hybrid.add_argument("--warmup", type=int, metavar="N", help="steps of the warm-up [200000, or a fifth of all]")
     for parser in (selfplay, hybrid):
         parser.add_argument("--current-weight", type=float, metavar="X", help="share against the policy itself [0.2]")
         parser.add_argument("--random-weight", type=float, metavar="X", help="share against the weakest [0.2]")
     curriculum.add_argument("--preset", choices=("v1", "v2"), default="v1", help="v2 mixes opponents in between [v1]")
     curriculum.add_argument("--fast", "--quick", action="store_true", default=None, help="a fifth of each budget")
-    for parser in (selfplay, curriculum, hybrid):
+    for parser in (selfplay, curriculum, hybrid, warmstart):
         parser.add_argument("env", metavar="ENV", nargs="?", help=_ENV_HELP)
         parser.add_argument("--config", metavar="FILE", help="YAML file with settings; flags override it")
         _closing_flags(parser)
-        add_config_flags(parser, hidden=("opponent",))
+        add_config_flags(parser, hidden=() if parser is warmstart else ("opponent",))
 
     resume = verb(
         "resume",

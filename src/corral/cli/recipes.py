@@ -1,4 +1,4 @@
-"""``corral selfplay``, ``curriculum`` and ``hybrid``, and the games at the end of a run."""
+"""``corral selfplay``, ``curriculum``, ``hybrid`` and ``warmstart``, and the games at the end of a run."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from corral.core.errors import UsageError
 from corral.recipes.curriculum import curriculum
 from corral.recipes.hybrid import hybrid
 from corral.recipes.selfplay import selfplay
+from corral.recipes.warmstart import warmstart
 from corral.training.api import TrainResult
 from corral.training.matches import Match, Side, opponents_of, play_match
 from corral.training.model import load
 from corral.training.roles import Roles, roles_of_names
 from corral.training.run_directory import RunDirectory
 
-__all__ = ["closing_games", "play_matches", "run_curriculum", "run_hybrid", "run_selfplay"]
+__all__ = ["closing_games", "play_matches", "run_curriculum", "run_hybrid", "run_selfplay", "run_warmstart"]
 
 
 def run_selfplay(options: argparse.Namespace) -> int:
@@ -39,6 +40,11 @@ def run_curriculum(options: argparse.Namespace) -> int:
 def run_hybrid(options: argparse.Namespace) -> int:
     """Train by a warm-up and self-play."""
     return _run(hybrid, options, "warmup", "current_weight", "random_weight")
+
+
+def run_warmstart(options: argparse.Namespace) -> int:
+    """Imitate an expert, then train."""
+    return _run(warmstart, options, "preset")
 
 
 def _run(recipe: Any, options: argparse.Namespace, *own: str) -> int:

@@ -125,6 +125,13 @@ class TrainConfig(BaseModel):
     pool_size: int = _field(20, "opponents", "How many of its past selves checkpoint draws from.", ge=1, le=1000)
     snapshot_freq: int = _field(25_000, "opponents", "Another copy of the policy joins them every so many steps.", ge=1)
 
+    expert: str | None = _field(
+        None, "expert", "An opponent of the env's whose play the policy learns to imitate before the first rollout."
+    )
+    expert_steps: int = _field(20_000, "expert", "Steps of its games, all envs together.", ge=1)
+    expert_epochs: int = _field(10, "expert", "Passes over them.", ge=1)
+    expert_values: bool = _field(False, "expert", "Fit the value function to how its games ended, too.")
+
     n_steps: int = _field(2048, "ppo", "Steps of each env in a rollout.", ge=1)
     batch_size: int = _field(64, "ppo", "Steps that one gradient step sees.", ge=1)
     n_epochs: int = _field(10, "ppo", "Passes over each rollout.", ge=1)

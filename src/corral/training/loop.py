@@ -27,6 +27,7 @@ from corral.training.phases import write_phase
 from corral.training.progress import budgets_of, ended_by, is_due, learning_rate
 from corral.training.run import Run, capture
 from corral.training.run_directory import RunDirectory
+from corral.training.warmstart import warm_start
 
 __all__ = ["Callback", "TrainingState", "train_loop"]
 
@@ -61,6 +62,10 @@ def train_loop(
 ) -> str:
     """Train until a budget is used up; returns which. However it ends, the last whole iteration is saved."""
     config, progress, learner, source = run.config, run.progress, run.learner, run.source
+    if config.expert is not None and run.safe is None:
+        run.safe = capture(run)  # as it is, should this be interrupted
+        with interrupts.allowed():
+            warm_start(run, reporter.board)
     source.publish(learner.policy.state_dict(), progress.iteration)
     run.safe, reason = capture(run), ended_by(config, progress)
     # What was resumed is on disk already; a new run has something to resume from its first moment on.

@@ -58,6 +58,7 @@ class Run:
     """Everything that trains, with nothing on disk yet."""
 
     config: TrainConfig
+    factory: EnvFactory
     seed: int
     backend: BackendChoice
     why_device: str
@@ -168,6 +169,7 @@ def assemble(
     shapes = {leaf.path: leaf.shape for leaf in policy.layout.leaves}
     return Run(
         config=config,
+        factory=factory,
         seed=seed,
         backend=backend,
         why_device=why_device,
