@@ -27,6 +27,7 @@ __all__ = [
     "FOE_OR_FACE",
     "FRIEND",
     "GENERIC",
+    "GRANTS",
     "HASTE",
     "INSTANT",
     "KEYWORDS",
@@ -46,6 +47,7 @@ __all__ = [
     "VIGILANCE",
     "Card",
     "Effect",
+    "keyword_bits",
     "keyword_names",
 ]
 
@@ -124,8 +126,8 @@ def keyword_names(keywords: int) -> list[str]:
     return [name for name, bit in KEYWORDS.items() if keywords & bit]
 
 
-def _bits(keywords: str) -> int:
-    """Turn "flying, first strike" into bits."""
+def keyword_bits(keywords: str) -> int:
+    """Turn text such as "flying, first strike" into bits."""
     return sum(KEYWORDS[word.strip()] for word in keywords.split(",") if word.strip())
 
 
@@ -152,7 +154,7 @@ def _creature(
     token: bool = False,
 ) -> Card:
     pips, generic = _cost(cost)
-    bits = _bits(keywords)
+    bits = keyword_bits(keywords)
     return Card(name, CREATURE, pips, generic, power, toughness, bits, target, effects, death, token=token)
 
 
@@ -167,11 +169,11 @@ def _sorcery(name: str, cost: str, target: int, *effects: Effect) -> Card:
 def _charm(
     name: str, cost: str, power: int = 0, toughness: int = 0, keywords: str = "", upkeep: tuple[Effect, ...] = ()
 ) -> Card:
-    return Card(name, CHARM, *_cost(cost), upkeep=upkeep, grants=(power, toughness, _bits(keywords)))
+    return Card(name, CHARM, *_cost(cost), upkeep=upkeep, grants=(power, toughness, keyword_bits(keywords)))
 
 
 def _mark(name: str, cost: str, target: int, power: int, toughness: int, keywords: str = "") -> Card:
-    return Card(name, MARK, *_cost(cost), target=target, grants=(power, toughness, _bits(keywords)))
+    return Card(name, MARK, *_cost(cost), target=target, grants=(power, toughness, keyword_bits(keywords)))
 
 
 _ALL = (
@@ -302,6 +304,7 @@ FINGERPRINT = zlib.crc32(repr(CARDS).encode()) & 0x7FFFFFFF
 
 KIND = tuple(card.kind for card in CARDS)
 COST = tuple(card.cost for card in CARDS)
-PIPS = tuple(card.pips for card in CARDS)
+PIPS = tuple(card.pips if card.kind != TERRAIN else () for card in CARDS)
 GENERIC = tuple(card.generic for card in CARDS)
+GRANTS = tuple(card.grants for card in CARDS)
 TARGET = tuple(card.target for card in CARDS)

@@ -37,7 +37,7 @@ _LISTS = {
     """,
     "sun-tide": """
         12 Meadow, 12 Lagoon, 3 Lantern Squire, 3 Gilded Lark, 3 Chapel Sentry, 3 Banner Rider, 3 Mist Ray,
-        2 Shoal Scholar, 4 Windborne Oracle, 3 Squall Gull, 3 Cloud Lancer, 2 Undertow Trickster, 1 Breaker Serpent,
+        2 Shoal Scholar, 4 Windborne Oracle, 3 Squall Gull, 3 Cloud Lancer, 2 Undertow Trickster,
         2 Golden Manacles, 2 Weighed and Found Light, 1 Washaway, 1 Moonlit Archive, 1 Morning Halo
     """,
     "tide-gloom": """

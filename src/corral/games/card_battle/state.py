@@ -61,7 +61,7 @@ class State:
     options: list[Action] | None
     """The legal actions, or None until somebody asks."""
     log: list[str] | None
-    """What happened, line by line, as somebody who sees both hands would tell it; None: not kept."""
+    """What both players saw happen, line by line, each beginning with the seat as in "0: "; None: not kept."""
 
     def __init__(self, decks: tuple[int, int]) -> None:
         self.decks = decks
@@ -143,9 +143,7 @@ class State:
         try:
             numbers = iter(struct.unpack(f"<{len(data) // 4}i", data))
             if next(numbers) != FINGERPRINT:
-                raise ValueError(
-                    "this duel was saved with another set of cards; play it with the version that saved it"
-                )
+                raise ValueError("this duel was saved with another set of cards; use the version that saved it")
             self._read(numbers)
         except (struct.error, StopIteration):
             raise ValueError(f"{len(data)} bytes are no saved duel; give what get_state() returned") from None
