@@ -79,14 +79,14 @@ def _damage_foes(state: State, seat: int, _: Creature | None, amount: int) -> No
         creature.damage += amount
 
 
-def _damage_all(state: State, seat: int, _: Creature | None, amount: int) -> None:
+def _damage_all(state: State, _seat: int, _: Creature | None, amount: int) -> None:
     """Damage to every creature."""
     for side in state.sides:
         for creature in side.creatures:
             creature.damage += amount
 
 
-def _destroy(state: State, seat: int, creature: Creature | None) -> None:
+def _destroy(_state: State, _seat: int, creature: Creature | None) -> None:
     """The target dies."""
     if creature is not None:
         creature.damage = max(creature.damage, creature.toughness)
@@ -103,13 +103,13 @@ def _size(creature: Creature) -> int:
     return creature.power + creature.toughness
 
 
-def _exile(state: State, seat: int, creature: Creature | None) -> None:
+def _exile(state: State, _seat: int, creature: Creature | None) -> None:
     """The target leaves the game."""
     if creature is not None:
         leave(state, creature, state.sides[creature.seat].exile)
 
 
-def _bounce(state: State, seat: int, creature: Creature | None) -> None:
+def _bounce(state: State, _seat: int, creature: Creature | None) -> None:
     """The target goes back to its owner's hand."""
     if creature is not None:
         hand = state.sides[creature.seat].hand
@@ -117,7 +117,7 @@ def _bounce(state: State, seat: int, creature: Creature | None) -> None:
         hand.sort()
 
 
-def _tap(state: State, seat: int, creature: Creature | None) -> None:
+def _tap(_state: State, _seat: int, creature: Creature | None) -> None:
     """The target is tapped."""
     if creature is not None:
         creature.tapped = True
@@ -129,7 +129,7 @@ def _tap_all(state: State, seat: int, _: Creature | None) -> None:
         creature.tapped = True
 
 
-def _boost(state: State, seat: int, creature: Creature | None, power: int, toughness: int, keywords: int) -> None:
+def _boost(state: State, _seat: int, creature: Creature | None, power: int, toughness: int, keywords: int) -> None:
     """The target has more power, toughness and keywords (or less) until the end of the turn."""
     if creature is not None:
         old_power, old_toughness, old_keywords = creature.boost
@@ -143,7 +143,7 @@ def _boost_all(state: State, seat: int, _: Creature | None, power: int, toughnes
         _boost(state, seat, creature, power, toughness, keywords)
 
 
-def _grow(state: State, seat: int, creature: Creature | None, number: int) -> None:
+def _grow(state: State, _seat: int, creature: Creature | None, number: int) -> None:
     """The target has that many +1/+1 more, for good."""
     if creature is not None:
         creature.counters += number
@@ -246,7 +246,7 @@ def _costliest_creature(cards: list[int]) -> int | None:
     return max((card for card in cards if CARDS[card].kind == CREATURE), default=None)
 
 
-def _counter(state: State, seat: int, _: Creature | None) -> None:
+def _counter(state: State, _seat: int, _: Creature | None) -> None:
     """The spell below this one on the stack goes to its owner's graveyard."""
     spell = state.stack.pop()
     state.sides[spell.seat].graveyard.append(spell.card)

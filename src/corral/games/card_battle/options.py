@@ -86,7 +86,6 @@ def can_block(attacker: Creature, blocker: Creature) -> bool:
 def _add_spells(state: State, options: list[Action], instants_only: bool) -> None:
     """Add lands and spells from the hand of ``to_act`` that can be paid for and have a target if they need one."""
     side = state.sides[state.to_act]
-    foes = friends = None
     untapped = side.untapped
     mana = sum(untapped)
     last = -1
@@ -99,44 +98,36 @@ def _add_spells(state: State, options: list[Action], instants_only: bool) -> Non
                 options.append(_PLAY_LAND[card])
             continue
         if COST[card] > mana:  # the hand is sorted by cost
-            break
-        kind = KIND[card]
-        if instants_only and kind != INSTANT:
+            return
+        if instants_only and KIND[card] != INSTANT:
             continue
-        if _is_short(untapped, card):
-            continue
-        if kind == CREATURE and len(side.creatures) >= BOARD_LIMIT:
-            continue
-        target = TARGET[card]
-        if target == NOTHING:
-            options.append(_CAST[card])
-            continue
-        if target == SPELL:
-            if state.stack:
-                options.append(Action(CAST, card, state.stack[-1].uid))
-            continue
-        if target == FRIEND:
-            if friends is None:
-                friends = _distinct(side.creatures)
-            aims = friends
+        for colour, number in PIPS[card]:
+            if untapped[colour] < number:
+                break
         else:
-            if foes is None:
-                foes = _distinct(state.sides[1 - state.to_act].creatures)
-            aims = foes
-        if target == FOE_OR_FACE:
-            options.append(Action(CAST, card, FACE))
-        elif kind == CREATURE and not aims:
-            options.append(_CAST[card])
-        for creature in aims:
-            options.append(Action(CAST, card, creature.uid))
+            if TARGET[card] != NOTHING:
+                _add_aimed(state, options, card)
+            elif KIND[card] != CREATURE or len(side.creatures) < BOARD_LIMIT:
+                options.append(_CAST[card])
 
 
-def _is_short(untapped: list[int], card: int) -> bool:
-    """Whether a colour that the card needs is missing."""
-    for colour, number in PIPS[card]:
-        if untapped[colour] < number:
-            return True
-    return False
+def _add_aimed(state: State, options: list[Action], card: int) -> None:
+    """Add a spell once for each of its targets. A creature that finds none may come all the same."""
+    seat, target = state.to_act, TARGET[card]
+    comes = KIND[card] == CREATURE
+    if comes and len(state.sides[seat].creatures) >= BOARD_LIMIT:
+        return
+    if target == SPELL:
+        if state.stack:
+            options.append(Action(CAST, card, state.stack[-1].uid))
+        return
+    if target == FOE_OR_FACE:
+        options.append(Action(CAST, card, FACE))
+    creatures = state.sides[seat if target == FRIEND else 1 - seat].creatures
+    if comes and target != FOE_OR_FACE and not creatures:
+        options.append(_CAST[card])
+    for creature in _distinct(creatures):
+        options.append(Action(CAST, card, creature.uid))
 
 
 def _list_blocks(state: State) -> list[Action]:
