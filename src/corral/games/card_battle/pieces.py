@@ -300,6 +300,6 @@ class Side:
         new.lands = [next(numbers) for _ in range(5)]
         new.untapped = [next(numbers) for _ in range(5)]
         new.grants = (next(numbers), next(numbers), next(numbers))
-        new.hand, new.library, new.graveyard, new.exile, new.charms = (several() for _ in range(5))
+        new.hand, new.library, new.graveyard, new.exile, new.charms = [several() for _ in range(5)]
         new.creatures = [Creature.read(numbers) for _ in range(next(numbers))]
         return new

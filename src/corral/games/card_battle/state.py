@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Iterator
 from typing import Self
 
 from corral.games.card_battle.cards import FINGERPRINT
@@ -142,9 +141,14 @@ class State:
             numbers = iter(struct.unpack(f"<{len(data) // 4}i", data))
             if next(numbers) != FINGERPRINT:
                 raise ValueError("this duel was saved with another set of cards; use the version that saved it")
-            self._read(numbers)
-        except (struct.error, StopIteration):
+            head = [next(numbers) for _ in range(10)]
+            stack = [Spell(*[next(numbers) for _ in range(4)]) for _ in range(next(numbers))]
+            sides = (Side.read(numbers), Side.read(numbers))
+        except (struct.error, StopIteration, IndexError):
             raise ValueError(f"{len(data)} bytes are no saved duel; give what get_state() returned") from None
+        first, second, self.turn, self.active, self.phase, passed, self.to_act, winner, self.uids, self.chance = head
+        self.decks, self.passed, self.winner = (first, second), bool(passed), None if winner < 0 else winner
+        self.stack, self.sides, self.options = stack, sides, None
 
     @classmethod
     def from_state(cls, data: bytes) -> Self:
@@ -153,17 +157,6 @@ class State:
         new.set_state(data)
         return new
 
-    def _read(self, numbers: Iterator[int]) -> None:
-        self.decks = (next(numbers), next(numbers))
-        self.turn, self.active, self.phase = next(numbers), next(numbers), next(numbers)
-        self.passed, self.to_act = bool(next(numbers)), next(numbers)
-        winner = next(numbers)
-        self.winner = None if winner < 0 else winner
-        self.uids, self.chance = next(numbers), next(numbers)
-        self.stack = [Spell(*(next(numbers) for _ in range(4))) for _ in range(next(numbers))]
-        self.sides = (Side.read(numbers), Side.read(numbers))
-        self.options = None
-
     @property
     def deck_names(self) -> tuple[str, str]:
         """The names of both decks."""
@@ -171,7 +164,7 @@ class State:
 
 
 def _shuffled(cards: list[int], rng: random.Random) -> list[int]:
-    """Put cards in an order that follows from ``rng`` and from which they are; three times as fast as ``rng.shuffle``."""
+    """Put cards in an order that follows from ``rng`` and from which cards they are; faster than ``rng.shuffle``."""
     cards.sort()
     draw = rng.random
     for place in range(len(cards) - 1, 0, -1):
