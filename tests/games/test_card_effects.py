@@ -50,7 +50,7 @@ def position(card):
     refresh(duel, duel.sides[0].creatures[0])
     for seat in (0, 1):
         duel.sides[seat].graveyard = [number("Cloud Lancer"), number("Surge of Sap"), number("Lantern Squire")]
-    duel.sides[1].charms = [number("War Drums")]
+    duel.sides[1].charms = [number("Drumfire")]
     return duel
 
 
@@ -255,7 +255,7 @@ def check_revive(duel, before, after, target):
 
 def check_disenchant(duel, before, after, target):
     assert after.charms[1] == []
-    assert after.graveyard[1][-1] == "War Drums"
+    assert after.graveyard[1][-1] == "Drumfire"
 
 
 CHECKS = {name.removeprefix("check_"): check for name, check in globals().items() if name.startswith("check_")}
@@ -331,7 +331,7 @@ def test_marks_go_to_the_graveyard_of_those_who_played_them():
     assert names(duel.sides[1].graveyard) == ["Briar Wolf"]
 
 
-@pytest.mark.parametrize("spell", ["Washaway", "Weighed and Found Light", "Quiet Blade"])
+@pytest.mark.parametrize("spell", ["Back to the Shallows", "Weighed and Found Light", "Quiet Blade"])
 def test_tokens_leave_nothing_behind(spell):
     duel = arena(["Tusked Grazer"], ["Wolf"], hand=[spell])
     cast(duel, spell)
@@ -348,9 +348,9 @@ def test_growth_stays_and_boosts_end():
 
 
 def test_bite_counts_the_keywords_of_the_hunter():
-    duel = arena(["Crypt Vermin"], ["Trench Behemoth"], hand=["Lesson of Fangs"])
+    duel = arena(["Crypt Vermin"], ["Seafloor Titan"], hand=["Lesson of Fangs"])
     do(duel, "cast Lesson of Fangs")
-    assert names(duel.sides[1].graveyard) == ["Trench Behemoth"]
+    assert names(duel.sides[1].graveyard) == ["Seafloor Titan"]
 
 
 def test_a_chain_of_deaths_is_followed_to_its_end():

@@ -36,14 +36,14 @@ def test_trample_carries_what_blockers_do_not_need():
 
 
 def test_trample_goes_through_when_the_blocker_is_gone():
-    duel = arena(["Slag Boar", "Briar Wolf"], ["Coral Bulwark"], hand=["Washaway"])
-    do(duel, "pass", "attack with Slag Boar", "done", "block Slag Boar", "cast Washaway on Coral Bulwark")
+    duel = arena(["Slag Boar", "Briar Wolf"], ["Coral Bulwark"], hand=["Back to the Shallows"])
+    do(duel, "pass", "attack with Slag Boar", "done", "block Slag Boar", "cast Back to the Shallows on Coral Bulwark")
     assert duel.sides[1].life == 16
 
 
 def test_a_blocked_attacker_without_trample_deals_nothing_when_the_blocker_is_gone():
-    duel = arena(["Tusked Grazer"], ["Coral Bulwark"], hand=["Washaway"])
-    do(duel, "pass", "attack", "block", "cast Washaway on Coral Bulwark")
+    duel = arena(["Tusked Grazer"], ["Coral Bulwark"], hand=["Back to the Shallows"])
+    do(duel, "pass", "attack", "block", "cast Back to the Shallows on Coral Bulwark")
     assert duel.sides[1].life == 20
 
 
@@ -76,9 +76,9 @@ def test_deathtouch_kills_whatever_it_hurts():
 
 
 def test_deathtouch_with_trample_needs_one_damage_per_blocker():
-    duel = arena(["Old Mammoth"], ["Coral Bulwark", "Trench Behemoth"])
+    duel = arena(["Old Mammoth"], ["Coral Bulwark", "Seafloor Titan"])
     creature(duel, "Old Mammoth").keywords |= keyword_bits("deathtouch")
-    do(duel, "attack", "block Old Mammoth (7/6) with Coral", "block Old Mammoth (7/6) with Trench")
+    do(duel, "attack", "block Old Mammoth (7/6) with Coral", "block Old Mammoth (7/6) with Seafloor")
     assert duel.sides[1].life == 15
     assert duel.sides[1].creatures == []
 

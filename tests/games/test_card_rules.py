@@ -8,6 +8,7 @@ from corral.games.card_battle.decks import DECK_NAMES, DECKS
 from corral.games.card_battle.options import MAX_OPTIONS
 from corral.games.card_battle.pieces import BLOCKING, CAST, FIGHTING, MAIN, PASS, RAIDING, Action
 from corral.games.card_battle.rules import Duel, describe, new_duel
+from corral.games.card_battle.wording import card_text
 from tests.games.card_positions import arena, creature, do, names, number, play_randomly, words
 
 
@@ -376,3 +377,25 @@ def test_blocks_are_chosen_by_the_defender():
     duel = arena(["Briar Wolf"], ["Tusked Grazer"])
     do(duel, "attack")
     assert (duel.phase, duel.to_act, duel.active) == (BLOCKING, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("Crag", "Crag (land)"),
+        ("Briar Wolf", "Briar Wolf (1W, creature 3/2)"),
+        ("Ember Bolt", "Ember Bolt (1E, instant): 3 damage to the other player or one of their creatures"),
+        ("Kiln Imps", "Kiln Imps (2E, creature 1/1): haste; when it comes, 2 × Imp (1/1 haste)"),
+        ("Drumfire", "Drumfire (2E, charm): your creatures get +1/+0"),
+        ("Frozen Sleep", "Frozen Sleep (2T, mark): put on a creature of the other side: cannot attack or block"),
+        ("Wolf", "Wolf (creature 2/2)"),
+    ],
+)
+def test_cards_can_be_read(name, text):
+    assert card_text(CARDS[number(name)]) == text
+
+
+def test_every_card_has_a_text_without_gaps():
+    texts = [card_text(card) for card in CARDS]
+    assert len(set(texts)) == len(texts)
+    assert not any("{" in text or "  " in text or "None" in text for text in texts)
