@@ -17,8 +17,8 @@ _LISTS = {
     """,
     "tide": """
         24 Lagoon, 3 Foam Sprite, 2 Coral Bulwark, 4 Brine Skipper, 3 Shoal Scholar, 4 Mist Ray, 3 Undertow Trickster,
-        4 Squall Gull, 2 Breaker Serpent, 2 Seafloor Titan, 1 Back to the Shallows, 2 Nullwave, 1 Stillwater, 1 Glint of Insight,
-        3 Frozen Sleep, 1 Great Ebb
+        4 Squall Gull, 2 Breaker Serpent, 2 Seafloor Titan, 1 Back to the Shallows, 2 Nullwave, 1 Stillwater,
+        1 Glint of Insight, 3 Frozen Sleep, 1 Great Ebb
     """,
     "gloom": """
         24 Fen, 3 Crypt Vermin, 4 Ash Acolyte, 3 Night Moth, 4 Bog Stalker, 2 Pocket Thief, 2 Grave Broker,
@@ -27,8 +27,8 @@ _LISTS = {
     """,
     "ember": """
         24 Crag, 3 Cinder Whelp, 4 Forge Runt, 3 Ridge Raider, 4 Spark Juggler, 2 Kiln Imps, 4 Slag Boar,
-        3 Furnace Hound, 2 Slagheap Giant, 2 Kilnwing Drake, 2 Firespit, 3 Ember Bolt, 1 Flare of Temper, 1 Blazing Ruin,
-        1 Molten Edge, 1 Drumfire
+        3 Furnace Hound, 2 Slagheap Giant, 2 Kilnwing Drake, 2 Firespit, 3 Ember Bolt, 1 Flare of Temper,
+        1 Blazing Ruin, 1 Molten Edge, 1 Drumfire
     """,
     "wild": """
         24 Thicket, 3 Thorn Pup, 4 Briar Wolf, 2 Vine Adder, 3 Grove Seer, 3 Canopy Weaver, 1 Rust Beetle,
