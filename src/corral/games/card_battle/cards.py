@@ -277,7 +277,7 @@ _ALL = (
     _charm("Season of Plenty", "2WW", upkeep=(("grow_all", 1),)),
     # Two colours.
     _creature("Windborne Oracle", "2ST", 2, 3, "flying", ("draw", 1)),
-    _creature("Drowned Spy", "1TG", 2, 2, "menace", ("discard", 1), ("draw", 1)),
+    _creature("Drowned Spy", "1TG", 2, 2, "menace", ("draw", 1)),
     _creature("Cinder Wraith", "1GE", 3, 2, "haste, menace", death=(("drain", 1),)),
     _creature("Ravine Brute", "1EW", 4, 3, "trample"),
     _creature("Hearth Guardian", "1SW", 3, 4, "vigilance"),
