@@ -353,6 +353,13 @@ def test_bite_counts_the_keywords_of_the_hunter():
     assert names(duel.sides[1].graveyard) == ["Seafloor Titan"]
 
 
+def test_bite_without_power_does_nothing():
+    duel = arena(["Crypt Vermin"], ["Seafloor Titan"], hand=["Lesson of Fangs"])
+    creature(duel, "Crypt Vermin").power = 0
+    do(duel, "cast Lesson of Fangs")
+    assert creature(duel, "Seafloor Titan").damage == 0
+
+
 def test_a_chain_of_deaths_is_followed_to_its_end():
     duel = arena(["Ash Acolyte", "Tusked Grazer"], ["Furnace Hound"], hand=["Rotting Fog"])
     do(duel, "cast Rotting Fog")

@@ -161,7 +161,8 @@ def _bite(state: State, seat: int, creature: Creature | None) -> None:
     friends = state.sides[seat].creatures
     if creature is not None and friends:
         hunter = max(friends, key=_power)
-        strike(state, hunter, creature, max(hunter.power, 0))
+        if hunter.power > 0:
+            strike(state, hunter, creature, hunter.power)
 
 
 def _power(creature: Creature) -> int:

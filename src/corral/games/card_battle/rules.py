@@ -57,7 +57,6 @@ __all__ = ["Duel", "describe", "new_duel"]
 
 OPENING_HAND = 7
 HAND_LIMIT = 7
-DECK_SIZE = 60
 
 
 class Duel(State):
