@@ -9,11 +9,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from corral.games.card_battle.action_rows import ACTION_FEATURES, WIDTH
+from corral.games.card_battle.action_rows import ACTION_FEATURES, WIDTH, swing_of
 from corral.games.card_battle.combat_rows import block_rows, raid_rows
 from corral.games.card_battle.options import MAX_OPTIONS
 from corral.games.card_battle.pieces import BLOCKING, RAIDING
 from corral.games.card_battle.rules import Duel
+from corral.games.card_battle.scores import score_options
 from corral.games.card_battle.spell_rows import spell_rows
 
 __all__ = ["ACTION_FEATURES", "describe_actions"]
@@ -23,14 +24,13 @@ def describe_actions(duel: Duel) -> npt.NDArray[np.float16]:
     """Rows for the legal actions of ``duel.to_act``, and zeros below: a new array, ``[200, 32]``."""
     table = bytearray(2 * MAX_OPTIONS * WIDTH)
     if duel.winner is None:
-        if duel.stack:
-            rows = spell_rows(duel)
-        elif duel.phase == RAIDING:
-            rows = raid_rows(duel)
-        elif duel.phase == BLOCKING:
-            rows = block_rows(duel)
+        swings = [swing_of(score) for score in score_options(duel)]
+        if not duel.stack and duel.phase == RAIDING:
+            rows = raid_rows(duel, swings)
+        elif not duel.stack and duel.phase == BLOCKING:
+            rows = block_rows(duel, swings)
         else:
-            rows = spell_rows(duel)
+            rows = spell_rows(duel, swings)
         filled = b"".join(rows)
         table[: len(filled)] = filled
     return np.frombuffer(table, np.float16).reshape(MAX_OPTIONS, WIDTH)

@@ -19,7 +19,7 @@ from corral.games.card_battle.cards import (
 )
 from corral.games.card_battle.features import HIGH, LOW
 
-__all__ = ["ACTION_FEATURES", "WIDTH", "body", "pass_row", "row"]
+__all__ = ["ACTION_FEATURES", "POINTS", "WIDTH", "body", "pass_row", "row", "swing_of"]
 
 ACTION_FEATURES = {
     "pass": "1 for passing, or being done",
@@ -43,22 +43,26 @@ ACTION_FEATURES = {
     "life": "life that it gains, now or when it strikes, 1 = 5",
     "on_mine": "1 if it is aimed at one's own creature",
     "on_face": "1 if it is aimed at the other player",
-    "target_power": "power of the target, of the attacker that is blocked, or of the spell that is countered, 1 = 6",
+    "target_power": "power of the target, of the attacker that is blocked, or of the guard to fear most, 1 = 6",
     "target_toughness": "its toughness less damage, 1 = 6",
     "target_busy": "1 if the target is in combat or about to be struck by a spell",
     "kills": "1 if the target, or the creature that it fights, would die; less if it only leaves for a while",
     "dies": "1 if one's own creature may die of it",
     "free": "1 if nobody can block the attack",
     "saves": "1 if it saves one's own creature, or oneself, from what is coming",
-    "swing": "worth of what the other side would lose and one would get, less what one would lose, 1 = 15",
+    "swing": "what it seems to bring in all, more than passing would (see scores), 1 = 4 points",
     "face": "damage that gets through to a player, or is kept from oneself, as a share of that player's life",
     "lethal": "1 if it wins the game; -1 for a pass that would lose it",
-    "exposed": "damage that the other side could then do in its turn, as a share of one's own life",
+    "exposed": "damage that would still come, now or in the other side's next turn, as a share of one's own life",
 }
 """A row, in order: name and meaning. Whatever is counted stops at 2 times its 1."""
 
+POINTS = 32
+"""Scores (see ``scores``) are told in eighths of a point, and 4 points count 1."""
+
 WIDTH = len(ACTION_FEATURES)
 _PACK = struct.Struct(f"={WIDTH}e").pack
+_LEAST, _MOST = int(LOW * POINTS), int(HIGH * POINTS)
 _AT = {name: place for place, name in enumerate(ACTION_FEATURES)}
 
 
@@ -68,6 +72,12 @@ def row(**features: float) -> bytes:
     for name, value in features.items():
         numbers[_AT[name]] = HIGH if value > HIGH else LOW if value < LOW else value
     return _PACK(*numbers)
+
+
+def swing_of(score: float) -> int:
+    """A score as rows take it: few different ones, so that few different rows are kept."""
+    eighths = int(8 * score)
+    return _MOST if eighths > _MOST else _LEAST if eighths < _LEAST else eighths
 
 
 def body(power: int, toughness: int, keywords: int) -> dict[str, float]:
