@@ -205,6 +205,13 @@ def test_the_seat_can_be_chosen(seat):
     assert all((turn + seat) % 2 for turn in first_turns)
 
 
+def test_a_seat_may_be_any_kind_of_integer():
+    env = CardBattle("random", seat=np.int64(1))
+    assert env.reset(seed=0)[1]["seat"] == 1
+    assert env.reset(seed=0, options={"seat": np.int32(0)})[1]["seat"] == 0
+    env.set_state(env.get_state())
+
+
 def test_decks_can_be_chosen():
     env = CardBattle("random", deck="wild", opponent_deck="tide", seat=1)
     env.reset(seed=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -25,7 +26,6 @@ from corral.games.card_battle.seating import Seating, seat_bot
 
 __all__ = ["CardBattle", "make"]
 
-_OPTIONS = ("opponent", "seat", "deck", "opponent_deck")
 _MASKS = np.tri(MAX_OPTIONS + 1, MAX_OPTIONS, -1, dtype=np.bool_)  # row n: the first n actions
 _LENGTHS = struct.Struct("<4sII")
 _WORDS = struct.Struct("<625I")
@@ -43,7 +43,8 @@ class CardBattle(gym.Env[Any, Any]):
     ``corral.core.opponents.Player``; or an object with a ``predict`` like Stable-Baselines3's. ``deck`` and
     ``opponent_deck``: one of ``decks.DECK_NAMES`` or ``random``. ``seat``: 0 begins, 1 does not; None: by chance.
     Each can be given for one episode as a reset option. ``shaping`` (0 to 1) adds ``gamma * p(s') - p(s)`` to the
-    rewards, where p is at most half of it: who leads in life and on the board. It changes no best play.
+    rewards, where p is at most half of it: who leads in life and on the board. It changes no best play. ``won`` in the
+    last step's info is 1, 0, or 0.5 for a draw or an episode cut off after ``max_steps``.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 2}
@@ -93,8 +94,8 @@ class CardBattle(gym.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin a duel, and go to the agent's first decision. Options: opponent, seat, deck, opponent_deck."""
-        super().reset(seed=seed)
         asked = _checked_options(options)
+        super().reset(seed=seed)
         # The same numbers are drawn whatever is asked for, so that an option changes only what it is about.
         seat, deck, opponent_deck, opponent = self.np_random.random(4).tolist()
         seeds = self.np_random.integers(1 << 31, size=3).tolist()
@@ -102,8 +103,7 @@ class CardBattle(gym.Env[Any, Any]):
         self._seat = int(2 * seat) if given is None else given
         own = _drawn_deck(asked.get("deck", self._decks[0]), deck)
         other = _drawn_deck(asked.get("opponent_deck", self._decks[1]), opponent_deck)
-        seating = Seating(asked["opponent"]) if "opponent" in asked else self._seating
-        self._seated = seating.draw(opponent)
+        self._seated = asked.get("opponent", self._seating).draw(opponent)
         self._rng.seed(seeds[1])
         if self._seated.player is not None:
             self._generator = np.random.default_rng(seeds[2])
@@ -264,17 +264,15 @@ def _split(data: bytes, first: int, second: int) -> tuple[bytes, bytes, bytes]:
 
 
 def _checked_options(options: dict[str, Any] | None) -> dict[str, Any]:
-    asked = options or {}
-    for name in asked:
+    checked = {}
+    for name, value in (options or {}).items():
         if name not in _OPTIONS:
             raise UsageError(
                 f"unknown reset option {name!r}{did_you_mean(str(name), _OPTIONS)}; card-battle takes "
                 f"{', '.join(_OPTIONS)}"
             )
-    _checked_seat(asked.get("seat"))
-    for name in ("deck", "opponent_deck"):
-        _checked_deck(asked.get(name, RANDOM_DECK))
-    return asked
+        checked[name] = _OPTIONS[name](value)
+    return checked
 
 
 def _checked_deck(name: Any) -> str:
@@ -293,3 +291,12 @@ def _checked_seat(seat: Any) -> int | None:
 
 def _drawn_deck(name: str, number: float) -> str:
     return DECK_NAMES[int(number * len(DECK_NAMES))] if name == RANDOM_DECK else name
+
+
+_OPTIONS: dict[str, Callable[[Any], Any]] = {
+    "opponent": Seating,
+    "seat": _checked_seat,
+    "deck": _checked_deck,
+    "opponent_deck": _checked_deck,
+}
+"""Options of a reset, and what checks and reads each."""

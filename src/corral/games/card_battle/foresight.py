@@ -9,7 +9,6 @@ from corral.games.card_battle.cards import (
     BOUND,
     CARDS,
     CHARM,
-    CREATURE,
     DEATHTOUCH,
     FIRST_STRIKE,
     MARK,
@@ -41,9 +40,14 @@ class Plan(NamedTuple):
     removal: int = 0
     """How far the target is taken out of the game: 10 for good, less if it may come back."""
     boost: tuple[int, int, int] = (0, 0, 0)
-    """Power, toughness and keywords: of the creature itself, or what the spell gives."""
+    """Power, toughness and keywords that it gives."""
     bites: bool = False
     """Whether one's strongest creature deals the damage."""
+
+    @property
+    def harm(self) -> int:
+        """How much less toughness the target has left, whatever the way."""
+        return self.damage - self.boost[1]
 
 
 @lru_cache(1 << 14)
@@ -66,7 +70,7 @@ _CARDS = ("draw", "discard", "land", "recall")
 def _plan(card: Card) -> Plan:
     """Sum up what a card does; a word that is not known here counts for nothing."""
     damage = face = cards = life = removal = 0
-    boost = (card.power, card.toughness, card.keywords) if card.kind == CREATURE else (0, 0, 0)
+    boost = (0, 0, 0)
     for word, *numbers in card.effects:
         amount = numbers[0] if numbers and isinstance(numbers[0], int) else 0
         damage += amount if word in ("damage", "damage_foes", "damage_all") else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 from corral.games.card_battle.action_rows import POINTS, body, pass_row, row
 from corral.games.card_battle.cards import (
@@ -17,13 +18,27 @@ from corral.games.card_battle.cards import (
     SPELL,
     TARGET,
 )
-from corral.games.card_battle.foresight import PLANS, fight
+from corral.games.card_battle.foresight import PLANS, Plan, fight
 from corral.games.card_battle.pieces import CAST, FACE, FIGHTING, LAND, Creature, Side
 from corral.games.card_battle.rules import Duel
 
 __all__ = ["spell_rows"]
 
-_NOBODY, _THEIRS, _MINE = 0, 1, 2  # what a spell is aimed at, besides FACE
+
+class _Aim(NamedTuple):
+    """What a spell is aimed at, and what comes of it."""
+
+    face: bool = False
+    mine: bool = False
+    power: int = 0
+    toughness: int = 0
+    busy: bool = False
+    kills: int = 0
+    """10 for good, less if it may come back."""
+    saves: bool = False
+
+
+_AT_NOBODY, _AT_FACE = _Aim(), _Aim(face=True)
 
 
 def spell_rows(duel: Duel, swings: list[int]) -> list[bytes]:
@@ -34,26 +49,29 @@ def spell_rows(duel: Duel, swings: list[int]) -> list[bytes]:
     mana = sum(me.untapped)
     raid = incoming = 0
     if duel.phase == FIGHTING:
-        unblocked = sum([c.power for c in duel.sides[duel.active].creatures if c.attacking and not c.blocked])
+        attackers = duel.sides[duel.active].creatures
+        unblocked = sum([c.power for c in attackers if c.attacking and not c.blocked and c.power > 0])
         raid, incoming = (unblocked, 0) if duel.active == seat else (0, unblocked)
     rows = []
     for (kind, card, target), swing in zip(duel.legal(), swings, strict=True):
         if kind == CAST:
-            if target > 0 and TARGET[card] != SPELL:
+            plan = PLANS[card]
+            aim, face = _AT_NOBODY, plan.face
+            if target == FACE:
+                aim, face = _AT_FACE, face + plan.damage
+            elif target > 0 and TARGET[card] == SPELL:
+                countered = CARDS[duel.stack[-1].card]
+                aim = _Aim(power=countered.power, toughness=countered.toughness, kills=plan.removal)
+            elif target > 0:
                 creature = duel.find(target)
                 assert creature is not None
-                rows.append(_aimed_row(duel, card, creature, swing, mana, raid, incoming))
-                continue
-            plan, on, power, toughness = PLANS[card], target, 0, 0
-            face = plan.face + plan.damage if target == FACE else plan.face
-            if target > 0:
-                countered = CARDS[duel.stack[-1].card]
-                on, power, toughness = _THEIRS, countered.power, countered.toughness
-            rows.append(
-                _cast_row(
-                    card, mana, on, power, toughness, False, plan.removal, False, swing, face, foe_life, foe_life - raid
-                )
-            )
+                if creature.seat != seat:
+                    aim = _harm(me, plan, creature, incoming)
+                else:
+                    aim = _help(duel, plan, creature)
+                    if duel.phase == FIGHTING and creature.attacking and not creature.blocked:
+                        face += plan.boost[0]
+            rows.append(_cast_row(card, mana, aim, swing, face, foe_life, foe_life - raid))
         elif kind == LAND:
             rows.append(_land_row(_lacking(me, card), swing))
         else:
@@ -77,38 +95,29 @@ def _land_row(lacking: int, swing: int) -> bytes:
     return row(land=1.0, use=lacking / 3, swing=swing / POINTS)
 
 
-def _aimed_row(duel: Duel, card: int, target: Creature, swing: int, mana: int, raid: int, incoming: int) -> bytes:
-    """A spell, or a creature that comes with an effect, aimed at a creature."""
-    seat = duel.to_act
-    me, foe = duel.sides[seat], duel.sides[1 - seat]
-    plan = PLANS[card]
-    power, left, keywords = target.power, target.toughness - target.damage, target.keywords
-    more_power, more_toughness, more_keywords = plan.boost if CARDS[card].kind != CREATURE else (0, 0, 0)
-    face, kills, saves = plan.face, plan.removal, False
-    busy = target.attacking or target.blocking != 0
-    if target.seat != seat:
-        if left <= plan.damage - more_toughness or (plan.bites and _bitten(me, left)):
-            kills = 10
-        if kills and target.attacking and not target.blocked:
-            saves = incoming >= me.life > incoming - power
-    else:
-        if duel.stack and duel.stack[-1].target == target.uid:
-            threat = PLANS[duel.stack[-1].card]
-            busy, saves = True, left <= threat.damage - threat.boost[1] < left + more_toughness
-        if duel.phase == FIGHTING:
-            if target.attacking and not target.blocked:
-                face += more_power
-            enemy = _enemy(target, foe)
-            if enemy is not None:
-                its = (enemy.power, enemy.toughness - enemy.damage, enemy.keywords)
-                before = fight(power, left, keywords, *its)
-                after = fight(power + more_power, left + more_toughness, keywords | more_keywords, *its)
-                saves = saves or (before.first_dies and not after.first_dies)
-                if after.second_dies and not before.second_dies:
-                    kills = 10
-    on = _MINE if target.seat == seat else _THEIRS
-    life = max(foe.life, 1)
-    return _cast_row(card, mana, on, power, left, busy, kills, saves, swing, face, life, life - raid)
+def _harm(me: Side, plan: Plan, target: Creature, incoming: int) -> _Aim:
+    """A spell aimed at a creature of the other side."""
+    power, left = target.power, target.toughness - target.damage
+    kills = 10 if plan.harm >= left or (plan.bites and _bitten(me, left)) else plan.removal
+    stops = kills > 0 and target.attacking and not target.blocked
+    saves = stops and incoming >= me.life > incoming - power
+    return _Aim(False, False, power, left, target.attacking or target.blocking != 0, kills, saves)
+
+
+def _help(duel: Duel, plan: Plan, target: Creature) -> _Aim:
+    """A spell aimed at one of one's own creatures."""
+    now = (target.power, target.toughness - target.damage, target.keywords)
+    then = (now[0] + plan.boost[0], now[1] + plan.boost[1], now[2] | plan.boost[2])
+    busy, kills, saves = target.attacking or target.blocking != 0, 0, False
+    if duel.stack and duel.stack[-1].target == target.uid:
+        busy, saves = True, now[1] <= PLANS[duel.stack[-1].card].harm < then[1]
+    enemy = _enemy(target, duel.sides[1 - target.seat]) if duel.phase == FIGHTING else None
+    if enemy is not None:
+        its = (enemy.power, enemy.toughness - enemy.damage, enemy.keywords)
+        before, after = fight(*now, *its), fight(*then, *its)
+        saves = saves or (before.first_dies and not after.first_dies)
+        kills = 10 if after.second_dies and not before.second_dies else 0
+    return _Aim(False, True, now[0], now[1], busy, kills, saves)
 
 
 def _bitten(me: Side, left: int) -> bool:
@@ -130,40 +139,28 @@ def _enemy(creature: Creature, foe: Side) -> Creature | None:
 
 
 @lru_cache(1 << 14)
-def _cast_row(
-    card: int,
-    mana: int,
-    on: int,
-    target_power: int,
-    target_toughness: int,
-    busy: bool,
-    kills: int,
-    saves: bool,
-    swing: int,
-    face: int,
-    foe_life: int,
-    to_take: int,
-) -> bytes:
+def _cast_row(card: int, mana: int, aim: _Aim, swing: int, face: int, foe_life: int, to_take: int) -> bytes:
     data, plan = CARDS[card], PLANS[card]
-    power, _, keywords = plan.boost
+    is_creature = data.kind == CREATURE
+    power, toughness, keywords = (data.power, data.toughness, data.keywords) if is_creature else plan.boost
     return row(
         cast=1.0,
-        creature=data.kind == CREATURE,
+        creature=is_creature,
         instant=data.kind == INSTANT,
         lasting=data.kind in (CHARM, MARK),
         cost=data.cost / 6,
         use=data.cost / max(mana, 1),
-        **body(*plan.boost),
+        **body(power, toughness, keywords),
         damage=max(plan.damage, plan.face) / 6,
         cards=plan.cards / 2,
         life=(plan.life + (power if keywords & LIFELINK else 0)) / 5,
-        on_mine=on == _MINE,
-        on_face=on == FACE,
-        target_power=target_power / 6,
-        target_toughness=target_toughness / 6,
-        target_busy=busy,
-        kills=kills / 10,
-        saves=saves,
+        on_mine=aim.mine,
+        on_face=aim.face,
+        target_power=aim.power / 6,
+        target_toughness=aim.toughness / 6,
+        target_busy=aim.busy,
+        kills=aim.kills / 10,
+        saves=aim.saves,
         swing=swing / POINTS,
         face=face / foe_life,
         lethal=0 < to_take <= face,
