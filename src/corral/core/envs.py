@@ -40,6 +40,7 @@ __all__ = [
 Env = gym.Env[Any, Any]
 
 BUILT_IN: dict[str, str] = {
+    "card-battle": "corral.games.card_battle.env:make",
     "toy-maze": "corral.games.toys:MaskedMaze",
     "toy-everything": "corral.games.toys:Everything",
     "toy-work": "corral.games.toys:BusyWork",
