@@ -47,7 +47,18 @@ BUILT_IN: dict[str, str] = {
 }
 """Built-in envs: name to ``module:callable``."""
 
-SETTINGS: dict[str, dict[str, Any]] = {}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "card-battle": {
+        "opponent": "greedy",
+        "timesteps": 300_000,
+        "n_steps": 256,
+        "batch_size": 256,
+        "n_epochs": 4,
+        "learning_rate": 1e-3,
+        "ent_coef": 0.01,
+        "eval_episodes": 100,
+    },
+}
 """Settings that suit a built-in env better than the defaults; what the user says comes first."""
 
 _GYM_ID = re.compile(r"^(?:[\w.\-]+:)?(?:[\w.\-]+/)?[\w.\-]+-v\d+$")
@@ -130,7 +141,8 @@ def make_env(name: str | Callable[..., Env], render_mode: str | None = None, **k
 def settings_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """A built-in env's own settings, as far as they go together with what was given."""
     own = SETTINGS.get(name, {})
-    together = ({"n_steps", "batch_size"}, {"policy", "net_arch"}, {"timesteps", "num_episodes", "duration", "stages"})
+    budget = {"timesteps", "num_episodes", "duration", "stages"}
+    together = ({"n_steps", "batch_size"}, {"policy", "net_arch"}, {"opponent", "stages"}, budget)
     taken = {other for group in together if group & given.keys() for other in group}
     return {key: value for key, value in own.items() if key not in given and key not in taken}
 

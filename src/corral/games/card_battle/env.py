@@ -16,7 +16,7 @@ from gymnasium import spaces
 from corral.core.config import did_you_mean
 from corral.core.errors import UsageError
 from corral.games.card_battle.action_features import ACTION_FEATURES, describe_actions
-from corral.games.card_battle.bots import BOT_NAMES
+from corral.games.card_battle.bots import BOT_NAMES, make_bot
 from corral.games.card_battle.decks import DECK_NAMES, RANDOM_DECK
 from corral.games.card_battle.features import FEATURES, HIGH, LOW, lead, observe
 from corral.games.card_battle.options import MAX_OPTIONS
@@ -150,6 +150,11 @@ class CardBattle(gym.Env[Any, Any]):
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """Which indices are legal now: the first ones; none after the end of a duel."""
         return self._mask(self._going_on())
+
+    def advise(self, name: str) -> int:
+        """What the scripted player of that name would do in the agent's place now."""
+        duel = self._going_on()
+        return duel.legal().index(make_bot(name).choose(duel, self._rng))
 
     def render(self) -> str | None:
         """The table as the agent sees it, with what has happened since the last look, and its choices."""
