@@ -22,6 +22,7 @@ from corral.ppo.shares import Shares
 from corral.ppo.torch_engine import TorchEngine
 from corral.rollout.actors import ActorSetup, actor_setup
 from corral.rollout.arrays import named_columns
+from corral.training.opponents import own_seats
 from corral.training.policies import build_policy
 from corral.vec.serial import SerialVectorEnv
 
@@ -64,6 +65,7 @@ def measure(
     note(f"measuring a step of {factory.name}, the policy and the learner ...")
     env = SerialVectorEnv(factory, 1, seed=0, infos="summed", heal=True)
     try:
+        env.stepper.seats = own_seats(config, env.facts.opponents)
         env.reset_arrays()
         memory = _memory_of_another(factory)
         times = _step_times(env)

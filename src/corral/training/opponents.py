@@ -6,7 +6,7 @@ and ``checkpoint`` stand for the policy itself. It decides between rollouts; epi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,16 @@ from torch import Tensor
 from corral.core.config import TrainConfig
 from corral.core.config_values import Stage
 from corral.core.errors import CheckpointError, UsageError
-from corral.core.opponents import parse_mix
+from corral.core.opponents import normalized_shares, parse_mix
 from corral.core.types import EpisodeRecord
 from corral.policy.policy import Policy
 from corral.rollout.actors import ActorSetup, actor_setup
 from corral.rollout.opponents import Guest, LineupSetup, SharedLineup
 from corral.training.model import load
 from corral.training.progress import is_due
-from corral.vec.api import EnvFacts
+from corral.vec.api import EnvFacts, Seats
 
-__all__ = ["CHECKPOINT", "CURRENT", "Opponents", "StageResult", "seat_opponents", "stages_of"]
+__all__ = ["CHECKPOINT", "CURRENT", "Opponents", "StageResult", "own_seats", "seat_opponents", "stages_of"]
 
 Array = npt.NDArray[Any]
 CURRENT, CHECKPOINT = "current", "checkpoint"
@@ -115,6 +115,27 @@ def seat_opponents(config: TrainConfig, facts: EnvFacts, policy: Policy, actor: 
     spaces = facts.observation_space, facts.action_space
     setup = LineupSetup(facts.opponents, guests, slots, actor if slots else None, *spaces)
     return Opponents(config, SharedLineup(setup, {name: w.cpu() for name, w in policy.state_dict().items()}))
+
+
+class _OwnSeats:
+    """Seats none but the env's own opponents: for measuring what a step costs."""
+
+    def __init__(self, names: Sequence[str], shares: Sequence[float]) -> None:
+        self._names, self._shares = names, shares
+
+    def draw(self, seed: int) -> int:
+        return int(np.random.default_rng(seed).choice(len(self._names), p=self._shares))
+
+    def seat(self, opponent: int) -> str:
+        return self._names[opponent]
+
+
+def own_seats(config: TrainConfig, names: Sequence[str]) -> Seats | None:
+    """The env's own opponents of a run's first stage; None if it meets none of them there."""
+    stages = stages_of(config)
+    mix = parse_mix(stages[0].opponent) if stages else {}
+    met = {name: share for name, share in mix.items() if name in names}
+    return _OwnSeats(list(met), list(normalized_shares(met).values())) if met else None
 
 
 def _guest(name: str, facts: EnvFacts) -> Guest:
