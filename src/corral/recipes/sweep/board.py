@@ -23,6 +23,7 @@ from corral.training.run_directory import code_flags
 __all__ = ["SweepBoard"]
 
 _PLAIN_SECONDS = 10.0
+_PLAIN_WIDTH = 140
 _MOST_ROWS = 30
 
 
@@ -31,6 +32,8 @@ class SweepBoard:
 
     def __init__(self, quiet: bool, total: int) -> None:
         self._console = Console(highlight=False, soft_wrap=True, quiet=quiet)
+        if not self._console.is_terminal:
+            self._console.width = _PLAIN_WIDTH
         self._bar: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
         self._last_line: dict[str, float] = {}
@@ -99,8 +102,9 @@ class SweepBoard:
         """All trials, the best first, and what to do next; ``directory`` is the sweep's, as the user knows it."""
         self.stop()
         title = f"{request.env}, judged by {request.judged_by}"
-        columns = ["mean reward", "evaluation", "steps/s", "seconds", ""]
-        table = Table("trial", Column("settings", overflow="fold"), *columns, title=title, title_justify="left")
+        settings = Column("settings", overflow="fold", min_width=24)
+        columns = ["mean\nreward", "evaluation\nreward", "steps/s", "seconds", ""]
+        table = Table("trial", settings, *columns, title=title, title_justify="left")
         for result in ranked(results)[:_MOST_ROWS]:
             remark = "best" if result is best else "" if result.state == "complete" else result.state
             numbers = ((result.mean_reward, 2), (result.eval_reward, 2), (result.fps, 0), (result.seconds, 1))

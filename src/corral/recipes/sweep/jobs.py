@@ -89,7 +89,7 @@ class Job:
             self._process.send_signal(signal.SIGTERM)
 
     def close(self) -> None:
-        """End it; it should have nothing to do."""
+        """End it, unless it has ended; it should have nothing to do."""
         self._send(None)
         with contextlib.suppress(OSError):
             self._input.close()
@@ -98,10 +98,6 @@ class Job:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-    def wait(self) -> None:
-        """Until it has ended."""
-        self._process.wait()
 
     @property
     def _input(self) -> IO[bytes]:

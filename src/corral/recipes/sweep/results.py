@@ -134,10 +134,15 @@ def _csv(request: SweepRequest, results: Sequence[Result]) -> str:
     for result in results:
         config = request.config_of(result.varied)
         cells = [getattr(result, name) for name in numbers]
-        settings = [shown(result.varied.get(name, getattr(config, name))) for name in names]
+        settings = [_cell(result.varied.get(name, getattr(config, name))) for name in names]
         error = (result.error or "").partition("\n")[0]
         writer.writerow([result.label, result.state, *cells, *settings, error])
     return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """A setting for a program to read: numbers with all their digits."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else shown(value)
 
 
 def _markdown(request: SweepRequest, results: Sequence[Result], best: Result | None) -> str:

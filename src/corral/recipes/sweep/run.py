@@ -131,8 +131,7 @@ class _Sweep:
         try:
             with Interrupts() as interrupts:
                 try:
-                    if self.new:
-                        self.request.write(self.directory.path / REQUEST)
+                    self.request.write(self.directory.path / REQUEST)
                     self.plan = make_plan()
                     self.board = SweepBoard(self.quiet, self.plan.total)
                     try:
@@ -202,13 +201,7 @@ class _Sweep:
                     job, event = _wait(events)
                 self._handle(job, event, jobs)
         finally:
-            for job in jobs:
-                if job.label is None:
-                    job.close()
-                else:
-                    job.interrupt()
-            for job in jobs:
-                job.wait()
+            _wind_down(jobs, events)
 
     def _handle(self, job: Job, event: Event, jobs: list[Job]) -> None:
         label = job.label
@@ -293,6 +286,21 @@ def _wait(events: queue.Queue[tuple[Job, Event]]) -> tuple[Job, Event]:
             return events.get(timeout=_LOOK_SECONDS)  # without an end, Ctrl-C would not be heard on Windows
         except queue.Empty:
             continue
+
+
+def _wind_down(jobs: list[Job], events: queue.Queue[tuple[Job, Event]]) -> None:
+    """End all jobs. What those under way still say is heard out: one that waits for an answer could not save."""
+    busy = {job for job in jobs if job.label is not None}
+    for job in busy:
+        job.interrupt()
+    while busy:
+        job, event = _wait(events)
+        if isinstance(event, Iteration):
+            job.answer(False)
+        else:
+            busy.discard(job)
+    for job in jobs:
+        job.close()
 
 
 def _plan_directory(output_dir: str | None, env: str) -> RunDirectory:

@@ -33,9 +33,9 @@ __all__ = ["SearchPlan"]
 _NAME, _ERROR = "sweep", "error"
 MARKS = 20
 """A trial is compared with the others whenever another twentieth of its budget is used."""
-_FIRST_MARK = 4
+_FIRST_MARK = 6
 """Before this, it is too early to tell."""
-_COMPLETE_BEFORE_PRUNING = 4
+_COMPLETE_BEFORE_PRUNING = 5
 _STATES: dict[TrialState, State] = {
     TrialState.COMPLETE: "complete",
     TrialState.PRUNED: "pruned",
@@ -102,7 +102,7 @@ class SearchPlan:
             return False
         for step in passed:
             self._trials[label].report(reward, step)
-        return self._prune and mark < MARKS and self._trials[label].should_prune()
+        return self._prune and mark < MARKS and bool(self._trials[label].should_prune())
 
     def tell(self, label: str, outcome: Outcome) -> None:
         """Let the study know."""

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from corral.core.config import TrainConfig, parse_config
 from corral.core.envs import EnvFactory
-from corral.core.errors import CorralError, EnvFault, RunInUse
+from corral.core.errors import CorralError, RunInUse
 from corral.policy.policy import NetworkFactory
 from corral.training.api import TrainResult, resume, train
 from corral.training.loop import Callback, TrainingState
@@ -66,8 +66,7 @@ def carry_out(order: Order, listener: Listener) -> Outcome:
             if summaries[-1]["exit_reason"] == PRUNED:
                 return Outcome(PRUNED)
     except CorralError as error:
-        text = error.summary if isinstance(error, EnvFault) else str(error)
-        return Outcome("failed", error=text, exit_code=error.exit_code)
+        return Outcome("failed", error=str(error), exit_code=error.exit_code)
     except Exception as error:
         return Outcome("failed", error=f"{type(error).__name__}: {error}\n\n{traceback.format_exc().rstrip()}")
     config = parse_config(order.settings)

@@ -1,0 +1,495 @@
+"""Sweeps: what is tried, what is refused, what is written, and what an interruption leaves to be done."""
+
+import csv
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+import yaml
+
+import corral
+from corral.cli.main import main
+from corral.core.config import parse_config
+from corral.core.config_file import load_yaml
+from corral.core.errors import CorralError, RunInUse, UsageError
+from corral.monitor.writers import read_metrics
+from corral.recipes.sweep import resume_sweep, sweep
+from corral.recipes.sweep.request import make_request
+from corral.recipes.sweep.search import SearchPlan
+from corral.recipes.sweep.space import Choices, Range, default_words, parse_space
+from corral.recipes.sweep.trial import Outcome
+from corral.training.run_directory import RunDirectory
+from tests.envs import Counter
+
+ROOT = Path(__file__).parents[2]
+TINY = {
+    "n_envs": 2,
+    "n_steps": 32,
+    "batch_size": 32,
+    "n_epochs": 1,
+    "timesteps": 256,
+    "seed": 1,
+    "eval_freq": 0,
+    "backend": "serial",
+    "tensorboard": False,
+}
+FLAGS = [
+    word
+    for name, value in TINY.items()
+    if name != "tensorboard"
+    for word in (f"--{name.replace('_', '-')}", str(value))
+]
+BASE = {"env": "CartPole-v1"}
+
+
+def run(*words):
+    """The command line in this process; the exit code as a shell would see it."""
+    try:
+        return main([str(word) for word in words])
+    except SystemExit as error:
+        return error.code
+
+
+def rows(directory):
+    with Path(directory, "results.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def summary(path):
+    return json.loads(Path(path, "summary.json").read_text())
+
+
+# What is asked
+
+
+def test_words_become_ranges_and_choices_of_the_fields_own_types():
+    words = {
+        "learning_rate": "log:1e-5:1e-3",
+        "ent_coef": "0:0.05",
+        "n_epochs": "3,5,10",
+        "net_arch": "64x64,256x256",
+        "target_kl": "none,0.02",
+        "normalize_reward": "true,false",
+        "activation_fn": "tanh,relu",
+    }
+    assert parse_space(words, BASE) == {
+        "learning_rate": Range(1e-5, 1e-3, log=True),
+        "ent_coef": Range(0.0, 0.05),
+        "n_epochs": Choices((3, 5, 10)),
+        "net_arch": Choices(("64x64", "256x256")),
+        "target_kl": Choices((None, 0.02)),
+        "normalize_reward": Choices((True, False)),
+        "activation_fn": Choices(("tanh", "relu")),
+    }
+    assert parse_space({"n_epochs": "2:8"}, BASE) == {"n_epochs": Range(2, 8, whole=True)}
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("learning_rat=1:2", "unknown setting 'learning_rat' (did you mean 'learning_rate'?)"),
+        ("lr=1:2", "did you mean 'learning_rate'?"),
+        ("learning_rate=0:1e-3", "learning_rate '0': should be greater than 0"),
+        ("gamma=0.9:1.5", "gamma '1.5': should be less than or equal to 1"),
+        ("ent_coef=log:0:0.1", "a logarithmic range should begin above 0"),
+        ("ent_coef=0.1:0", "the range should begin below its end"),
+        ("ent_coef=0:1:2", "should be a range a:b or log:a:b, or values a,b,c"),
+        ("ent_coef=0.1", "at least two different ones"),
+        ("n_epochs=3,3", "at least two different ones"),
+        ("n_epochs=3,2.5", "n_epochs '2.5'"),
+        ("net_arch=64x,32", "net_arch"),
+        ("activation_fn=tanh,sin", "activation_fn 'sin'"),
+        ("activation_fn=a:b", "a range is for numbers"),
+        ("n_steps=32:64", "must fit each other, so list the values"),
+        ("batch_size=32,100", "batch_size=100 cannot be tried together: batch_size 100 does not divide"),
+        ("timesteps=1,2", "timesteps is the same for every trial"),
+        ("backend=serial,worker", "backend does not change what is learned"),
+        ("ent_coef", "should be name=values"),
+        ("ent_coef=0:1 ent_coef=0:2", "ent_coef is given twice"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_before_anything_runs(tmp_path, capsys, words, complaint):
+    assert run("sweep", "CartPole-v1", "--trials", "3", "--search", *words.split()) == 2
+    assert complaint in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ([], "what should be tried?"),
+        (["--preset", "D"], "unknown preset 'D'"),
+        (["--preset", "A", "--trials", "3"], "presets are tried as they are"),
+        (["--preset", "C", "--num-episodes", "9"], "preset C: learning_rate_end needs timesteps"),
+        (["--preset", "A", "--n-envs", "auto"], "the same n_envs, a number"),
+        (["--preset", "A", "--seeds", "0"], "seeds 0: should be from 1"),
+        (["--preset", "A", "--jobs", "0"], "jobs 0: should be from 1"),
+        (["--trials", "0"], "trials 0: should be at least 1"),
+        (["--presets", "none.yaml"], "cannot read presets 'none.yaml'"),
+        (["--presets", "typo.yaml"], "preset mine: unknown setting 'n_epoch' (did you mean 'n_epochs'?)"),
+        (["--presets", "budget.yaml"], "preset long: timesteps is the same for all presets"),
+        (["--presets", "flat.yaml"], "ent_coef should hold settings, not 0.1"),
+        (["--presets", "slash.yaml"], "its name becomes a directory"),
+        (["--preset", "A", "--env-kwargs", "speed=3"], "unexpected keyword argument 'speed'"),
+        (["--preset", "A", "--output-dir", "full"], "is not empty"),
+    ],
+)
+def test_mistakes_write_nothing(tmp_path, capsys, words, complaint):
+    Path("typo.yaml").write_text("mine: {n_epoch: 3}\n")
+    Path("budget.yaml").write_text("long: {timesteps: 3}\n")
+    Path("flat.yaml").write_text("ent_coef: 0.1\n")
+    Path("slash.yaml").write_text("../up: {ent_coef: 0.1}\n")
+    Path("full").mkdir()
+    Path("full/file").touch()
+    before = sorted(tmp_path.rglob("*"))
+    assert run("sweep", "CartPole-v1", *words) == 2
+    assert complaint in capsys.readouterr().err
+    assert [path for path in sorted(tmp_path.rglob("*")) if path.name != "runs"] == before
+
+
+def test_the_default_space_leaves_out_what_is_set_and_what_does_not_fit():
+    assert {"learning_rate", "n_steps", "batch_size", "net_arch"} <= default_words(BASE).keys()
+    words = default_words({**BASE, "learning_rate": 1e-3, "timesteps": 30_000, "batch_size": 64})
+    assert "learning_rate" not in words and "batch_size" not in words
+    assert words["n_steps"] == "128,512"  # with 2048 there would be two rollouts
+    with pytest.raises(UsageError, match="say what to search"):
+        default_words(parse_config(BASE).model_dump())
+
+
+# The search itself, without training
+
+
+def plan_of(journal, trials=12, **settings):
+    search = {"learning_rate": "log:1e-6:1e-2", "n_epochs": "3,10"}
+    request = make_request("CartPole-v1", {"seed": 1, **settings}, None, search, trials, 1, 1, True)
+    return SearchPlan(request, Path(journal))
+
+
+def play(plan, most=99):
+    """Carry out trials whose reward is their learning rate, reported at every tenth of the budget."""
+    tried = []
+    while len(tried) < most and (entry := plan.next()) is not None:
+        rate = entry.varied["learning_rate"]
+        pruned = any(plan.report(entry.label, 0, tenth / 10, rate) for tenth in range(1, 11))
+        plan.tell(entry.label, Outcome("pruned") if pruned else Outcome("complete", rate))
+        tried.append(entry)
+    return tried
+
+
+def test_the_search_begins_with_the_settings_as_they_are_and_gives_up_the_worse_half():
+    plan = plan_of("journal.log", learning_rate=3e-4)
+    tried = play(plan)
+    assert len(tried) == 12 and tried[0].varied == {"learning_rate": 3e-4, "n_epochs": 10}
+    states = [entry.state for entry in plan.entries()]
+    assert states[:5] == ["complete"] * 5 and "pruned" in states
+    kept = [entry.objective for entry in plan.entries() if entry.state == "complete"]
+    given_up = [entry.varied["learning_rate"] for entry in plan.entries() if entry.state == "pruned"]
+    assert max(given_up) < max(kept) and all(
+        entry.objective is None for entry in plan.entries() if entry.state == "pruned"
+    )
+
+
+def test_a_search_that_was_cut_off_goes_on_as_it_would_have():
+    whole = [entry.varied for entry in play(plan_of("whole.log"))]
+    play(plan_of("cut.log"), most=4)
+    plan = plan_of("cut.log")
+    under_way = plan.next()
+    assert plan.report(under_way.label, 0, 0.3, 0.5) is False
+    with Path("cut.log").open("ab") as file:
+        file.write(b'{"op_code":5,"work')  # and the process is killed while it writes
+    plan = plan_of("cut.log")
+    assert [entry.state for entry in plan.entries()] == ["complete"] * 4 + ["begun"]
+    again = plan.next()
+    assert again == under_way
+    plan.tell(again.label, Outcome("complete", again.varied["learning_rate"]))
+    play(plan)
+    assert [entry.varied for entry in plan.entries()] == whole
+    assert all(entry.state != "begun" for entry in plan.entries())
+
+
+def test_trials_with_longer_rollouts_are_compared_at_the_same_share_of_the_budget():
+    plan = plan_of("journal.log", trials=6)
+    for _ in range(5):
+        entry = plan.next()
+        for tenth in range(1, 11):
+            plan.report(entry.label, 0, tenth / 10, 100.0)
+        plan.tell(entry.label, Outcome("complete", 100.0))
+    entry = plan.next()
+    assert plan.report(entry.label, 0, 0.37, None) is False  # no episode has ended yet
+    assert plan.report(entry.label, 1, 0.5, 1.0) is False  # only the first seed counts
+    assert plan.report(entry.label, 0, 0.63, 1.0) is True
+
+
+def test_a_damaged_journal_is_named():
+    Path("journal.log").write_text("{\nnonsense\n")
+    with pytest.raises(UsageError, match=r"journal.log is damaged at line 1"):
+        plan_of("journal.log")
+
+
+# Whole sweeps
+
+
+def test_presets_are_trained_alike_and_the_best_is_ready_to_train(capsys):
+    Path("mine.yaml").write_text("small: {net_arch: [8]}\nlarge: {net_arch: {pi: [32, 16], vf: [8]}, n_epochs: 4}\n")
+    words = ["sweep", "CartPole-v1", *FLAGS, "--seeds", "2", "--presets", "mine.yaml", "--output-dir", "s"]
+    assert run(*words) == 0
+    out = capsys.readouterr().out
+    assert "small" in out and "judged by mean reward" in out and "corral train --config s/best.yaml" in out
+    found = rows("s")
+    assert [row["trial"] for row in found] == ["small", "large"] and {row["steps"] for row in found} == {"256"}
+    assert [row["net_arch"] for row in found] == ["8", "pi=32 16 vf=8"] and [row["n_epochs"] for row in found] == [
+        "1",
+        "4",
+    ]
+    for name in ("small", "large"):
+        assert {summary(path)["seed"] for path in Path("s/trials", name).iterdir()} == {1, 2}
+    best = max(found, key=lambda row: float(row["objective"]))
+    settings = load_yaml("s/best.yaml")
+    assert settings["net_arch"] == ({"pi": [8], "vf": [8]} if best["trial"] == "small" else {"pi": [32, 16], "vf": [8]})
+    assert Path("s/sweep.png").read_bytes()[:4] == b"\x89PNG" and "| best |" in Path("s/results.md").read_text()
+    assert run("train", "--config", "s/best.yaml", "--output-dir", "again") == 0
+    assert summary("again")["weights_sha256"] == summary(f"s/trials/{best['trial']}/seed-1")["weights_sha256"]
+
+    before = Path("s/trials/small/seed-1/metrics.jsonl").stat().st_mtime_ns
+    assert run(*words) == 0 and run("resume", "s") == 0  # nothing is left to do
+    assert Path("s/trials/small/seed-1/metrics.jsonl").stat().st_mtime_ns == before
+    capsys.readouterr()
+    assert run(*words, "--gamma", "0.9") == 2
+    assert "was asked for with gamma None, not 0.9" in capsys.readouterr().err
+    assert run("resume", "s", "--timesteps", "9") == 2
+    assert "give the `corral sweep` command again" in capsys.readouterr().err
+    assert run("list", "runs") == 0
+
+
+def test_the_script_tries_the_built_in_presets(monkeypatch, capsys):
+    spec = importlib.util.spec_from_file_location("train_ppo_sweep", ROOT / "examples" / "train_ppo_sweep.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    words = ["--config", "A", "B", "C", "--timesteps", "1", "--n-envs", "1", "--seed", "1", "--env", "toy-maze"]
+    monkeypatch.setattr(sys, "argv", ["train_ppo_sweep.py", *words, "--save-path", "s"])
+    assert script.main() == 0
+    settings = {name: load_yaml(f"s/trials/{name}/config.yaml") for name in "ABC"}
+    assert {s["n_envs"] for s in settings.values()} == {1} and {s["seed"] for s in settings.values()} == {1}
+    assert settings["A"]["net_arch"] == {"pi": [512, 512], "vf": [512, 512]}
+    assert settings["B"]["net_arch"] == settings["C"]["net_arch"] == {"pi": [256, 256], "vf": [256, 256]}
+    assert settings["B"]["ent_coef"] == 0.05 and settings["A"]["ent_coef"] == 0
+    assert (settings["C"]["learning_rate"], settings["C"]["learning_rate_end"]) == (3e-4, 1e-5)
+    monkeypatch.setattr(sys, "argv", ["train_ppo_sweep.py", "--save-path", "a", "--log-path", "b"])
+    assert script.main() == 2
+
+
+def test_a_search_finds_a_better_learning_rate_than_the_worst():
+    settings = {**TINY, "timesteps": 4096, "n_epochs": 4, "n_envs": 4}
+    result = sweep(
+        "CartPole-v1", search={"learning_rate": "log:1e-7:1e-2"}, trials=7, quiet=True, prune=False, **settings
+    )
+    objectives = [trial.objective for trial in result.results]
+    assert len(objectives) == 7 and result.best.objective == max(objectives) > 1.3 * min(objectives)
+    assert result.best.varied["learning_rate"] > 1e-4
+    assert load_yaml(result.sweep_dir / "best.yaml")["learning_rate"] == result.best.varied["learning_rate"]
+    for trial in result.results:  # ordinary run directories
+        assert summary(trial.path)["steps"] == 4096 and corral.load(trial.path) is not None
+
+
+def test_trials_that_fall_behind_are_given_up_and_told_apart():
+    settings = {**TINY, "timesteps": 2048, "n_epochs": 6, "n_envs": 4}
+    result = sweep("CartPole-v1", search={"learning_rate": "1e-9,3e-3"}, trials=12, quiet=True, **settings)
+    pruned = [trial for trial in result.results if trial.state == "pruned"]
+    assert pruned and all(trial.varied["learning_rate"] == 1e-9 for trial in pruned)
+    for trial in pruned:
+        assert summary(trial.path)["exit_reason"] == "pruned" and trial.steps < 2048 and trial.objective is None
+    assert {row["state"] for row in rows(result.sweep_dir)} == {"complete", "pruned"}
+
+
+def test_evaluation_decides_where_it_is_on():
+    settings = {**TINY, "eval_freq": 1000, "eval_episodes": 2}
+    result = sweep("CartPole-v1", presets={"a": {}, "b": {"gamma": 0.9}}, quiet=True, **settings)
+    assert result.judged_by == "evaluation reward"
+    assert all(trial.objective == summary(trial.path)["eval_reward"] for trial in result.results)
+
+
+def test_jobs_run_side_by_side_in_processes_that_share_the_cores(capfd):
+    seen = Path("seen").absolute()
+    seen.mkdir()
+
+    class Spy(Counter):  # which only Python can give, and which is not importable by name
+        def __init__(self):
+            super().__init__()
+            (seen / str(os.getpid())).write_text(os.environ["CORRAL_CORES"])
+            print("an env may print")
+
+    result = sweep(Spy, search={"learning_rate": "log:1e-5:1e-2"}, trials=4, jobs=2, output_dir="s", **TINY)
+    assert [trial.state for trial in result.results] == ["complete"] * 4
+    assert len(list(seen.iterdir())) == 2 and str(os.getpid()) not in [path.name for path in seen.iterdir()]
+    assert "2 at a time" in (out := capfd.readouterr().out) and "an env may print" not in out
+    one = sweep(Spy_free, search={"learning_rate": "log:1e-5:1e-2"}, trials=1, quiet=True, **TINY)
+    assert summary(one.results[0].path)["weights_sha256"] == summary("s/trials/0")["weights_sha256"]
+
+
+def Spy_free():
+    return Counter()
+
+
+def test_a_trial_that_fails_does_not_end_the_sweep():
+    def make():
+        return gym.make("CartPole-v1")
+
+    result = sweep(make, presets={"good": {}, "bad": {"env_kwargs": {"nonsense": 1}}}, quiet=True, **TINY)
+    assert [trial.state for trial in result.results] == ["complete", "failed"]
+    assert "unexpected keyword argument 'nonsense'" in result.results[1].error
+    assert result.best.label == "good"
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_sweep_in_which_nothing_works_ends(jobs):
+    class Bad(Counter):
+        def step(self, action):
+            if self.step_count > 3:
+                raise ValueError("the dragon won")
+            return super().step(action)
+
+    search = {"learning_rate": "log:1e-5:1e-2"}
+    with pytest.raises(CorralError, match=r"(?s)trials failed and none worked; the last: .*the dragon won"):
+        sweep(Bad, search=search, trials=9, jobs=jobs, quiet=True, output_dir="s", **TINY)
+    assert 3 <= len(rows("s")) <= 4
+
+
+def test_a_job_that_dies_costs_one_trial():
+    fuse = Path("fuse").absolute()
+    fuse.touch()
+
+    class Deadly(Counter):
+        def step(self, action):
+            if fuse.exists() and self.step_count > 3:
+                fuse.unlink()
+                os._exit(9)
+            return super().step(action)
+
+    result = sweep(Deadly, search={"gamma": "0.9:1"}, trials=3, jobs=2, quiet=True, **TINY)
+    states = [trial.state for trial in result.results]
+    assert sorted(states) == ["complete", "complete", "failed"]
+    assert "ended without a word, with code 9" in result.results[states.index("failed")].error
+
+
+def test_one_sweep_at_a_time_writes_to_a_directory():
+    sweep("CartPole-v1", presets=["A"], quiet=True, output_dir="s", **TINY)
+    holder = RunDirectory(Path("s"))
+    holder.lock()
+    with pytest.raises(RunInUse, match=f"in use by process {os.getpid()}"):
+        resume_sweep("s")
+    assert run("sweep", "CartPole-v1", "--preset", "A", *FLAGS, "--output-dir", "s") == 3
+    holder.unlock()
+
+
+def test_code_that_a_sweep_names_is_imported_only_if_the_user_names_it(capsys):
+    Path("game.py").write_text("from tests.envs import Counter as make\n")
+    assert run("sweep", "game.py:make", "--preset", "A", *FLAGS, "--output-dir", "s") == 0
+    assert "corral play s/trials/A --env game.py:make" in capsys.readouterr().out
+    assert run("resume", "s") == 2
+    assert "--env game.py:make" in capsys.readouterr().err
+    assert run("resume", "s", "--env", "game.py:make") == 0
+
+
+def test_without_optuna_presets_work_and_a_search_says_what_to_install():
+    code = (
+        "import sys; sys.modules['optuna'] = None\n"
+        "from corral.cli.main import main\n"
+        f"flags = {FLAGS!r}\n"
+        "assert main(['sweep', 'CartPole-v1', '--preset', 'A', *flags, '--output-dir', 's']) == 0\n"
+        "sys.exit(main(['sweep', 'CartPole-v1', '--trials', '3', *flags, '--output-dir', 't']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2 and "pip install 'corral[sweep]'" in done.stderr, done.stderr
+    assert not Path("t").exists()
+
+
+# Interruptions
+
+
+LONG = {"checkpoint_freq": 64, **TINY, "timesteps": 4096, "n_epochs": 4}
+
+
+def start(*words, under_way=(1,)):
+    """A sweep of three trials in a process of its own, once it is well into those that should be under way."""
+    flags = [word for name, value in LONG.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    flags = flags[: flags.index("--tensorboard")]
+    search = ["--trials", "3", "--search", "learning_rate=log:1e-5:1e-2"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "corral", "sweep", "CartPole-v1", *flags, *search, "--output-dir", "s", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    files = [Path(f"s/trials/{number}/metrics.jsonl") for number in under_way]
+    while not all(file.exists() and len(read_metrics(file)) > 4 for file in files):
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
+        time.sleep(0.01)
+    return process
+
+
+def goes_on(begun):
+    """The command given again finishes the sweep; the trials that were begun keep what they had."""
+    had = {number: read_metrics(Path(f"s/trials/{number}/metrics.jsonl"))[:3] for number in begun}
+    done_before = Path("s/trials/0/summary.json").read_text() if 0 not in begun else None
+    assert run("resume", "s") == 0
+    found = rows("s")
+    assert [row["trial"] for row in found] == ["0", "1", "2"] and {row["state"] for row in found} == {"complete"}
+    for number, first_rows in had.items():
+        assert read_metrics(Path(f"s/trials/{number}/metrics.jsonl"))[:3] == first_rows  # with their clock times
+    assert done_before is None or Path("s/trials/0/summary.json").read_text() == done_before
+    undisturbed = corral.train("CartPole-v1", quiet=True, **{**LONG, "learning_rate": float(found[1]["learning_rate"])})
+    assert undisturbed.summary.weights_sha256 == summary("s/trials/1")["weights_sha256"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_killed_sweep_goes_on_with_the_trial_that_was_under_way():
+    process = start()
+    process.kill()
+    process.wait()
+    goes_on(begun=[1])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_says_how_to_go_on(number, code):
+    process = start()
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == code, out
+    assert "interrupted after 1 of 3 trials; go on with: corral resume s" in out
+    assert summary("s/trials/1")["exit_reason"] == number.name
+    assert [row["state"] for row in rows("s")] == ["complete", "begun"]
+    goes_on(begun=[1])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_jobs_end_with_the_sweep_and_their_trials_go_on(number):
+    process = start("--jobs", "2", under_way=(0, 1))
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    goes_on(begun=[0, 1])
+
+
+def test_a_sweep_can_be_given_more_trials():
+    search = {"gamma": "0.9:1"}
+    sweep("CartPole-v1", search=search, trials=2, quiet=True, output_dir="s", **TINY)
+    settings = {name: value for name, value in TINY.items() if name != "seed"}
+    result = sweep("CartPole-v1", search=search, trials=3, quiet=True, output_dir="s", **settings, seed=None)
+    assert len(result.results) == 3
+    assert yaml.safe_load(Path("s/sweep.yaml").read_text())["trials"] == 3
+    assert len(resume_sweep("s", quiet=True).results) == 3
+
+
+def test_help_teaches(capsys):
+    assert run("sweep", "--help") == 0
+    out = capsys.readouterr().out
+    assert "corral sweep" in out and "examples:" in out and "learning_rate=log:1e-5:1e-3" in out
