@@ -1,6 +1,7 @@
 """Sweeps: what is tried, what is refused, what is written, and what an interruption leaves to be done."""
 
 import csv
+import functools
 import importlib.util
 import json
 import os
@@ -272,7 +273,9 @@ def test_the_script_tries_the_built_in_presets(monkeypatch, capsys):
     spec = importlib.util.spec_from_file_location("train_ppo_sweep", ROOT / "examples" / "train_ppo_sweep.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    words = ["--config", "A", "B", "C", "--timesteps", "1", "--n-envs", "1", "--seed", "1", "--env", "toy-maze"]
+    small = {"n_steps": 32, "batch_size": 32, "n_epochs": 1, "eval_freq": 0}
+    monkeypatch.setattr(script, "sweep", functools.partial(sweep, **small))
+    words = ["--config", "A", "B", "C", "--timesteps", "256", "--n-envs", "1", "--seed", "1", "--env", "toy-maze"]
     monkeypatch.setattr(sys, "argv", ["train_ppo_sweep.py", *words, "--save-path", "s"])
     assert script.main() == 0
     settings = {name: load_yaml(f"s/trials/{name}/config.yaml") for name in "ABC"}
@@ -286,7 +289,7 @@ def test_the_script_tries_the_built_in_presets(monkeypatch, capsys):
 
 
 def test_a_search_finds_a_better_learning_rate_than_the_worst():
-    settings = {**TINY, "timesteps": 4096, "n_epochs": 4, "n_envs": 4}
+    settings = {**TINY, "timesteps": 2560, "n_epochs": 4, "n_envs": 4}
     result = sweep(
         "CartPole-v1", search={"learning_rate": "log:1e-7:1e-2"}, trials=7, quiet=True, prune=False, **settings
     )
@@ -295,7 +298,7 @@ def test_a_search_finds_a_better_learning_rate_than_the_worst():
     assert result.best.varied["learning_rate"] > 1e-4
     assert load_yaml(result.sweep_dir / "best.yaml")["learning_rate"] == result.best.varied["learning_rate"]
     for trial in result.results:  # ordinary run directories
-        assert summary(trial.path)["steps"] == 4096 and corral.load(trial.path) is not None
+        assert summary(trial.path)["steps"] == 2560 and corral.load(trial.path) is not None
 
 
 def test_trials_that_fall_behind_are_given_up_and_told_apart():
@@ -413,7 +416,7 @@ def test_without_optuna_presets_work_and_a_search_says_what_to_install():
 # Interruptions
 
 
-LONG = {"checkpoint_freq": 64, **TINY, "timesteps": 4096, "n_epochs": 4}
+LONG = {"checkpoint_freq": 256, **TINY, "timesteps": 4096, "n_epochs": 10}
 
 
 def start(*words, under_way=(1,)):
@@ -429,7 +432,7 @@ def start(*words, under_way=(1,)):
     )
     deadline = time.monotonic() + 60
     files = [Path(f"s/trials/{number}/metrics.jsonl") for number in under_way]
-    while not all(file.exists() and len(read_metrics(file)) > 4 for file in files):
+    while not all(file.exists() and len(read_metrics(file)) > 8 for file in files):
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
         time.sleep(0.01)
     return process
