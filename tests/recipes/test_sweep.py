@@ -5,6 +5,7 @@ import functools
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -136,6 +137,7 @@ def test_what_cannot_be_searched_is_refused_before_anything_runs(tmp_path, capsy
         (["--presets", "none.yaml"], "cannot read presets 'none.yaml'"),
         (["--presets", "typo.yaml"], "preset mine: unknown setting 'n_epoch' (did you mean 'n_epochs'?)"),
         (["--presets", "budget.yaml"], "preset long: timesteps is the same for all presets"),
+        (["--presets", "code.yaml"], "preset own: policy is the same for all presets"),
         (["--presets", "flat.yaml"], "ent_coef should hold settings, not 0.1"),
         (["--presets", "slash.yaml"], "its name becomes a directory"),
         (["--preset", "A", "--env-kwargs", "speed=3"], "unexpected keyword argument 'speed'"),
@@ -145,6 +147,7 @@ def test_what_cannot_be_searched_is_refused_before_anything_runs(tmp_path, capsy
 def test_mistakes_write_nothing(tmp_path, capsys, words, complaint):
     Path("typo.yaml").write_text("mine: {n_epoch: 3}\n")
     Path("budget.yaml").write_text("long: {timesteps: 3}\n")
+    Path("code.yaml").write_text("own: {policy: 'somewhere:network'}\n")
     Path("flat.yaml").write_text("ent_coef: 0.1\n")
     Path("slash.yaml").write_text("../up: {ent_coef: 0.1}\n")
     Path("full").mkdir()
@@ -482,6 +485,19 @@ def test_jobs_end_with_the_sweep_and_their_trials_go_on(number):
     goes_on(begun=[0, 1])
 
 
+def test_presets_that_were_cut_off_are_gone_on_with():
+    words = {"presets": {"a": {}, "b": {"gamma": 0.9}, "c": {"gamma": 0.8}}, "quiet": True, "output_dir": "s", **TINY}
+    whole = sweep("CartPole-v1", **words)
+    Path("s/trials/a/summary.json").unlink()  # killed in its last moment
+    for path in Path("s/trials/b").iterdir():  # killed in its first
+        if path.name not in ("config.yaml", ".lock"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    kept = Path("s/trials/a/metrics.jsonl").read_text()
+    again = resume_sweep("s", quiet=True)
+    assert [trial.objective for trial in again.results] == [trial.objective for trial in whole.results]
+    assert Path("s/trials/a/metrics.jsonl").read_text() == kept
+
+
 def test_a_sweep_can_be_given_more_trials():
     search = {"gamma": "0.9:1"}
     sweep("CartPole-v1", search=search, trials=2, quiet=True, output_dir="s", **TINY)
@@ -490,6 +506,14 @@ def test_a_sweep_can_be_given_more_trials():
     assert len(result.results) == 3
     assert yaml.safe_load(Path("s/sweep.yaml").read_text())["trials"] == 3
     assert len(resume_sweep("s", quiet=True).results) == 3
+
+
+def test_only_a_sweeps_directory_is_resumed_as_one(tmp_path):
+    with pytest.raises(UsageError, match=r"it has no sweep.yaml"):
+        resume_sweep(tmp_path)
+    Path("sweep.yaml").write_text("env: CartPole-v1\nseeds: many\n")
+    with pytest.raises(UsageError, match=r"sweep.yaml is damaged"):
+        resume_sweep(tmp_path)
 
 
 def test_help_teaches(capsys):

@@ -30,7 +30,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 DEFAULT_TRIALS = 20
 MOST_SEEDS, MOST_JOBS = 1000, 1024
 _SAME_FOR_ALL = (
-    *("env", "seed", "output_dir", "timesteps", "num_episodes", "duration"),
+    *("env", "policy", "seed", "output_dir", "timesteps", "num_episodes", "duration"),
     *("eval_freq", "eval_episodes", "eval_max_steps"),
 )
 _MAY_CHANGE = ("trials", "jobs")
@@ -185,7 +185,8 @@ def choose_presets(
                 raise UsageError(f"presets {str(file)!r}: {name} should hold settings, not {preset!r}")
         if not own:
             raise UsageError(f"presets {str(file)!r} holds none; write `name: {{learning_rate: 1e-4}}`")
-        known = {**known, **{str(name): preset for name, preset in own.items()}}
+        for name, preset in own.items():
+            known[str(name)] = {str(key): value for key, value in preset.items()}
         names = [str(name) for name in own] if names is None else names
     if names is None:
         return None

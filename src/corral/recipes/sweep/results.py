@@ -55,15 +55,16 @@ def read_results(request: SweepRequest, entries: Sequence[Entry], trials: Path) 
 
 
 def best_of(results: Sequence[Result]) -> Result | None:
-    """The complete trial with the highest objective; of equals, the first."""
+    """The complete trial with the highest objective; of equals, the one with the higher mean reward."""
     complete = [r for r in results if r.state == "complete" and r.objective is not None]
-    return max(complete, key=_value, default=None)
+    return max(complete, key=_worth, default=None)
 
 
 def ranked(results: Sequence[Result]) -> list[Result]:
     """The best first, then what was given up, failed or is under way."""
     order = ("complete", "pruned", "begun", "failed")
-    return sorted(results, key=lambda result: (order.index(result.state), -_value(result)))
+    best_first = sorted(results, key=_worth, reverse=True)
+    return sorted(best_first, key=lambda result: order.index(result.state))
 
 
 def write_results(directory: Path, request: SweepRequest, results: Sequence[Result], picture: bool) -> None:
@@ -92,6 +93,10 @@ def shown(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _worth(result: Result) -> tuple[float, float]:
+    return _value(result), float("-inf") if result.mean_reward is None else result.mean_reward
 
 
 def _value(result: Result) -> float:

@@ -93,6 +93,8 @@ def resume_sweep(
 ) -> SweepResult:
     """Go on with the sweep in a directory; ``env`` and ``policy`` must be given again where they name code."""
     directory = RunDirectory(Path(path))
+    if not (directory.path / REQUEST).is_file():
+        raise UsageError(f"{str(path)!r} is not a sweep's directory: it has no {REQUEST}")
     directory.lock()
     try:
         request = SweepRequest.read(directory.path / REQUEST)
@@ -138,6 +140,10 @@ class _Sweep:
                         return self._try_all(interrupts)
                     except KeyboardInterrupt:
                         self._say_how_to_go_on()
+                        raise
+                    except UsageError:
+                        if self.new and not list(self.trials.glob("*")):
+                            self.directory.discard()  # it never began
                         raise
                     finally:
                         self.board.stop()
@@ -231,8 +237,6 @@ class _Sweep:
     def _end(self, label: str, outcome: Outcome) -> None:
         """Write down what came of a trial; a sweep in which nothing works ends here."""
         if outcome.exit_code == 2 and outcome.state == "failed" and not self.worked:
-            if self.new and not (self.trials / label).exists():
-                self.directory.discard()  # it never began
             raise UsageError(f"trial {label}: {outcome.error}")
         self.plan.tell(label, outcome)
         result = self._results()
