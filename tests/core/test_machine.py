@@ -30,6 +30,13 @@ def test_the_tightest_limit_counts_also_of_the_older_kind(cgroup):
     assert machine.available_cores() == 1
 
 
+def test_a_process_can_be_told_to_leave_cores_to_others(cgroup, monkeypatch):
+    everything = machine.available_cores()
+    for told, cores in (("1", 1), ("999", everything), ("", everything), ("many", everything), ("0", 1)):
+        monkeypatch.setenv(machine.CORES, told)
+        assert machine.available_cores() == cores
+
+
 def test_a_containers_memory_counts(cgroup):
     (cgroup / "own" / "memory.max").write_text(str(3 * 2**20))
     (cgroup / "own" / "memory.current").write_text(str(2**20))

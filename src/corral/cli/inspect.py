@@ -84,7 +84,10 @@ def _list_runs(console: Console) -> None:
     configs = sorted(ROOT.glob("*/config.yaml"), key=lambda path: path.stat().st_mtime)
     for config in configs:
         console.print(f"{config.parent}  {_ending(config.parent / 'summary.json')}", markup=False, soft_wrap=True)
-    if not configs:
+    sweeps = sorted(ROOT.glob("*/sweep.yaml"), key=lambda path: path.stat().st_mtime)
+    for sweep in sweeps:
+        console.print(f"{sweep.parent}  a sweep, with its runs in trials/", markup=False, soft_wrap=True)
+    if not configs and not sweeps:
         console.print(f"no runs under {ROOT}/ yet; start one with `corral train CartPole-v1`", markup=False)
 
 

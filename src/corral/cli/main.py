@@ -224,6 +224,44 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
     for parser in (tune, bench):
         add_config_flags(parser, shown=_TIMED)
 
+    sweep = verb(
+        "sweep",
+        "ENV",
+        "corral.cli.sweep:run_sweep",
+        "Train with different settings, presets or a search, and tell which are best.",
+        "  corral sweep CartPole-v1 --preset A B C --timesteps 100000 --seeds 3\n"
+        "  corral sweep CartPole-v1 --trials 20\n"
+        "  corral sweep CartPole-v1 --trials 50 --search learning_rate=log:1e-5:1e-3 ent_coef=0:0.05 "
+        "n_epochs=3,5,10 net_arch=64x64,256x256",
+    )
+    sweep.add_argument("env", metavar="ENV", nargs="?", help=_ENV_HELP)
+    sweep.add_argument("--config", metavar="FILE", help="YAML file with settings that all have; flags override it")
+    sweep.add_argument(
+        "--preset",
+        nargs="+",
+        metavar="NAME",
+        help="train with these in turn: A (net_arch 512 512), B (256 256, ent_coef 0.05), C (256 256, learning_rate "
+        "3e-4 falling to 1e-5), or those of --presets",
+    )
+    sweep.add_argument("--presets", metavar="FILE", help="YAML file with presets of your own, name: {setting: value}")
+    sweep.add_argument("--trials", type=int, metavar="N", help="search, with this many trials [20]")
+    sweep.add_argument(
+        "--search",
+        nargs="+",
+        action="extend",
+        metavar="NAME=VALUES",
+        help="what to search: a:b, log:a:b or a,b,c for any setting of PPO and the network [a space for most envs]",
+    )
+    sweep.add_argument("--seeds", type=int, default=1, metavar="N", help="train with so many seeds each [1]")
+    sweep.add_argument("--jobs", type=int, default=1, metavar="N", help="trials at a time, which share the cores [1]")
+    sweep.add_argument(
+        "--prune",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="give up trials of a search that fall behind the median [yes]",
+    )
+    add_config_flags(sweep)
+
     compare = verb(
         "compare",
         "A B",

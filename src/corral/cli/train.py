@@ -1,8 +1,9 @@
-"""``corral train`` and ``corral resume``."""
+"""``corral train`` and ``corral resume``, which goes on with sweeps too."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from corral.core.config import TrainConfig
@@ -37,8 +38,18 @@ def settings_of(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def run_resume(options: argparse.Namespace) -> int:
-    """Go on with a run."""
+    """Go on with a run, or with a sweep."""
     values = {name: value for name, value in vars(options).items() if name in TrainConfig.model_fields}
     env, policy = values.pop("env", None), values.pop("policy", None)
+    if (Path(options.run) / "sweep.yaml").is_file():
+        from corral.recipes.sweep import resume_sweep
+
+        if values:
+            raise UsageError(
+                f"a sweep goes on as it was asked for: leave out {', '.join(values)}. To change its number of trials "
+                f"or jobs, give the `corral sweep` command again, with --output-dir {options.run}"
+            )
+        resume_sweep(options.run, env=env, policy=policy)
+        return 0
     resume(options.run, env=env, policy=policy, **values)
     return 0

@@ -12,7 +12,7 @@ import yaml
 from corral.core.config import SECTIONS, TrainConfig, did_you_mean
 from corral.core.errors import UsageError
 
-__all__ = ["dump_yaml", "load_yaml"]
+__all__ = ["dump_yaml", "load_yaml", "read_mapping"]
 
 
 class _OneValuePerKey(yaml.SafeLoader):
@@ -27,27 +27,32 @@ class _OneValuePerKey(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The settings in a YAML file, flat, with the headings ``parallel`` and ``training`` dissolved. Never runs code."""
+def read_mapping(path: str | os.PathLike[str], what: str = "config") -> dict[str, Any]:
+    """The keys and values of a YAML file; ``what`` names it in complaints. Never runs code."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"cannot read config {str(path)!r}: {error.strerror or error}") from None
+        raise UsageError(f"cannot read {what} {str(path)!r}: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"cannot read config {str(path)!r}: it is not UTF-8 text") from None
+        raise UsageError(f"cannot read {what} {str(path)!r}: it is not UTF-8 text") from None
     try:
         data = _OneValuePerKey(text).get_single_data()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" at line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "not YAML"
-        raise UsageError(f"cannot read config {str(path)!r}{line}: {problem}") from None
+        raise UsageError(f"cannot read {what} {str(path)!r}{line}: {problem}") from None
     if data is None:
         return {}
     if not isinstance(data, dict):
-        raise UsageError(f"config {str(path)!r} should hold `key: value` lines, not a {type(data).__name__}")
+        raise UsageError(f"{what} {str(path)!r} should hold `key: value` lines, not a {type(data).__name__}")
+    return data
+
+
+def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The settings in a YAML file, flat, with the headings ``parallel`` and ``training`` dissolved. Never runs code."""
     flat: dict[str, Any] = {}
-    for key, value in data.items():
+    for key, value in read_mapping(path).items():
         section = key in SECTIONS and (value is None or isinstance(value, dict))
         items = (value or {}).items() if section else [(key, value)]
         for name, setting in items:

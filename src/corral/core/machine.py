@@ -9,16 +9,19 @@ from pathlib import Path
 import psutil
 import threadpoolctl
 
-__all__ = ["available_cores", "available_memory", "limit_compute_threads"]
+__all__ = ["CORES", "available_cores", "available_memory", "limit_compute_threads"]
 
+CORES = "CORRAL_CORES"
+"""The environment variable that tells a process to leave the other cores to somebody else."""
 _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def available_cores() -> int:
-    """Cores that this process may use: those it is bound to, and no more than a container's share."""
+    """Cores that this process may use: those it is bound to, no more than a container's share or ``CORRAL_CORES``."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(bound, math.ceil(_cgroup_cores())))
+    told = os.environ.get(CORES, "")
+    return max(1, min(bound, math.ceil(_cgroup_cores()), int(told) if told.isdigit() else bound))
 
 
 def available_memory() -> int:

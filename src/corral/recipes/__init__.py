@@ -1,1 +1,1 @@
-"""How to train: one file for each recipe, independent of each other."""
+"""How to train: a module for each recipe, none knowing another."""

@@ -232,6 +232,8 @@ def _finish(board: QuietBoard, run: Run, directory: RunDirectory, reason: str) -
 
 
 def _name(given: Any) -> str | None:
+    if isinstance(given, EnvFactory):
+        return given.name
     return given if given is None or isinstance(given, str) else python_name(given)
 
 

@@ -20,8 +20,8 @@ from corral.core.errors import RunInUse, UnrepeatedCode, UsageError
 __all__ = ["RunDirectory", "bare", "check_named_code", "code_flags", "find_run", "plan_run"]
 
 ROOT = Path("runs")
-_LEFT_OVER = (".lock", "config.tmp")
-"""Of a run that was killed before it had begun."""
+_LEFT_OVER = (".lock", "config.tmp", "sweep.tmp")
+"""Of a run, or a sweep, that was killed before it had begun."""
 
 
 class RunDirectory:

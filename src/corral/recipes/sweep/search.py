@@ -1,0 +1,182 @@
+"""The search: Optuna chooses what to try next and which trials to give up. The only importer of ``optuna``.
+
+Everything it knows is in ``journal.log``, one line per event, in Optuna's own format. What trial ``n`` tries is a
+function of the seed, of ``n`` and of what is known by then, so a sweep that was interrupted goes on as it would have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from corral.core.errors import CorralError, MissingPackage, UsageError
+from corral.recipes.sweep.plan import Entry
+from corral.recipes.sweep.request import SweepRequest
+from corral.recipes.sweep.space import Dimension, Range, first_values
+from corral.recipes.sweep.trial import Outcome, State
+
+try:
+    import optuna
+    from optuna.storages.journal import BaseJournalBackend, JournalStorage
+    from optuna.trial import TrialState
+except ModuleNotFoundError:
+    raise MissingPackage("a search needs Optuna: pip install 'corral[sweep]'; presets do not") from None
+
+__all__ = ["SearchPlan"]
+
+_NAME, _ERROR = "sweep", "error"
+MARKS = 20
+"""A trial is compared with the others whenever another twentieth of its budget is used."""
+_FIRST_MARK = 6
+"""Before this, it is too early to tell."""
+_COMPLETE_BEFORE_PRUNING = 5
+_STATES: dict[TrialState, State] = {
+    TrialState.COMPLETE: "complete",
+    TrialState.PRUNED: "pruned",
+    TrialState.FAIL: "failed",
+    TrialState.RUNNING: "begun",
+}
+
+
+class SearchPlan:
+    """Trials that learn from those before them."""
+
+    def __init__(self, request: SweepRequest, journal: Path) -> None:
+        assert request.trials is not None
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._seed, self._prune, self.total = request.seed, request.prune, request.trials
+        self._space, self._storage = request.space, JournalStorage(_Journal(journal))
+        self._study = optuna.create_study(
+            study_name=_NAME,
+            storage=self._storage,
+            direction="maximize",
+            sampler=self._sampler(0),
+            pruner=optuna.pruners.MedianPruner(_COMPLETE_BEFORE_PRUNING, _FIRST_MARK),
+            load_if_exists=True,
+        )
+        self._trials: dict[str, optuna.trial.Trial] = {}
+        self._marks: dict[str, int] = {}
+        if not self._study.get_trials(deepcopy=False):
+            self._study.enqueue_trial(first_values(self._space, request.base))
+        running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        self._left_over = [trial.number for trial in running]  # we are the only writer, so nobody works at them
+
+    def next(self) -> Entry | None:
+        """A trial that was under way when the sweep ended, else a new one."""
+        if self._left_over:
+            number = self._left_over.pop(0)
+            self._study.sampler = self._sampler(number)
+            study_id = self._storage.get_study_id_from_name(_NAME)
+            trial_id = self._storage.get_trial_id_from_study_id_trial_number(study_id, number)
+            trial = optuna.trial.Trial(self._study, trial_id)
+        else:
+            number = len(self.entries())
+            if number >= self.total:
+                return None
+            self._study.sampler = self._sampler(number)
+            trial = self._study.ask()
+        for name, dimension in self._space.items():
+            _suggest(trial, name, dimension)
+        label = str(trial.number)
+        self._trials[label] = trial
+        self._marks[label] = max(self._reported(trial), default=0)
+        return Entry(label, trial.params, "begun")
+
+    def report(self, label: str, seed_index: int, share: float, reward: float | None) -> bool:
+        """Compare the trial with others at the same share of the budget; those below the median are given up.
+
+        A trial with several seeds is judged while it trains with the first.
+        """
+        mark = min(MARKS, int(share * MARKS + 1e-9))
+        if seed_index > 0 or mark <= self._marks[label]:
+            return False
+        passed = range(self._marks[label] + 1, mark + 1)  # others, with shorter rollouts, stop at each of them
+        self._marks[label] = mark
+        if reward is None:
+            return False
+        for step in passed:
+            self._trials[label].report(reward, step)
+        return self._prune and mark < MARKS and bool(self._trials[label].should_prune())
+
+    def tell(self, label: str, outcome: Outcome) -> None:
+        """Let the study know."""
+        trial = self._trials.pop(label)
+        if outcome.state == "complete":
+            self._study.tell(trial, outcome.objective)
+        elif outcome.state == "pruned":
+            self._study.tell(trial, state=TrialState.PRUNED)
+        else:
+            trial.set_user_attr(_ERROR, outcome.error)
+            self._study.tell(trial, state=TrialState.FAIL)
+
+    def entries(self) -> list[Entry]:
+        """The trials so far."""
+        found = []
+        for trial in self._study.get_trials(deepcopy=False):
+            if trial.state in _STATES:
+                state = _STATES[trial.state]
+                value = trial.value if state == "complete" else None
+                found.append(Entry(str(trial.number), trial.params, state, value, trial.user_attrs.get(_ERROR)))
+        return found
+
+    def _reported(self, trial: optuna.trial.Trial) -> Iterable[int]:
+        return self._study.get_trials(deepcopy=False)[trial.number].intermediate_values
+
+    def _sampler(self, number: int) -> optuna.samplers.BaseSampler:
+        seed = int(np.random.SeedSequence(self._seed, spawn_key=(number,)).generate_state(1)[0])
+        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=min(10, max(4, self.total // 3)))
+
+
+class _Journal(BaseJournalBackend):
+    """The journal in a file with one writer: the sweep's lock keeps others out, so no lock of its own can stay behind.
+
+    A last line that was cut off is dropped; what it told of had not happened yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        data = path.read_bytes() if path.exists() else b""
+        whole = data[: data.rfind(b"\n") + 1]
+        if whole != data:
+            os.truncate(path, len(whole))
+        self._lines = whole.splitlines()
+        for number, line in enumerate(self._lines, 1):
+            try:
+                json.loads(line)
+            except ValueError:
+                raise UsageError(f"{path} is damaged at line {number}; start the sweep again elsewhere") from None
+
+    def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
+        """The events from that number on."""
+        return [json.loads(line) for line in self._lines[log_number_from:]]
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Add events; they are on disk when this returns."""
+        lines = [json.dumps(log, separators=(",", ":")).encode() for log in logs]
+        size = self._path.stat().st_size if self._path.exists() else 0
+        try:
+            with self._path.open("ab") as file:
+                file.write(b"\n".join(lines) + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.truncate(self._path, size)  # no half of a line, to which the next would be added
+            raise CorralError(f"{self._path} cannot be written: {error.strerror or error}") from None
+        self._lines += lines
+
+
+def _suggest(trial: optuna.trial.Trial, name: str, dimension: Dimension) -> None:
+    """Let the trial have a value; one that it has already stays."""
+    if not isinstance(dimension, Range):
+        trial.suggest_categorical(name, dimension.values)
+    elif dimension.whole:
+        trial.suggest_int(name, int(dimension.low), int(dimension.high), log=dimension.log)
+    else:
+        trial.suggest_float(name, dimension.low, dimension.high, log=dimension.log)
