@@ -35,6 +35,8 @@ METRICS: dict[str, str] = {
     "train/explained_variance": "1: values predict returns; 0: no better than their mean; below: worse",
     "train/n_updates": "gradient steps taken so far",
     "train/rho": "with --overlap: mean importance weight, clipped at 1, before the update; 1 is no lag",
+    "train/kl_ref": "with --kl-ref-coef: mean KL divergence of the policy from its reference, over the minibatches",
+    "train/kl_ref_coef": "its weight in this iteration",
     "train/std": "mean standard deviation of continuous actions",
     "eval/mean_reward": "mean reward of the evaluation episodes: one env, most likely actions",
     "eval/std_reward": "its standard deviation over those episodes",

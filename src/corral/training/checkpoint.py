@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 FORMAT = 2
-_STATE, _BEHIND = "state.json", "behind.safetensors"
+_STATE, _BEHIND, _REFERENCE = "state.json", "behind.safetensors", "reference.safetensors"
 _FILES = ("policy.safetensors", "optimizer.safetensors", "envs.safetensors", _STATE)
 _PREFIX, _TEMPORARY, _ASIDE = "ckpt-", ".saving-", "set-aside-"
 
@@ -52,6 +52,8 @@ class Checkpoint:
     """Where every env is."""
     behind: Mapping[str, Tensor] | None = None
     """With overlap: the weights of one iteration before, with which the next rollout is collected."""
+    reference: Mapping[str, Tensor] | None = None
+    """The weights of the policy that the run stays near, if it does."""
 
     @property
     def timesteps(self) -> int:
@@ -74,8 +76,9 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
         parts = checkpoint.policy, checkpoint.optimizer, checkpoint.envs
         files = {name: safetensors.torch.save(_plain(part)) for name, part in zip(_FILES, parts, strict=False)}
         files[_STATE] = json.dumps(checkpoint.state, allow_nan=False, indent=1).encode()
-        if checkpoint.behind is not None:
-            files[_BEHIND] = safetensors.torch.save(_plain(checkpoint.behind))
+        for name, weights in ((_BEHIND, checkpoint.behind), (_REFERENCE, checkpoint.reference)):
+            if weights is not None:
+                files[name] = safetensors.torch.save(_plain(weights))
         hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
         manifest = {"format": FORMAT, "sha256": hashes}
         for name, data in {**files, "manifest.json": json.dumps(manifest, indent=1).encode()}.items():
@@ -100,7 +103,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         if manifest["format"] != FORMAT:
             raise CheckpointError(f"{path} has format {manifest['format']!r}; this version of Corral reads {FORMAT}")
         hashes, files = manifest["sha256"], {}
-        if set(hashes) - {_BEHIND} != set(_FILES):
+        if set(hashes) - {_BEHIND, _REFERENCE} != set(_FILES):
             raise CheckpointError(f"{path} is damaged: its manifest names {', '.join(hashes)}")
         for name in hashes:
             data = (path / name).read_bytes()
@@ -109,8 +112,10 @@ def load_checkpoint(path: Path) -> Checkpoint:
             files[name] = data
         state = json.loads(files.pop(_STATE))
         policy, optimizer, envs = (safetensors.torch.load(files[name]) for name in _FILES[:3])
-        behind = safetensors.torch.load(files[_BEHIND]) if _BEHIND in files else None
-        loaded = Checkpoint(policy, optimizer, state, envs, behind)
+        behind, reference = (
+            safetensors.torch.load(files[name]) if name in files else None for name in (_BEHIND, _REFERENCE)
+        )
+        loaded = Checkpoint(policy, optimizer, state, envs, behind, reference)
         _ = loaded.timesteps  # what has none is not a checkpoint, whoever vouches for it
         return loaded
     except OSError as error:
