@@ -91,7 +91,7 @@ def test_numpy_and_autograd_take_the_same_steps(name, settings):
         torch.testing.assert_close(p, q, atol=2e-5, rtol=1e-3, msg=lambda m, label=label: f"{label}: {m}")
     for field in dataclasses.fields(UpdateStats):
         one, two = (getattr(s, field.name) for s in stats)
-        assert one == pytest.approx(two, rel=2e-3, abs=2e-5), field.name
+        assert one == two or one == pytest.approx(two, rel=2e-3, abs=2e-5), field.name
 
 
 def test_an_update_raises_the_probability_of_better_actions():

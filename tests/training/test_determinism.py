@@ -76,8 +76,9 @@ def test_weights_do_not_depend_on_workers_in_any_way_to_learn(settings):
         {"activation_fn": "gelu"},
         {"overlap": True, "normalize_obs": True},
         {"n_envs": 13, "batch_size": 64 * 13, "activation_fn": "relu"},
+        {"learner_shares": 2, "kl_ref_coef": 1.0, "critic_warmup": 256},
     ],
-    ids=["plain", "shares", "torch learner", "torch policy", "overlap, normalised", "uneven"],
+    ids=["plain", "shares", "torch learner", "torch policy", "overlap, normalised", "uneven", "near a reference"],
 )
 def test_weights_do_not_depend_on_who_scores_actions(settings):
     ways = [{"backend": "serial"}, {"backend": "process"}, {"num_workers": 2}, {"num_workers": 3, "adaptive": True}]

@@ -64,6 +64,32 @@ def test_a_resumed_run_ends_as_one_that_was_never_stopped(env, settings, capsys)
     assert "brought back" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("settings", [{}, {"learner": "torch"}], ids=["numpy", "torch"])
+def test_a_run_that_stays_near_a_reference_goes_on_exactly(settings):
+    """Stopped twice: while only values are learned, and in the middle of the annealing."""
+    near = {"kl_ref_coef": 0.5, "kl_ref_steps": 512, "critic_warmup": 256, "normalize_obs": True, **settings}
+    whole = train(lambda: Shuffled(), 768, "whole", backend="serial", **near)
+    train(lambda: Shuffled(), 128, "run", backend="worker", num_workers=2, **near)
+    corral.resume("run", env=lambda: Shuffled(), timesteps=384, backend="serial", quiet=True)
+    resumed = corral.resume("run", env=lambda: Shuffled(), timesteps=768, backend="process", quiet=True).summary
+    assert resumed.weights_sha256 == whole.weights_sha256
+    for name in ("whole", "run"):
+        rows = read_metrics(Path(name) / "metrics.jsonl")
+        assert [row["train/kl_ref_coef"] for row in rows] == [0.5, 0.375, 0.25, 0.125, 0.0, 0.0]
+        distances = [row.get("train/kl_ref") for row in rows]
+        assert distances[0] < 1e-6 and min(distances[2:4]) > 1e-6 and distances[4:] == [None, None]
+    found = newest_checkpoint(Path("run/checkpoints")).checkpoint
+    assert not np.array_equal(found.reference["network.pi.0.weight"], found.policy["network.pi.0.weight"])
+
+
+def test_a_reference_is_saved_only_where_there_is_one():
+    train("CartPole-v1", 128, "plain", kl_ref_coef=0.0)
+    train("CartPole-v1", 128, "near", kl_ref_coef=0.1)
+    files = [{p.name for p in list_checkpoints(Path(name, "checkpoints"))[-1].iterdir()} for name in ("plain", "near")]
+    assert files[1] - files[0] == {"reference.safetensors"}
+    assert "train/kl_ref_coef" not in read_metrics(Path("plain/metrics.jsonl"))[-1]
+
+
 def test_a_run_that_scores_actions_goes_on_exactly():
     whole = train(lambda: Shuffled(), 512, "whole", backend="serial", normalize_obs=True)
     train(lambda: Shuffled(), 256, "run", backend="worker", num_workers=2, normalize_obs=True)

@@ -148,6 +148,19 @@ class TrainConfig(BaseModel):
     vf_coef: float = _field(0.5, "ppo", "Weight of the value loss.", ge=0)
     max_grad_norm: float = _field(0.5, "ppo", "Gradients are scaled down to this norm.", gt=0)
     target_kl: float | None = _field(None, "ppo", "End an update early once the policy moved 1.5 times this far.", gt=0)
+    kl_ref_coef: float = _field(
+        0.0,
+        "ppo",
+        "Weight, at first, of the KL divergence from a reference policy: the one the run starts from, if no other is "
+        "given.",
+        ge=0,
+    )
+    kl_ref_steps: int | None = _field(
+        None, "ppo", "Steps over which kl_ref_coef falls to 0, in a line (default: timesteps).", ge=1
+    )
+    critic_warmup: int = _field(
+        0, "ppo", "Steps at the start in which only the value function learns, and the policy stays as it is.", ge=0
+    )
 
     policy: str | None = _field(
         None, "policy", "A torch network of your own, module:callable or file.py:callable (see docs/python.md)."
@@ -261,6 +274,12 @@ class TrainConfig(BaseModel):
             raise ValueError(f"adaptive is for backend worker, but backend is {self.backend}")
         if self.learning_rate_end is not None and self.timesteps is None:
             raise ValueError("learning_rate_end needs timesteps, to know where the line ends")
+        if self.kl_ref_coef and self.kl_ref_steps is None:
+            if self.timesteps is None:
+                raise ValueError("kl_ref_coef needs kl_ref_steps or timesteps, to know when it has fallen to 0")
+            decide("kl_ref_steps", self.timesteps)
+        if self.kl_ref_steps is not None and not self.kl_ref_coef:
+            raise ValueError(f"kl_ref_steps {self.kl_ref_steps} is for kl_ref_coef, which is 0; give that too")
         return self
 
     def _agree_on_learner(self) -> None:

@@ -35,6 +35,8 @@ METRICS: dict[str, str] = {
     "train/explained_variance": "1: values predict returns; 0: no better than their mean; below: worse",
     "train/n_updates": "gradient steps taken so far",
     "train/rho": "with --overlap: mean importance weight, clipped at 1, before the update; 1 is no lag",
+    "train/kl_ref": "with --kl-ref-coef: mean KL divergence of the policy from its reference, over the minibatches",
+    "train/kl_ref_coef": "its weight in this iteration",
     "train/std": "mean standard deviation of continuous actions",
     "opponents/stage": "number of the stage that the run is in; this and the next: where Corral chooses opponents",
     "opponents/win_rate": "share of the stage's last 100 games that were won, a draw counting half",

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from corral.core.actions import Head, by_head
 
-__all__ = ["Drawn", "Likelihood", "draw", "gradient", "likelihood", "mode"]
+__all__ = ["Drawn", "Likelihood", "Reference", "add_divergence", "draw", "gradient", "likelihood", "mode"]
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
@@ -48,6 +48,13 @@ class Likelihood(NamedTuple):
     log_probs: Floats
     entropy: Floats
     parts: list[_HeadLikelihood]
+
+
+class Reference(NamedTuple):
+    """Another policy's distribution for the same rows."""
+
+    params: Floats  # [B, P]
+    log_std: Floats  # [G]
 
 
 def draw(heads: Sequence[Head], params: Floats, log_std: Floats, masks: Flags | None, noise: Floats) -> Drawn:
@@ -143,6 +150,48 @@ def gradient(
             d_std = ((part.log_p * part.log_p - _ONE) * weight).sum(axis=0) + bonus * np.float32(len(rows))
             d_log_std[gaussian : gaussian + head.size] = d_std
             gaussian += head.size
+
+
+def add_divergence(
+    heads: Sequence[Head],
+    known: Likelihood,
+    params: Floats,
+    log_std: Floats,
+    masks: Flags | None,
+    reference: Reference,
+    weight: float,
+    d_params: Floats,
+    d_log_std: Floats,
+) -> Floats:
+    """KL(reference || policy) [B]; ``weight`` times its gradients are added to those of params and log_std."""
+    divergences, scale, gaussian = [], np.float32(weight), 0
+    pairs = zip(
+        by_head(heads, params, log_std, masks), by_head(heads, reference.params, reference.log_std, masks), strict=True
+    )
+    for ((head, means, mask, std), (_, fixed, _, fixed_std)), part in zip(pairs, known.parts, strict=True):
+        out = d_params[:, head.params]
+        if head.kind == "categorical":
+            log_r = _masked(fixed, mask)
+            log_r = log_r - _max(log_r)
+            log_r -= np.log(_sum_of_rows(np.exp(log_r)))[:, None]
+            r = np.exp(log_r)
+            divergences.append(_sum_of_rows(r * (log_r - part.log_p)))
+            out += scale * (part.p - r)
+        elif head.kind == "bernoulli":
+            signed, wanted = part.log_p, _masked_bernoulli(fixed, mask)
+            r = _sigmoid(wanted)
+            of_one = r * (_log_sigmoid(wanted) - _log_sigmoid(signed))
+            of_zero = (_ONE - r) * (_log_sigmoid(-wanted) - _log_sigmoid(-signed))
+            divergences.append((of_one + of_zero).sum(axis=1))
+            out += scale * (part.p - r)
+        else:
+            z, ratio = (means - fixed) * part.p, np.exp(np.float32(2) * (fixed_std - std))
+            spread = ratio + z * z
+            divergences.append((std - fixed_std + _HALF * spread - _HALF).sum(axis=1))
+            out += scale * z * part.p
+            d_log_std[gaussian : gaussian + head.size] += scale * (_ONE - spread).sum(axis=0)
+            gaussian += head.size
+    return _sum(divergences)
 
 
 def _max(rows: Floats) -> Floats:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from corral.core.actions import Head, by_head
 
-__all__ = ["ActionLikelihood", "likelihood", "masked_logits", "mode", "sample"]
+__all__ = ["ActionLikelihood", "divergence", "likelihood", "masked_logits", "mode", "sample"]
 
 FORBIDDEN = -1e30
 """Logit of a masked action: its probability is exactly 0, and 0 x log 0 stays 0 where -inf would give NaN."""
@@ -94,6 +94,35 @@ def likelihood(
             log_probs.append((-0.5 * z * z - std - _HALF_LOG_2PI).sum(-1))
             entropies.append((0.5 + _HALF_LOG_2PI + std).sum(-1).expand(logits.shape[0]))
     return ActionLikelihood(_sum(log_probs), _sum(entropies))
+
+
+def divergence(
+    heads: Sequence[Head],
+    params: Tensor,
+    log_std: Tensor,
+    reference: Tensor,
+    reference_log_std: Tensor,
+    masks: Tensor | None,
+) -> Tensor:
+    """KL(reference || policy) [B], given the parameters [B, P] and deviations of both."""
+    divergences = []
+    pairs = zip(
+        by_head(heads, params, log_std, masks), by_head(heads, reference, reference_log_std, masks), strict=True
+    )
+    for (head, logits, mask, std), (_, fixed, _, fixed_std) in pairs:
+        if head.kind == "categorical":
+            log_p, log_r = masked_logits(logits, mask).log_softmax(-1), masked_logits(fixed, mask).log_softmax(-1)
+            divergences.append((log_r.exp() * (log_r - log_p)).sum(-1))
+        elif head.kind == "bernoulli":
+            signed, wanted = masked_bernoulli(logits, mask), masked_bernoulli(fixed, mask)
+            for sign in (1, -1):
+                log_p = torch.nn.functional.logsigmoid(sign * signed)
+                log_r = torch.nn.functional.logsigmoid(sign * wanted)
+                divergences.append((log_r.exp() * (log_r - log_p)).sum(-1))
+        else:
+            ratio, z = (2 * (fixed_std - std)).exp(), (logits - fixed) * (-std).exp()
+            divergences.append((std - fixed_std + 0.5 * (ratio + z * z) - 0.5).sum(-1))
+    return _sum(divergences)
 
 
 def _join(columns: list[Tensor], heads: Sequence[Head]) -> Tensor:

@@ -41,11 +41,12 @@ FEATURES = "features"
 
 
 class Evaluation(NamedTuple):
-    """What the learner wants to know of the actions that were taken, each [B]."""
+    """What the learner wants to know of the actions that were taken, each [B]; and their parameters."""
 
     log_probs: Tensor
     entropy: Tensor
     values: Tensor
+    params: Tensor  # [B, P]
 
 
 def n_action_params(action_space: gym.Space[Any]) -> int:
@@ -211,7 +212,7 @@ class Policy(nn.Module):
         """Log-probability, entropy and value, for a gradient step."""
         params, values = self(inputs, masks)
         known = distributions.likelihood(self.codec.heads, params, self.log_std, actions, masks)
-        return Evaluation(known.log_probs, known.entropy, values)
+        return Evaluation(known.log_probs, known.entropy, values, params)
 
     def _look_for_action_features(self, score_actions: bool | None, pi: Sequence[int]) -> int:
         """How many numbers describe an action, if actions are to be scored by them; else 0."""

@@ -6,6 +6,7 @@ network on the CPU, much faster. The update is the same for both.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,11 +17,12 @@ import torch
 from torch import Tensor
 
 from corral.core.config import TrainConfig
-from corral.core.errors import CorralError
+from corral.core.errors import CorralError, UsageError
 from corral.core.seeding import minibatch_generator, network_seed
-from corral.core.types import Rollout
+from corral.core.types import Rollout, Weights
 from corral.policy.policy import Policy
 from corral.ppo.gae import Advantages
+from corral.ppo.terms import PLAIN, Terms
 
 __all__ = ["Engine", "Learner", "LearnerDiverged", "UpdateStats"]
 
@@ -43,13 +45,26 @@ class UpdateStats:
     clip_fraction: float
     grad_norm: float
     explained_variance: float
+    kl_ref: float | None = None
+    """How far the policy is from its reference, if that was asked."""
 
 
 class Engine(Protocol):
     """Computes gradients and applies them."""
 
-    def load(self, rollout: Rollout, estimate: Advantages, advantages: Floats, order: npt.NDArray[np.int64]) -> None:
+    def load(
+        self,
+        rollout: Rollout,
+        estimate: Advantages,
+        advantages: Floats,
+        order: npt.NDArray[np.int64],
+        terms: Terms = PLAIN,
+    ) -> None:
         """Take in a rollout; ``advantages`` and ``order`` [minibatches, minibatch] are as they will be used."""
+        ...
+
+    def set_reference(self, policy: Policy) -> None:
+        """Compare with this policy, where an update asks for it."""
         ...
 
     def gradient(self, minibatch: int) -> None:
@@ -95,9 +110,25 @@ class Learner:
         self.device = device
         self.engine = engine
         self.n_updates = 0
+        self.reference: Mapping[str, Tensor] | None = None
+        """The weights of the policy that ``kl_ref_coef`` stays near."""
 
-    def update(self, rollout: Rollout, estimate: Advantages, iteration: int, learning_rate: float) -> UpdateStats:
+    def set_reference(self, weights: Weights) -> None:
+        """Stay near the policy with these weights (and statistics of observations), which are copied."""
+        policy = copy.deepcopy(self.policy).requires_grad_(False)
+        try:
+            policy.load_state_dict({name: torch.as_tensor(weight) for name, weight in weights.items()})
+        except RuntimeError as error:
+            raise UsageError(f"the reference does not fit this run's policy: {error}") from None
+        self.reference = policy.state_dict()
+        self.engine.set_reference(policy)
+
+    def update(
+        self, rollout: Rollout, estimate: Advantages, iteration: int, learning_rate: float, terms: Terms = PLAIN
+    ) -> UpdateStats:
         """``n_epochs`` passes over the rollout in shuffled minibatches."""
+        if terms.kl_ref and self.reference is None:
+            raise UsageError(f"kl_ref_coef {terms.kl_ref:g} needs a reference policy; give one with set_reference")
         order = self._order(iteration)  # [minibatches, minibatch]
         advantages = estimate.advantages.reshape(-1)[order]
         if self.config.normalize_advantage and order.shape[1] > 1:  # a single one has no deviation
@@ -105,7 +136,7 @@ class Learner:
         gradients = applied = 0
         with torch.random.fork_rng(devices=[]), np.errstate(all="ignore"):  # what is not finite is found below
             torch.manual_seed(network_seed(self.seed, iteration + 1))  # for networks that draw numbers, such as dropout
-            self.engine.load(rollout, estimate, advantages, order)
+            self.engine.load(rollout, estimate, advantages, order, terms)
             for minibatch in range(len(order)):
                 self.engine.gradient(minibatch)
                 gradients += 1

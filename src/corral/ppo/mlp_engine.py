@@ -14,19 +14,20 @@ import torch
 from torch import Tensor
 
 from corral.core.config import TrainConfig
-from corral.core.types import Rollout
+from corral.core.types import Leaves, Rollout
 from corral.policy import array_distributions
 from corral.policy.mlp import Mlp, MlpShape
 from corral.policy.policy import FEATURES, Policy
 from corral.policy.scoring import ACTION_FEATURES
+from corral.ppo.adam import Adam
 from corral.ppo.gae import Advantages
-from corral.ppo.shares import Alone, Crew, Shares, ShareSetup
+from corral.ppo.shares import MEASURED, Alone, Crew, Shares, ShareSetup
+from corral.ppo.terms import PLAIN, Terms
 
 __all__ = ["MlpEngine", "numpy_shape", "share_setup"]
 
 Floats = npt.NDArray[np.float32]
-_BETA1, _BETA2, _EPSILON = np.float32(0.9), np.float32(0.999), np.float32(1e-5)
-_EVALUATED, _SCORED = 4096, 512  # rows that are evaluated at a time
+_EVALUATED, _SCORED = 4096, 512  # rows that are evaluated at a time, and rows of actions that are scored
 
 
 def numpy_shape(policy: Policy, config: TrainConfig, device: torch.device) -> MlpShape | None:
@@ -42,6 +43,7 @@ def share_setup(policy: Policy, shape: MlpShape, config: TrainConfig, masked: bo
         heads=codec.heads,
         n_actions=codec.n_actions,
         n_mask=codec.n_mask if masked else 0,
+        n_reference=codec.n_params if config.kl_ref_coef else 0,
         n_rows=config.rollout_size,
         minibatch=config.minibatch_size,
         n_epochs=config.n_epochs,
@@ -65,14 +67,21 @@ class MlpEngine:
         self._mlp.load({name: parameter.detach().cpu().numpy() for name, parameter in policy.named_parameters()})
         for name, parameter in policy.named_parameters():
             parameter.data = torch.from_numpy(self._mlp.parameters()[name])
-        size = self._mlp.flat.size
-        self._mean, self._square = np.zeros(size, np.float32), np.zeros(size, np.float32)
-        self._gradient, self._scratch = np.zeros(size, np.float32), np.zeros(size, np.float32)
-        self._steps = 0
-        self._totals = np.zeros(5)
+        self._gradient = np.zeros(self._mlp.flat.size, np.float32)
+        self._adam = Adam(self._mlp.shape)
+        self._terms = PLAIN
+        self._reference: tuple[Policy, Mlp] | None = None
+        self._totals = np.zeros(len(MEASURED))
         self._norms = 0.0
 
-    def load(self, rollout: Rollout, estimate: Advantages, advantages: Floats, order: npt.NDArray[np.int64]) -> None:
+    def load(
+        self,
+        rollout: Rollout,
+        estimate: Advantages,
+        advantages: Floats,
+        order: npt.NDArray[np.int64],
+        terms: Terms = PLAIN,
+    ) -> None:
         """Take in a rollout; ``advantages`` and ``order`` [minibatches, minibatch] are as they will be used."""
         rows = self.config.rollout_size
         leaves = {path: _joined(leaf) for path, leaf in rollout.observations.items()}
@@ -84,8 +93,13 @@ class MlpEngine:
             rollout.values.reshape(-1),
             estimate.returns.reshape(-1),
         )
-        if rollout.masks is not None:
-            self.shares.fill_masks(_joined(rollout.masks))
+        masks = None if rollout.masks is None else _joined(rollout.masks)
+        if masks is not None:
+            self.shares.fill_masks(masks)
+        if terms.kl_ref:
+            self._write_reference(leaves, masks)
+        self._terms = terms
+        self.shares.set_terms(terms)
         self.shares.arrays["order"][...] = order
         self.shares.arrays["advantages"][...] = advantages
         self._totals[:], self._norms = 0, 0.0
@@ -102,41 +116,31 @@ class MlpEngine:
 
     def apply(self, learning_rate: float) -> None:
         """Adam, with the gradient scaled down to ``max_grad_norm``."""
-        g, scratch = self._gradient, self._scratch
+        g = self._gradient
         np.add.reduce(self.shares.arrays["gradients"], axis=0, out=g)
         norm = float(np.sqrt(np.dot(g, g)))
         self._norms += norm
         limit = self.config.max_grad_norm / (norm + 1e-6)
         if limit < 1:
             g *= np.float32(limit)
-        self._steps += 1
-        self._mean *= _BETA1
-        np.multiply(g, np.float32(1 - _BETA1), out=scratch)
-        self._mean += scratch
-        self._square *= _BETA2
-        np.multiply(g, g, out=scratch)
-        scratch *= np.float32(1 - _BETA2)
-        self._square += scratch
-        np.sqrt(self._square, out=scratch)
-        scratch *= np.float32(1 / np.sqrt(1 - 0.999**self._steps))
-        scratch += _EPSILON
-        np.divide(self._mean, scratch, out=scratch)
-        scratch *= np.float32(learning_rate / (1 - 0.9**self._steps))
-        self._mlp.flat -= scratch
+        self._adam.step(self._mlp.flat, g, learning_rate, self._terms.hold_policy)
 
     def finish(self, gradients: int, applied: int) -> dict[str, float]:
         """End the update: the means of what was measured."""
         self.crew.end()
         c, size = self.config, self.config.minibatch_size
-        policy_loss, value_loss, entropy_loss, kl, clipped = (self._totals / (size * max(gradients, 1))).tolist()
+        means = self._totals / (size * max(gradients, 1))
+        policy_loss, value_loss, entropy_loss, kl, clipped, kl_ref = means.tolist()
+        of_policy = policy_loss + c.ent_coef * entropy_loss + self._terms.kl_ref * kl_ref
         return {
-            "loss": policy_loss + c.ent_coef * entropy_loss + c.vf_coef * value_loss,
+            "loss": c.vf_coef * value_loss + (0.0 if self._terms.hold_policy else of_policy),
             "policy_gradient_loss": policy_loss,
             "value_loss": value_loss,
             "entropy_loss": entropy_loss,
             "approx_kl": kl,
             "clip_fraction": clipped,
             "grad_norm": self._norms / max(applied, 1),
+            **({"kl_ref": kl_ref} if self._terms.kl_ref else {}),
         }
 
     def finite(self) -> bool:
@@ -146,14 +150,11 @@ class MlpEngine:
     def evaluate(self, rollout: Rollout) -> tuple[Floats, Floats]:
         """Log-probabilities and values [T, N] of a rollout's actions under the weights as they are now."""
         features = self.policy.features({path: _joined(leaf) for path, leaf in rollout.observations.items()})
-        columns, described = features[FEATURES], features.get(ACTION_FEATURES)
-        actions = rollout.actions.reshape(len(columns), -1)
+        described, actions = features.get(ACTION_FEATURES), _joined(rollout.actions)
         masks = None if rollout.masks is None else _joined(rollout.masks)
-        log_probs, found = np.empty(len(columns), np.float32), np.empty(len(columns), np.float32)
-        size = _EVALUATED if described is None else _SCORED
-        for start in range(0, len(columns), size):
-            part = slice(start, start + size)
-            params, values = self._mlp.forward(columns[part])
+        log_probs, found = np.empty(len(actions), np.float32), np.empty(len(actions), np.float32)
+        for part in _parts(len(actions), self._mlp):
+            params, values = self._mlp.forward(features[FEATURES][part])
             heads, taken, legal = self.policy.codec.heads, actions[part], None if masks is None else masks[part]
             if self._mlp.scorer is not None and described is not None:
                 scored = self._mlp.scorer.forward(params, legal, described[part])
@@ -163,31 +164,44 @@ class MlpEngine:
             log_probs[part], found[part] = known.log_probs, values
         return log_probs.reshape(rollout.log_probs.shape), found.reshape(rollout.values.shape)
 
+    # ---- a reference to stay near ----------------------------------------------------------------------------
+
+    def set_reference(self, policy: Policy) -> None:
+        """Compare with this policy, which does not change."""
+        mlp = Mlp(self._mlp.shape)
+        mlp.load({name: parameter.detach().cpu().numpy() for name, parameter in policy.named_parameters()})
+        self._reference = policy, mlp
+
+    def _write_reference(self, leaves: Leaves, masks: npt.NDArray[np.bool_] | None) -> None:
+        """What the reference would do in every row of the batch."""
+        assert self._reference is not None
+        policy, mlp = self._reference
+        features, out = policy.features(leaves), self.shares.reference
+        for part in _parts(len(out), mlp):
+            params = mlp.params(features[FEATURES][part])
+            if mlp.scorer is not None:
+                legal = None if masks is None else masks[part]
+                scored = mlp.scorer.forward(params, legal, features[ACTION_FEATURES][part])
+                params = scored.choices.wide(scored.table)
+            out[part] = params
+        self.shares.arrays["reference_log_std"][...] = mlp.log_std
+
     # ---- what a checkpoint holds -----------------------------------------------------------------------------
 
     def copies(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The parameters, and Adam's moments as torch's own Adam keeps them, by name; copied, for they will change."""
-        places = self._mlp.shape.places()
-
-        def views(flat: Floats) -> dict[str, Tensor]:
-            copy = torch.from_numpy(flat.copy())
-            return {name: copy[place].view(shape) for name, (place, shape) in places.items()}
-
-        weights = views(self._mlp.flat)
-        if not self._steps:
-            return weights, {}
-        moments = {"exp_avg": views(self._mean), "exp_avg_sq": views(self._square)}
-        state = {f"{key}.{name}": tensor for key, tensors in moments.items() for name, tensor in tensors.items()}
-        return weights, {**state, **{f"step.{name}": torch.tensor(float(self._steps)) for name in places}}
+        copy = torch.from_numpy(self._mlp.flat.copy())
+        weights = {name: copy[place].view(shape) for name, (place, shape) in self._mlp.shape.places().items()}
+        return weights, {name: torch.as_tensor(array) for name, array in self._adam.state().items()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from moments that ``copies`` gave."""
-        self._steps = 0
-        for name, (place, _) in self._mlp.shape.places().items():
-            if f"step.{name}" in state:
-                self._mean[place] = state[f"exp_avg.{name}"].numpy().ravel()
-                self._square[place] = state[f"exp_avg_sq.{name}"].numpy().ravel()
-                self._steps = int(state[f"step.{name}"].item())
+        self._adam.restore({name: tensor.numpy() for name, tensor in state.items()})
+
+
+def _parts(rows: int, mlp: Mlp) -> list[slice]:
+    size = _EVALUATED if mlp.scorer is None else _SCORED
+    return [slice(start, start + size) for start in range(0, rows, size)]
 
 
 def _joined(column: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -17,11 +17,12 @@ import numpy.typing as npt
 from corral.core.actions import Head
 from corral.policy import array_distributions
 from corral.policy.mlp import Gradient, Mlp, MlpShape
+from corral.ppo.terms import Terms
 
 __all__ = ["MEASURED", "Alone", "Crew", "ShareSetup", "Shares", "split"]
 
 Array = npt.NDArray[Any]
-MEASURED = ("policy_gradient_loss", "value_loss", "entropy_loss", "approx_kl", "clip_fraction")
+MEASURED = ("policy_gradient_loss", "value_loss", "entropy_loss", "approx_kl", "clip_fraction", "kl_ref")
 _SCALARS = 3  # columns of a batch row: log-probability, value, return
 _ONE = np.float32(1)
 
@@ -35,6 +36,8 @@ class ShareSetup:
     n_actions: int
     n_mask: int
     """0 where the envs do not mask."""
+    n_reference: int
+    """Action parameters of a reference policy; 0 where there is none."""
     n_rows: int
     minibatch: int
     n_epochs: int
@@ -51,12 +54,14 @@ class ShareSetup:
 
     def arrays(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """Name, shape and dtype of everything an update reads and writes."""
-        width = self.shape.n_features + self.n_actions + _SCALARS + self.n_mask
+        width = self.shape.n_features + self.n_actions + _SCALARS + self.n_mask + self.n_reference
         return {
             "batch": ((self.n_rows, width), "<f4"),
             "order": ((self.n_minibatches, self.minibatch), "<i8"),
             "advantages": ((self.n_minibatches, self.minibatch), "<f4"),
             "weights": ((self.shape.size,), "<f4"),
+            "terms": ((2,), "<f8"),
+            "reference_log_std": ((self.shape.n_log_std if self.n_reference else 0,), "<f4"),
             "gradients": ((self.shares, self.shape.size), "<f4"),
             "measured": ((self.shares, len(MEASURED)), "<f8"),
         }
@@ -78,6 +83,7 @@ class Shares:
         self._actions = slice(features, features + actions)
         self._scalars = features + actions
         self._masks = slice(self._scalars + _SCALARS, self._scalars + _SCALARS + setup.n_mask)
+        self._reference = slice(self._masks.stop, self._masks.stop + setup.n_reference)
         rows, width = max(len(part) for part in self._bounds), arrays["batch"].shape[1]
         self._lowest, self._highest = np.float32(1 - setup.clip_range), np.float32(1 + setup.clip_range)
         self._taken = np.empty((rows, width), np.float32)
@@ -103,6 +109,16 @@ class Shares:
     def fill_masks(self, masks: Array) -> None:
         """Write the masks of a batch."""
         self.arrays["batch"][:, self._masks] = masks
+
+    @property
+    def reference(self) -> Array:
+        """The reference's action parameters for the batch, [rows, P], to be written."""
+        return self.arrays["batch"][:, self._reference]
+
+    def set_terms(self, terms: Terms) -> None:
+        """What the next update asks for."""
+        assert self.setup.n_reference or not terms.kl_ref
+        self.arrays["terms"][:] = terms.kl_ref, terms.hold_policy
 
     def compute(self, minibatch: int, share: int) -> None:
         """The gradient of one share of a minibatch, into its row of ``gradients``; and what was measured on the way."""
@@ -142,7 +158,17 @@ class Shares:
         if open_ is not None:
             d_values *= open_
         d_params = self._d_params[:n] if scored is None else np.empty_like(params)
+        kl_ref, (kl_coef, hold_policy) = 0.0, self.arrays["terms"].tolist()
         array_distributions.gradient(heads, known, d_log_probs, -s.ent_coef / s.minibatch, d_params, gradient.log_std)
+        if kl_coef:
+            fixed = rows[:, self._reference] if scored is None else scored.choices.narrow(rows[:, self._reference])
+            reference = array_distributions.Reference(fixed, self.arrays["reference_log_std"])
+            policy = heads, known, params, self._mlp.log_std, masks
+            weight = kl_coef / s.minibatch
+            away = array_distributions.add_divergence(*policy, reference, weight, d_params, gradient.log_std)
+            kl_ref = float(away.sum(dtype=np.float64))
+        if hold_policy:
+            d_params[...], gradient.log_std[...] = 0, 0
         if scorer is not None and scored is not None and gradient.scorer is not None:
             d_params = scorer.backward(scored, d_params, gradient.scorer)
         self._mlp.backward(features, d_params, d_values, gradient)
@@ -153,6 +179,7 @@ class Shares:
             -known.entropy.sum(dtype=np.float64),
             (ratio - _ONE - log_ratio).sum(dtype=np.float64),
             np.count_nonzero(np.abs(ratio - _ONE) > s.clip_range),
+            kl_ref,
         )
 
 

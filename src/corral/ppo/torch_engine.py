@@ -12,16 +12,27 @@ from torch import Tensor
 
 from corral.core.config import TrainConfig
 from corral.core.types import Rollout
+from corral.policy import distributions
 from corral.policy.policy import Policy
 from corral.ppo import losses
+from corral.ppo.adam import EPSILON
 from corral.ppo.gae import Advantages
+from corral.ppo.terms import PLAIN, Terms
 
 __all__ = ["TorchEngine"]
 
 Floats = npt.NDArray[np.float32]
-_ADAM_EPSILON = 1e-5  # Stable-Baselines3's, and the original implementation's
 _STATE_NAMES = ("exp_avg", "exp_avg_sq", "step")
-_MEASURED = ("loss", "policy_gradient_loss", "value_loss", "entropy_loss", "approx_kl", "clip_fraction", "grad_norm")
+_MEASURED = (
+    "loss",
+    "policy_gradient_loss",
+    "value_loss",
+    "entropy_loss",
+    "approx_kl",
+    "clip_fraction",
+    "kl_ref",
+    "grad_norm",
+)
 _EVALUATED = 4096  # rows that are evaluated at a time
 
 
@@ -33,14 +44,22 @@ class TorchEngine:
         self.config = config
         self.device = device
         self.optimizer = torch.optim.Adam(
-            policy.parameters(), lr=config.learning_rate, eps=_ADAM_EPSILON, fused=device.type in ("cpu", "cuda")
+            policy.parameters(), lr=config.learning_rate, eps=EPSILON, fused=device.type in ("cpu", "cuda")
         )
         self._loss: Callable[..., tuple[Tensor, Tensor]] = self._compute_loss
         if config.compile:
             self._loss = torch.compile(self._compute_loss)
         self._totals = torch.zeros(len(_MEASURED), device=device)
+        self._reference: Policy | None = None
 
-    def load(self, rollout: Rollout, estimate: Advantages, advantages: Floats, order: npt.NDArray[np.int64]) -> None:
+    def load(
+        self,
+        rollout: Rollout,
+        estimate: Advantages,
+        advantages: Floats,
+        order: npt.NDArray[np.int64],
+        terms: Terms = PLAIN,
+    ) -> None:
         """Take in a rollout; ``advantages`` and ``order`` [minibatches, minibatch] are as they will be used."""
         self._inputs = self._prepare(rollout)
         self._actions = self._joined(rollout.actions)
@@ -49,6 +68,9 @@ class TorchEngine:
         self._scalars = torch.stack([self._joined(column) for column in scalars], dim=1)  # [T * N, 3]
         self._order = torch.from_numpy(order).to(self.device)
         self._advantages = torch.from_numpy(advantages).to(self.device)
+        self._terms = terms
+        self._fixed = self._ask_reference(rollout) if terms.kl_ref else None
+        self._held = self._policy_parameters() if terms.hold_policy else []
         self._totals.zero_()
         self.policy.train()
 
@@ -57,13 +79,16 @@ class TorchEngine:
         rows = self._order[minibatch]
         inputs = {name: column[rows] for name, column in self._inputs.items()}
         masks = None if self._masks is None else self._masks[rows]
+        fixed = None if self._fixed is None else self._fixed[rows]
         loss, measured = self._loss(
-            inputs, self._actions[rows], masks, self._scalars[rows], self._advantages[minibatch]
+            inputs, self._actions[rows], masks, self._scalars[rows], self._advantages[minibatch], fixed
         )
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
+        for parameter in self._held:
+            parameter.grad = None
         self._kl = measured[4]
-        self._totals[:6] += measured
+        self._totals[:7] += measured
 
     def kl(self) -> float:
         """How far the last minibatch says the policy moved; waits for the device."""
@@ -73,7 +98,7 @@ class TorchEngine:
         """Adam, with the gradient scaled down to ``max_grad_norm``."""
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        self._totals[6] += torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.max_grad_norm)
+        self._totals[7] += torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.max_grad_norm)
         self.optimizer.step()
 
     def finish(self, gradients: int, applied: int) -> dict[str, float]:
@@ -81,7 +106,10 @@ class TorchEngine:
         self.policy.eval()
         *totals, norms = self._totals.tolist()
         means = [total / max(gradients, 1) for total in totals]
-        return dict(zip(_MEASURED, [*means, norms / max(applied, 1)], strict=True))
+        measured = dict(zip(_MEASURED, [*means, norms / max(applied, 1)], strict=True))
+        if not self._terms.kl_ref:
+            del measured["kl_ref"]
+        return measured
 
     def finite(self) -> bool:
         """Whether every weight is a number."""
@@ -102,29 +130,71 @@ class TorchEngine:
         return log_probs.reshape(rollout.log_probs.shape), values.reshape(rollout.values.shape)
 
     def _compute_loss(
-        self, inputs: dict[str, Tensor], actions: Tensor, masks: Tensor | None, scalars: Tensor, advantages: Tensor
+        self,
+        inputs: dict[str, Tensor],
+        actions: Tensor,
+        masks: Tensor | None,
+        scalars: Tensor,
+        advantages: Tensor,
+        fixed: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        c = self.config
+        c, terms = self.config, self._terms
         old_log_probs, old_values, returns = scalars.unbind(1)
         now = self.policy.evaluate(inputs, actions, masks)
         log_ratio = now.log_probs - old_log_probs
         policy_loss = losses.policy_loss(log_ratio, advantages, c.clip_range)
         value_loss = losses.value_loss(now.values, old_values, returns, c.clip_range_vf)
         entropy_loss = -now.entropy.mean()
-        loss = policy_loss + c.ent_coef * entropy_loss + c.vf_coef * value_loss
+        loss, kl_ref = policy_loss + c.ent_coef * entropy_loss + c.vf_coef * value_loss, torch.zeros_like(value_loss)
+        if fixed is not None and self._reference is not None:
+            both = now.params, self.policy.log_std, fixed, self._reference.log_std
+            kl_ref = distributions.divergence(self.policy.codec.heads, *both, masks).mean()
+            loss = loss + terms.kl_ref * kl_ref
+        if terms.hold_policy:
+            loss = c.vf_coef * value_loss
         with torch.no_grad():
             kl = losses.approximate_kl(log_ratio)
             clipped = losses.clip_fraction(log_ratio, c.clip_range)
             # in the order of _MEASURED
-            measured = torch.stack([loss, policy_loss, value_loss, entropy_loss, kl, clipped])
+            measured = torch.stack([loss, policy_loss, value_loss, entropy_loss, kl, clipped, kl_ref])
         return loss, measured
 
-    def _prepare(self, rollout: Rollout) -> dict[str, Tensor]:
+    def _prepare(self, rollout: Rollout, policy: Policy | None = None) -> dict[str, Tensor]:
         leaves = {path: leaf.reshape(-1, *leaf.shape[2:]) for path, leaf in rollout.observations.items()}
-        return self.policy.prepare(leaves)
+        return (policy or self.policy).prepare(leaves)
 
     def _joined(self, column: npt.NDArray[Any]) -> Tensor:
         return torch.from_numpy(column.reshape(-1, *column.shape[2:])).to(self.device)
+
+    # ---- a reference to stay near, and a policy to leave as it is ----------------------------------------------
+
+    def set_reference(self, policy: Policy) -> None:
+        """Compare with this policy, which does not change."""
+        self._reference = policy
+
+    @torch.no_grad()
+    def _ask_reference(self, rollout: Rollout) -> Tensor:
+        """The reference's action parameters for every row."""
+        assert self._reference is not None
+        inputs, rows = self._prepare(rollout, self._reference), len(self._actions)
+        parts = [slice(start, start + _EVALUATED) for start in range(0, rows, _EVALUATED)]
+        masks = self._masks
+        return torch.cat(
+            [
+                self._reference(
+                    {name: column[part] for name, column in inputs.items()}, None if masks is None else masks[part]
+                )[0]
+                for part in parts
+            ]
+        )
+
+    def _policy_parameters(self) -> list[Tensor]:
+        """Those that the action depends on, also where the value does too."""
+        rows = self._order[0]
+        params, _ = self.policy({name: column[rows] for name, column in self._inputs.items()})
+        parameters = list(self.policy.parameters())
+        found = torch.autograd.grad(params.sum(), parameters, allow_unused=True)
+        return [parameter for parameter, grad in zip(parameters, found, strict=True) if grad is not None]
 
     # ---- what a checkpoint holds -----------------------------------------------------------------------------
 

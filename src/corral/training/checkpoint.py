@@ -35,7 +35,9 @@ __all__ = [
 ]
 
 FORMAT = 2
-_STATE, _BEHIND, _OPPONENTS = "state.json", "behind.safetensors", "opponents.safetensors"
+_STATE = "state.json"
+_EXTRAS = {name: f"{name}.safetensors" for name in ("behind", "opponents", "reference")}
+"""What only some runs have."""
 _FILES = ("policy.safetensors", "optimizer.safetensors", "envs.safetensors", _STATE)
 _PREFIX, _TEMPORARY, _ASIDE = "ckpt-", ".saving-", "set-aside-"
 
@@ -54,6 +56,8 @@ class Checkpoint:
     """With overlap: the weights of one iteration before, with which the next rollout is collected."""
     opponents: Mapping[str, Tensor] | None = None
     """Policies that play the other side."""
+    reference: Mapping[str, Tensor] | None = None
+    """The weights of the policy that the run stays near, if it does."""
 
     @property
     def timesteps(self) -> int:
@@ -76,9 +80,9 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
         parts = checkpoint.policy, checkpoint.optimizer, checkpoint.envs
         files = {name: safetensors.torch.save(_plain(part)) for name, part in zip(_FILES, parts, strict=False)}
         files[_STATE] = json.dumps(checkpoint.state, allow_nan=False, indent=1).encode()
-        for name, extra in ((_BEHIND, checkpoint.behind), (_OPPONENTS, checkpoint.opponents)):
-            if extra is not None:
-                files[name] = safetensors.torch.save(_plain(extra))
+        for name, file in _EXTRAS.items():
+            if (extra := getattr(checkpoint, name)) is not None:
+                files[file] = safetensors.torch.save(_plain(extra))
         hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
         manifest = {"format": FORMAT, "sha256": hashes}
         for name, data in {**files, "manifest.json": json.dumps(manifest, indent=1).encode()}.items():
@@ -103,7 +107,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         if manifest["format"] != FORMAT:
             raise CheckpointError(f"{path} has format {manifest['format']!r}; this version of Corral reads {FORMAT}")
         hashes, files = manifest["sha256"], {}
-        if set(hashes) - {_BEHIND, _OPPONENTS} != set(_FILES):
+        if set(hashes) - set(_EXTRAS.values()) != set(_FILES):
             raise CheckpointError(f"{path} is damaged: its manifest names {', '.join(hashes)}")
         for name in hashes:
             data = (path / name).read_bytes()
@@ -112,8 +116,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
             files[name] = data
         state = json.loads(files.pop(_STATE))
         policy, optimizer, envs = (safetensors.torch.load(files[name]) for name in _FILES[:3])
-        extras = (safetensors.torch.load(files[n]) if n in files else None for n in (_BEHIND, _OPPONENTS))
-        loaded = Checkpoint(policy, optimizer, state, envs, *extras)
+        extras = {name: safetensors.torch.load(files[file]) for name, file in _EXTRAS.items() if file in files}
+        loaded = Checkpoint(policy, optimizer, state, envs, **extras)
         _ = loaded.timesteps  # what has none is not a checkpoint, whoever vouches for it
         return loaded
     except OSError as error:

@@ -19,6 +19,7 @@ from corral.core.types import Rollout, Weights
 from corral.monitor.report import Reporter
 from corral.ppo.gae import Advantages, estimate_advantages
 from corral.ppo.learner import UpdateStats
+from corral.ppo.terms import terms_at
 from corral.training.checkpoint import Checkpoint, prune, save_checkpoint
 from corral.training.evaluate import evaluate_actor
 from corral.training.faults import MOST_FAULTS, keep_fault
@@ -66,6 +67,8 @@ def train_loop(
         run.safe = capture(run)  # as it is, should this be interrupted
         with interrupts.allowed():
             warm_start(run, reporter.board)
+    if config.kl_ref_coef and learner.reference is None:
+        learner.set_reference(learner.policy.state_dict())
     source.publish(learner.policy.state_dict(), progress.iteration)
     run.safe, reason = capture(run), ended_by(config, progress)
     # What was resumed is on disk already; a new run has something to resume from its first moment on.
@@ -88,7 +91,8 @@ def train_loop(
                 rho = _lag(run, rollout) if config.overlap else None
                 estimate = _advantages(run, rollout)
                 rate = learning_rate(config, progress.timesteps + config.rollout_size)
-                stats = learner.update(rollout, estimate, progress.iteration, rate)
+                terms = terms_at(config, progress.timesteps)
+                stats = learner.update(rollout, estimate, progress.iteration, rate, terms)
             _merge_observations(run, rollout)
             updated = time.perf_counter()
 
@@ -104,6 +108,8 @@ def train_loop(
                     reason = "stages"
 
             row = _metrics(run, rollout, stats, rate, rho, collected - started, updated - collected)
+            if config.kl_ref_coef:
+                row["train/kl_ref_coef"] = terms.kl_ref
             try:
                 if reason or is_due(config.eval_freq, before, progress.timesteps):
                     row |= _evaluate(run, directory, reporter, interrupts)
@@ -229,6 +235,8 @@ def _metrics(
         row["train/rho"] = rho
     if run.opponents is not None:
         row |= run.opponents.metrics()
+    if stats.kl_ref is not None:
+        row["train/kl_ref"] = stats.kl_ref
     if run.learner.policy.log_std.numel():
         row["train/std"] = float(run.learner.policy.log_std.detach().exp().mean())
     row |= run.meter.sample()

@@ -260,6 +260,7 @@ def capture(run: Run) -> Checkpoint:
         envs={name: torch.from_numpy(array) for name, array in run.source.whereabouts().items()},
         behind=behind,
         opponents=None if run.opponents is None else run.opponents.tensors(),
+        reference=run.learner.reference,
     )
 
 
@@ -270,6 +271,8 @@ def restore(run: Run, checkpoint: Checkpoint) -> None:
         raise ValueError(f"the env has spaces {run.spaces}, but the run was made with {state['spaces']}")
     run.learner.policy.load_state_dict(dict(checkpoint.policy))
     run.learner.engine.restore(checkpoint.optimizer)
+    if checkpoint.reference is not None:
+        run.learner.set_reference(checkpoint.reference)
     run.learner.n_updates = int(state["n_updates"])
     run.progress = Progress.from_state(state)
     for name, part in run.parts.items():
