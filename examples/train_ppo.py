@@ -16,14 +16,14 @@ import corral
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--env", default="CartPole-v1", help="any name that `corral train` takes [CartPole-v1]")
+    parser.add_argument("--env", default="card-battle", help="any name that `corral train` takes [card-battle]")
     parser.add_argument("--n-envs", type=int, default=8, help="envs side by side [8]")
     parser.add_argument("--parallel-start-method", choices=("auto", "spawn", "forkserver", "fork"), default="auto")
     parser.add_argument("--timesteps", type=int, help="stop after this many steps [100000, unless --num-episodes]")
     parser.add_argument("--num-episodes", type=int, help="stop after this many episodes")
     parser.add_argument("--opponent", help="for games that have opponents")
     parser.add_argument("--device", default="auto", help="cpu, cuda, mps or auto")
-    parser.add_argument("--learning-rate", type=float, default=3e-4)
+    parser.add_argument("--learning-rate", type=float, help="step size of Adam [the env's, or 3e-4]")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--eval", action="store_true", help="evaluate the final policy")
     parser.add_argument("--eval-games", type=int, default=100, help="episodes of that evaluation [100]")
@@ -49,7 +49,7 @@ def main() -> int:
     if len(directories) > 1:
         print(f"a run has one directory, but {len(directories)} were named: {sorted(directories)}", file=sys.stderr)
         return 2
-    settings = {"num_episodes": options.num_episodes, "timesteps": options.timesteps}
+    settings = {name: getattr(options, name) for name in ("num_episodes", "timesteps", "learning_rate", "opponent")}
     print(f"Using {options.n_envs} parallel environments for training (start method: {options.parallel_start_method})")
     try:
         result = corral.train(
@@ -58,9 +58,7 @@ def main() -> int:
             quiet=True,
             n_envs=options.n_envs,
             parallel_start_method=options.parallel_start_method,
-            env_kwargs={"opponent": options.opponent} if options.opponent else {},
             device=options.device,
-            learning_rate=options.learning_rate,
             seed=options.seed,
             output_dir=next(iter(directories), None),
             eval_freq=10**12 if options.eval else 0,

@@ -20,7 +20,7 @@ from corral.recipes.sweep.request import PRESETS
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", nargs="+", choices=PRESETS, default=list(PRESETS), help="which to try [A B C]")
-    parser.add_argument("--env", default="CartPole-v1", help="any name that `corral train` takes [CartPole-v1]")
+    parser.add_argument("--env", default="card-battle", help="any name that `corral train` takes [card-battle]")
     parser.add_argument("--timesteps", type=int, default=100_000, help="steps of each [100000]")
     parser.add_argument("--n-envs", type=int, default=8, help="envs side by side [8]")
     parser.add_argument("--opponent", help="for games that have opponents")
@@ -44,7 +44,7 @@ def main() -> int:
             seeds=options.seeds,
             timesteps=options.timesteps,
             n_envs=options.n_envs,
-            env_kwargs={"opponent": options.opponent} if options.opponent else {},
+            **({"opponent": options.opponent} if options.opponent else {}),
             seed=options.seed,
             output_dir=next(iter(directories), None),
         )

@@ -97,7 +97,7 @@ def read_summaries(path: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
 
 def finished(summary: Mapping[str, Any]) -> bool:
     """Whether a run ended as it should: neither a signal nor a failure ended it."""
-    return summary["exit_reason"] in (*_BUDGETS, PRUNED)
+    return summary["exit_reason"] in (*_BUDGETS, "stages", PRUNED)
 
 
 def _run(order: Order, seed: int, path: Path, index: int, listener: Listener) -> Mapping[str, Any]:
