@@ -9,8 +9,8 @@ BIN := $(VENV)/bin
 endif
 
 # What `make train` trains, and how. Those left empty are Corral's defaults.
-TRAIN_ENV ?= CartPole-v1
-TRAIN_STEPS ?= 100000
+TRAIN_ENV ?= card-battle
+TRAIN_STEPS ?=
 TRAIN_ENVS ?= 8
 TRAIN_UPDATE_EPOCHS ?=
 TRAIN_BATCH_SIZE ?=
@@ -54,7 +54,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-TRAIN_ARGS = $(TRAIN_ENV) --timesteps $(TRAIN_STEPS) --n-envs $(TRAIN_ENVS)
+TRAIN_ARGS = $(TRAIN_ENV) --n-envs $(TRAIN_ENVS) $(if $(TRAIN_STEPS),--timesteps $(TRAIN_STEPS))
 TRAIN_ARGS += $(if $(TRAIN_UPDATE_EPOCHS),--n-epochs $(TRAIN_UPDATE_EPOCHS))
 TRAIN_ARGS += $(if $(TRAIN_BATCH_SIZE),--batch-size $(TRAIN_BATCH_SIZE))
 TRAIN_ARGS += $(if $(TRAIN_OUTPUT_DIR),--output-dir $(TRAIN_OUTPUT_DIR)) $(TRAIN_FLAGS)

@@ -11,7 +11,7 @@ from corral.core.envs import resolve_env
 from corral.core.errors import UsageError
 from corral.monitor.writers import read_metrics
 from corral.recipes.warmstart import warmstart
-from corral.training.checkpoint import list_checkpoints, newest_checkpoint
+from corral.training.checkpoint import list_checkpoints
 from corral.training.experts import collect_expert_games
 from tests.envs import Counter, HighCard, MortalHighCard
 
@@ -56,7 +56,7 @@ def test_a_warm_start_begins_where_its_expert_is_and_stays_there_at_first():
         checkpoint_freq=128,
         **settings,
     )
-    first, *rest = [newest_checkpoint(path.parent) and path for path in list_checkpoints(Path("run/checkpoints"))]
+    first = list_checkpoints(Path("run/checkpoints"))[0]
     model = corral.load("run", checkpoint=str(first))
     env, lowest = HighCard(), []
     for seed in range(40):
@@ -66,8 +66,8 @@ def test_a_warm_start_begins_where_its_expert_is_and_stays_there_at_first():
     assert np.mean(lowest) > 0.9
     rows = read_metrics(Path("run/metrics.jsonl"))
     assert all(abs(row["train/kl_ref"]) < 1e-6 for row in rows[:4]), "while only the values learn"
-    assert rows[-1]["train/kl_ref"] > 0 and rows[-1]["train/kl_ref_coef"] == 0
-    assert len(rest) >= 8
+    assert rows[4]["train/kl_ref"] > 1e-6 and rows[4]["train/kl_ref_coef"] > 0
+    assert rows[-1]["train/kl_ref_coef"] == 0 and "train/kl_ref" not in rows[-1]
 
 
 def test_the_presets_differ_in_values_and_entropy():

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from corral.core.errors import UsageError
 
-__all__ = ["OPPONENT", "SEAT", "HasOpponents", "Player", "outcome", "parse_mix"]
+__all__ = ["OPPONENT", "SEAT", "HasOpponents", "Player", "normalized_shares", "opponent_number", "outcome", "parse_mix"]
 
 OPPONENT, SEAT = "opponent", "seat"
 """The reset options."""
@@ -41,6 +41,12 @@ class HasOpponents(Protocol):
 
     opponents: tuple[str, ...]
     """Names of those that the env plays itself, weakest first."""
+
+
+def opponent_number(options: Mapping[str, Any] | None) -> int:
+    """The opponent that reset options name by its number in a run's lineup; -1 if they do not."""
+    opponent = None if options is None else options.get(OPPONENT)
+    return opponent if isinstance(opponent, int) else -1
 
 
 def outcome(last_reward: float, terminated: bool) -> float:

@@ -12,7 +12,7 @@ import gymnasium as gym
 from corral.core.errors import EnvFault, EnvPlace, MissingPackage, UsageError
 from corral.vec.api import EnvFacts
 
-__all__ = ["RAISED", "build_envs", "close_env", "named", "own_traceback"]
+__all__ = ["RAISED", "build_envs", "close_env", "mask_method", "named", "own_traceback"]
 
 Env = gym.Env[Any, Any]
 RAISED = (Exception, SystemExit)
@@ -57,3 +57,8 @@ def close_env(env: Env, number: int) -> None:
         env.close()
     except Exception as error:
         warnings.warn(f"closing env {number} raised {named(error)}", stacklevel=2)
+
+
+def mask_method(env: Env) -> Callable[[], Any] | None:
+    """The env's ``action_masks``, if it has one."""
+    return env.get_wrapper_attr("action_masks") if env.has_wrapper_attr("action_masks") else None

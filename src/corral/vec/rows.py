@@ -12,7 +12,7 @@ from corral.core.actions import ActionCodec
 from corral.core.spaces import Layout
 from corral.vec.api import StepArrays
 
-__all__ = ["MASK", "NUMBER", "Refused", "RowWriter", "shape_of"]
+__all__ = ["MASK", "NUMBER", "Refused", "RowWriter", "shape_of", "told_of"]
 
 MASK = "action_mask"
 NUMBER = (bool, int, float, np.bool_, np.integer, np.floating)
@@ -143,3 +143,8 @@ def shape_of(value: Any) -> str:
 def _largest_square(array: npt.NDArray[Any]) -> float:
     """What the squares of an array's numbers may add up to: no more than if one of them is as large as can be."""
     return float(np.finfo(array.dtype).max) if array.itemsize <= 4 else LARGEST**2
+
+
+def told_of(info: dict[str, Any]) -> dict[str, Any]:
+    """A copy, for the env may keep and change its own; without the mask, which travels by itself."""
+    return {key: value for key, value in info.items() if key != MASK}

@@ -17,12 +17,12 @@ import gymnasium as gym
 import numpy as np
 
 from corral.core.errors import BadEnvData, EnvFault, EnvPlace, UsageError
-from corral.core.opponents import OPPONENT
+from corral.core.opponents import OPPONENT, opponent_number
 from corral.core.types import InfoSums, Mishaps
 from corral.vec.api import Drained, InfoMode, InfoRow, Seats, StepArrays
 from corral.vec.history import EnvPosition, History
-from corral.vec.making import RAISED, build_envs, close_env, named, own_traceback
-from corral.vec.rows import LARGEST, MASK, NUMBER, Refused, RowWriter, shape_of
+from corral.vec.making import RAISED, build_envs, close_env, mask_method, named, own_traceback
+from corral.vec.rows import LARGEST, MASK, NUMBER, Refused, RowWriter, shape_of, told_of
 from corral.vec.states import StateMethods, state_methods
 
 __all__ = ["BEAT", "ENV", "OTHER", "Stepper"]
@@ -54,14 +54,12 @@ class Stepper:
         seats: Seats | None = None,
     ) -> None:
         self.envs = list(envs)
-        self.seats = seats
-        """Who decides on the opponents of episodes that nobody gave options for."""
+        self.seats = seats  # who decides on the opponents of episodes that nobody gave options for
         self.arrays = arrays
         self.first_env = first_env
         self.infos = infos
         self._factory = factory
-        self.pulse: Any = [0, 0, 0] if pulse is None else pulse
-        """Where signs of life are written."""
+        self.pulse: Any = [0, 0, 0] if pulse is None else pulse  # where signs of life are written
         self._sums: list[dict[str, InfoSums]] = [{} for _ in envs]
         self._rows = RowWriter(envs[0].observation_space, envs[0].action_space, arrays)
         self._write = self._rows.write
@@ -69,7 +67,7 @@ class Stepper:
         self._read_action = layout.reader(arrays.actions)
         self._replayed = layout.allocate(1)  # not in ``arrays``, where an action is that must not be lost
         self._read_replayed = layout.reader(self._replayed)
-        self._mask_methods: list[Callable[[], Any] | None] = [_mask_method(env) for env in envs]
+        self._mask_methods: list[Callable[[], Any] | None] = [mask_method(env) for env in envs]
         self._states: list[StateMethods | None] = [state_methods(env) for env in envs]
         self._history = History(arrays.actions, first_env, seed)
         self._steps = [0] * len(self.envs)
@@ -166,7 +164,7 @@ class Stepper:
         if position.mask is not None:
             self.arrays.masks[i] = position.mask
         self._steps[i], self.arrays.episode[i] = position.steps, position.episode
-        self.arrays.opponent[i] = _number(position.options)
+        self.arrays.opponent[i] = opponent_number(position.options)
         self._worked = True
 
     def _bring_back(self, i: int, position: EnvPosition) -> bool:
@@ -285,7 +283,7 @@ class Stepper:
         except (EnvFault, UsageError) as error:
             warnings.warn(f"env {self.first_env + i} could not be made again: {error}", stacklevel=2)
             return False
-        self._mask_methods[i], self._states[i] = _mask_method(self.envs[i]), state_methods(self.envs[i])
+        self._mask_methods[i], self._states[i] = mask_method(self.envs[i]), state_methods(self.envs[i])
         return True
 
     def _beat(self, i: int) -> None:
@@ -376,15 +374,14 @@ class Stepper:
         """Note that an episode begins; its options, with an opponent if there is one to be drawn."""
         number = int(self.arrays.episode[i])
         self._history.begin(i, number, seed, options)
-        own = self._history.seed(i)
-        if options is None and self.seats is not None and own is not None:
+        if options is None and self.seats is not None and (own := self._history.seed(i)) is not None:
             options = {OPPONENT: self.seats.draw(own)}
             self._history.begin(i, number, seed, options)
-        self.arrays.opponent[i] = _number(options)
+        self.arrays.opponent[i] = opponent_number(options)
         return options
 
     def _reset_env(self, i: int, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, Any, dict[str, Any]]:
-        if (opponent := _number(options)) >= 0 and options is not None and self.seats is not None:
+        if (opponent := opponent_number(options)) >= 0 and options is not None and self.seats is not None:
             options = {**options, OPPONENT: self.seats.seat(opponent)}
         outcome = self.envs[i].reset(seed=seed, options=options)
         if not isinstance(outcome, tuple) or len(outcome) != 2:
@@ -399,7 +396,7 @@ class Stepper:
         """Pass an info on, or add up the numbers in it."""
         if self.infos == "full":
             if info or final is not None:
-                rows.append(InfoRow(i, _told(info), None if final is None else _told(final)))
+                rows.append(InfoRow(i, told_of(info), None if final is None else told_of(final)))
             return
         told = info if final is None else final  # a reset's info belongs to no step
         if told:
@@ -414,25 +411,10 @@ class Stepper:
         raise BadEnvData(str(refused), self._place(i, action), at_start=not self._worked) from None
 
     def _fault(self, i: int, error: BaseException, action: Any, script: Any) -> EnvFault:
-        text = f"the env raised {named(error)}"
-        return EnvFault(text, self._place(i, action), own_traceback(error), not self._worked, script)
+        how = self._place(i, action), own_traceback(error), not self._worked, script
+        return EnvFault(f"the env raised {named(error)}", *how)
 
     def _place(self, i: int, action: Any) -> EnvPlace:
         plain = action.item() if isinstance(action, np.generic) else action
         shown = None if action is None else f"{plain!r:.120}"
         return EnvPlace(self.first_env + i, int(self.arrays.episode[i]), self._history.seed(i), self._steps[i], shown)
-
-
-def _mask_method(env: Env) -> Callable[[], Any] | None:
-    return env.get_wrapper_attr("action_masks") if env.has_wrapper_attr("action_masks") else None
-
-
-def _number(options: dict[str, Any] | None) -> int:
-    """The opponent that options name by its number in the lineup, or -1."""
-    opponent = None if options is None else options.get(OPPONENT)
-    return opponent if isinstance(opponent, int) else -1
-
-
-def _told(info: dict[str, Any]) -> dict[str, Any]:
-    """A copy, for the env may keep and change its own; without the mask, which travels by itself."""
-    return {key: value for key, value in info.items() if key != MASK}
