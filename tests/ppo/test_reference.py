@@ -18,6 +18,15 @@ from tests.ppo.test_learner import CPU, ENVS, rollout_and_learner
 KINDS = ["numpy", "torch"]
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As in training; more of them only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("name", ACTIONS)
 def test_the_divergence_and_its_gradients_are_autograds(name, masked):

@@ -69,6 +69,7 @@ class TorchEngine:
         self._order = torch.from_numpy(order).to(self.device)
         self._advantages = torch.from_numpy(advantages).to(self.device)
         self._terms = terms
+        self._weight = torch.tensor(terms.kl_ref, device=self.device)  # a number would be compiled in
         self._fixed = self._ask_reference(rollout) if terms.kl_ref else None
         self._held = self._policy_parameters() if terms.hold_policy else []
         self._totals.zero_()
@@ -138,7 +139,7 @@ class TorchEngine:
         advantages: Tensor,
         fixed: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        c, terms = self.config, self._terms
+        c = self.config
         old_log_probs, old_values, returns = scalars.unbind(1)
         now = self.policy.evaluate(inputs, actions, masks)
         log_ratio = now.log_probs - old_log_probs
@@ -149,8 +150,8 @@ class TorchEngine:
         if fixed is not None and self._reference is not None:
             both = now.params, self.policy.log_std, fixed, self._reference.log_std
             kl_ref = distributions.divergence(self.policy.codec.heads, *both, masks).mean()
-            loss = loss + terms.kl_ref * kl_ref
-        if terms.hold_policy:
+            loss = loss + self._weight * kl_ref
+        if self._terms.hold_policy:
             loss = c.vf_coef * value_loss
         with torch.no_grad():
             kl = losses.approximate_kl(log_ratio)
