@@ -224,6 +224,12 @@ class TrainConfig(BaseModel):
         given = self.model_fields_set
         if self.timesteps is None and self.num_episodes is None and self.duration is None:
             decide("timesteps", sum(stage.timesteps or 0 for stage in self.stages) or DEFAULT_TIMESTEPS)
+        if self.expert is not None and self.normalize_obs:
+            raise ValueError("expert and normalize_obs: a policy cannot imitate with statistics that it has yet to see")
+        if self.expert is None and given & {"expert_steps", "expert_epochs", "expert_values"}:
+            unused = next(name for name in ("expert_steps", "expert_epochs", "expert_values") if name in given)
+            if getattr(self, unused) != type(self).model_fields[unused].default:
+                raise ValueError(f"{unused} is for a warm start; give expert, or leave it out")
         if self.stages and self.opponent is not None:
             raise ValueError("opponent and stages: the stages say who the opponents are; leave opponent out")
         if any(stage.timesteps is None for stage in self.stages[:-1]):
