@@ -190,9 +190,58 @@ def test_the_seed_decides_seat_decks_and_opponent():
 def test_an_option_changes_only_what_it_is_about():
     env = CardBattle("random")
     plain = env.reset(seed=3)[1]
-    asked = env.reset(seed=3, options={"seat": 1 - plain["seat"], "opponent": "greedy", "deck": "ember"})[1]
-    assert asked == {**plain, "seat": 1 - plain["seat"], "opponent": "greedy", "deck": "ember"}
+    asked = env.reset(seed=3, options={"opponent": "greedy", "deck": "ember"})[1]
+    assert asked == {**plain, "opponent": "greedy", "deck": "ember"}
     assert env.reset(seed=3)[1] == plain
+
+
+def test_with_the_seat_decks_and_hands_change_sides():
+    env = CardBattle("random")
+    for seed in range(5):
+        one = env.reset(seed=seed, options={"seat": 0})[1]
+        first = [side.hand + side.library for side in new_look(env)]
+        two = env.reset(seed=seed, options={"seat": 1})[1]
+        assert (one["deck"], one["opponent_deck"]) == (two["opponent_deck"], two["deck"])
+        assert sorted(first[0]) == sorted(new_look(env)[0].hand + new_look(env)[0].library + list_played(env))
+
+
+def new_look(env):
+    return env._duel.sides
+
+
+def list_played(env):
+    side = new_look(env)[0]
+    kept = [card for card, n in enumerate(side.lands) for _ in range(n)]
+    return kept + side.graveyard + [creature.card for creature in side.creatures] + side.charms
+
+
+def test_advice_is_legal_costs_nothing_and_ends_with_the_duel():
+    one, two = CardBattle("random"), CardBattle("random")
+    observation, _ = one.reset(seed=4)
+    two.reset(seed=4)
+    over = False
+    while not over:
+        action = one.advise("greedy")
+        assert one.advise("random") < one.action_masks().sum()
+        observation, _, terminated, truncated, _ = one.step(action)
+        assert same(observation, two.step(action)[0])
+        over = terminated or truncated
+    with pytest.raises(gym.error.ResetNeeded, match="nothing to advise on"):
+        one.advise("greedy")
+
+
+def test_states_of_other_opponents_and_damaged_ones_are_refused():
+    player = CardBattle(lambda observation, mask, generator: 0)
+    player.reset(seed=0)
+    bot = CardBattle("greedy")
+    bot.reset(seed=0)
+    with pytest.raises(ValueError, match="player of its own"):
+        bot.set_state(player.get_state())
+    state = bot.get_state()
+    for damaged in (state + bytes(4), state[:-4], state.replace(b'"seat"', b'"tear"'), b"", b"x" * 50):
+        with pytest.raises(ValueError, match="give what get_state"):
+            bot.set_state(damaged)
+    bot.set_state(state)
 
 
 @pytest.mark.parametrize("seat", [0, 1])

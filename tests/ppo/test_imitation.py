@@ -87,17 +87,13 @@ def test_the_same_seed_gives_the_same_policy_and_no_returns_leave_values_alone(k
 
 
 @pytest.mark.parametrize("scored", [False, True])
-@pytest.mark.parametrize("soft", [False, True])
-def test_numpy_and_autograd_learn_the_same(soft, scored):
+def test_numpy_and_autograd_learn_the_same(scored):
     """One after the other from the same weights: what differs is who computes."""
     if scored:
         env = Shuffled(20, 6)
         shown, spaces_ = shuffled(300), (env.observation_space, env.action_space)
     else:
         shown, spaces_ = separable(300), (spaces.Box(-9, 9, (4,)), spaces.Discrete(4))
-    if soft:
-        weights = np.random.default_rng(0).random(shown.masks.shape).astype(np.float32) * shown.masks
-        shown = dataclasses.replace(shown, actions=None, probabilities=weights / weights.sum(1, keepdims=True))
     policies, stats = [policy_for(*spaces_), policy_for(*spaces_)], []
     policies[1].mlp_shape = lambda: None  # leaves it to torch
     for policy in policies:
@@ -126,7 +122,6 @@ def test_what_does_not_fit_is_refused():
     policy = policy_for(spaces.Box(-9, 9, (4,)), spaces.Discrete(4))
     shown = separable(20)
     for wrong, complaint in (
-        ({"actions": None}, "either actions or probabilities"),
         ({"actions": np.zeros((20, 2))}, r"actions have shape \(20, 2\), expected \(20, 1\)"),
         ({"masks": shown.masks[:, :3]}, r"masks have shape \(20, 3\), expected \(20, 4\)"),
         ({"returns": np.zeros((20, 1))}, r"returns have shape \(20, 1\), expected \(20,\)"),
@@ -136,6 +131,3 @@ def test_what_does_not_fit_is_refused():
             imitate(policy, dataclasses.replace(shown, **wrong))
     with pytest.raises(UsageError, match="leave none to learn from"):
         imitate(policy, shown, held_out=1.0)
-    with pytest.raises(UsageError, match="probabilities are for Discrete actions"):
-        one = dataclasses.replace(shown, actions=None, probabilities=np.full((20, 4), 0.25, np.float32), masks=None)
-        imitate(policy_for(spaces.Box(-9, 9, (4,)), spaces.MultiDiscrete([2, 2])), one)

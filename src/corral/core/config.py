@@ -224,12 +224,7 @@ class TrainConfig(BaseModel):
         given = self.model_fields_set
         if self.timesteps is None and self.num_episodes is None and self.duration is None:
             decide("timesteps", sum(stage.timesteps or 0 for stage in self.stages) or DEFAULT_TIMESTEPS)
-        if self.expert is not None and self.normalize_obs:
-            raise ValueError("expert and normalize_obs: a policy cannot imitate with statistics that it has yet to see")
-        if self.expert is None and given & {"expert_steps", "expert_epochs", "expert_values"}:
-            unused = next(name for name in ("expert_steps", "expert_epochs", "expert_values") if name in given)
-            if getattr(self, unused) != type(self).model_fields[unused].default:
-                raise ValueError(f"{unused} is for a warm start; give expert, or leave it out")
+        self._agree_on_start()
         if self.stages and self.opponent is not None:
             raise ValueError("opponent and stages: the stages say who the opponents are; leave opponent out")
         if any(stage.timesteps is None for stage in self.stages[:-1]):
@@ -287,6 +282,23 @@ class TrainConfig(BaseModel):
         if self.kl_ref_steps is not None and not self.kl_ref_coef:
             raise ValueError(f"kl_ref_steps {self.kl_ref_steps} is for kl_ref_coef, which is 0; give that too")
         return self
+
+    def _agree_on_start(self) -> None:
+        """Imitation and self-play: what is set for them without them would be ignored."""
+        asked = [name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default]
+        mixes = " ".join([self.opponent or "", *(stage.opponent for stage in self.stages)])
+        unused = [name for name in ("expert_steps", "expert_epochs", "expert_values") if self.expert is None]
+        unused += [name for name in ("pool_size", "snapshot_freq") if not re.search("checkpoint|current", mixes)]
+        if (name := next((name for name in unused if name in asked), None)) is not None:
+            what = "expert" if name.startswith("expert") else "an opponent that is checkpoint or current"
+            raise ValueError(f"{name} {getattr(self, name)} is of no use without {what}; leave it out")
+        if self.normalize_obs and (self.expert is not None or self.critic_warmup):
+            why = "expert" if self.expert is not None else "critic_warmup"
+            raise ValueError(f"{why} and normalize_obs: statistics that change would change the policy too")
+        if self.normalize_reward and self.expert_values:
+            raise ValueError("expert_values and normalize_reward: the values would be of another scale")
+        if self.timesteps is not None and self.critic_warmup >= self.timesteps:
+            raise ValueError(f"critic_warmup {self.critic_warmup} leaves nothing of timesteps {self.timesteps}")
 
     def _agree_on_learner(self) -> None:
         needs_torch = {

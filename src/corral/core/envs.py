@@ -141,6 +141,9 @@ def make_env(name: str | Callable[..., Env], render_mode: str | None = None, **k
 def settings_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """A built-in env's own settings, as far as they go together with what was given."""
     own = SETTINGS.get(name, {})
+    kwargs = given.get("env_kwargs") or {}  # a mapping, or words as they were typed
+    if any(str(word).partition("=")[0] == "opponent" for word in kwargs):
+        given = {**given, "opponent": None}
     budget = {"timesteps", "num_episodes", "duration", "stages"}
     together = ({"n_steps", "batch_size"}, {"policy", "net_arch"}, {"opponent", "stages"}, budget)
     taken = {other for group in together if group & given.keys() for other in group}

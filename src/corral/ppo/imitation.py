@@ -34,27 +34,17 @@ _JUDGED = 512  # rows at a time
 
 @dataclass(frozen=True, slots=True)
 class Demonstrations:
-    """What was seen, and what was done there: R rows, each with an action or with the probability of every action."""
+    """What was seen, and what was done there, in R rows."""
 
     observations: Leaves  # each [R, ...]
-    actions: Array | None = None  # [R] or [R, D], as a rollout has them
-    probabilities: Floats | None = None  # [R, A], where there is one choice among A
+    actions: Array  # [R] or [R, D], as a rollout has them
     masks: Flags | None = None  # [R, A]
     returns: Floats | None = None  # [R], for the value function to learn
 
     def checked(self, policy: Policy) -> Demonstrations:
         """The same with actions [R, D], or a UsageError that says what does not fit."""
         codec, rows = policy.codec, len(next(iter(self.observations.values())))
-        if (self.actions is None) == (self.probabilities is None):
-            raise UsageError("demonstrations need either actions or probabilities, one of the two")
-        if self.actions is not None:
-            actions = self.actions.reshape(rows, -1)
-        else:
-            assert self.probabilities is not None
-            if [head.kind for head in codec.heads] != ["categorical"]:
-                raise UsageError(f"probabilities are for Discrete actions, but the policy has {codec.layout.space}")
-            _check_shape("probabilities", self.probabilities, (rows, codec.n_params))
-            actions = self.probabilities.argmax(axis=1)[:, None]
+        actions = self.actions.reshape(rows, -1)
         _check_shape("actions", actions, (rows, codec.n_actions))
         if self.masks is not None:
             _check_shape("masks", self.masks, (rows, codec.n_mask))
@@ -66,7 +56,7 @@ class Demonstrations:
                         raise UsageError(f"row {row} shows action {actions[row]}, which its mask forbids")
         if self.returns is not None:
             _check_shape("returns", self.returns, (rows,))
-        return Demonstrations(self.observations, actions, self.probabilities, self.masks, self.returns)
+        return Demonstrations(self.observations, actions, self.masks, self.returns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +106,6 @@ def imitate(
 ) -> ImitationStats:
     """Teach the policy, in place, to do what was shown; ``held_out`` is the share of rows kept to judge it by."""
     shown = shown.checked(policy)
-    assert shown.actions is not None
     order = minibatch_generator(seed, 0).permutation(len(shown.actions))
     n_held = int(len(order) * held_out)
     kept, known = np.sort(order[:n_held]), np.sort(order[n_held:])
@@ -151,7 +140,6 @@ class _Seen(NamedTuple):
     values: Floats
     taken: Array
     masks: Flags | None
-    wanted: Floats | None
     scored: Scored | None
 
 
@@ -173,12 +161,8 @@ class _ArrayStudent:
         n, seen = len(rows), self._look(rows)
         known = array_distributions.likelihood(seen.heads, seen.params, self._mlp.log_std, seen.taken, seen.masks)
         d_params, d_values = np.empty_like(seen.params), np.zeros(n, np.float32)
-        if seen.wanted is None:
-            weight = np.full(n, -1 / n, np.float32)
-            array_distributions.gradient(seen.heads, known, weight, 0.0, d_params, self._gradient.log_std)
-        else:
-            (part,) = known.parts
-            np.divide(part.p - seen.wanted, np.float32(n), out=d_params)
+        weight = np.full(n, -1 / n, np.float32)
+        array_distributions.gradient(seen.heads, known, weight, 0.0, d_params, self._gradient.log_std)
         if self._shown.returns is not None:
             d_values[...] = (seen.values - self._shown.returns[rows]) * np.float32(2 * self._vf_coef / n)
         if seen.scored is not None and self._mlp.scorer is not None and self._gradient.scorer is not None:
@@ -189,11 +173,10 @@ class _ArrayStudent:
     def judge(self, rows: Indices) -> _Verdict:
         seen = self._look(rows)
         known = array_distributions.likelihood(seen.heads, seen.params, self._mlp.log_std, seen.taken, seen.masks)
-        loss = -known.log_probs if seen.wanted is None else -(seen.wanted * known.parts[0].log_p).sum(axis=1)
         likely = array_distributions.mode(seen.heads, seen.params, seen.masks)
         right = _agree(seen.heads, likely, seen.taken)
         error = 0.0 if self._shown.returns is None else float(np.square(seen.values - self._shown.returns[rows]).sum())
-        return _Verdict(float(loss.sum(dtype=np.float64)), right, error)
+        return _Verdict(-float(known.log_probs.sum(dtype=np.float64)), right, error)
 
     def finish(self) -> None:
         with torch.no_grad():
@@ -202,17 +185,14 @@ class _ArrayStudent:
 
     def _look(self, rows: Indices) -> _Seen:
         shown, features = self._shown, self._features[rows]
-        assert shown.actions is not None
         heads, taken = self._policy.codec.heads, shown.actions[rows]
         masks = None if shown.masks is None else shown.masks[rows]
-        wanted = None if shown.probabilities is None else shown.probabilities[rows]
         params, values = self._mlp.forward(features)
         if self._mlp.scorer is None or self._described is None:
-            return _Seen(features, heads, params, values, taken, masks, wanted, None)
+            return _Seen(features, heads, params, values, taken, masks, None)
         scored = self._mlp.scorer.forward(params, masks, self._described, rows)
         choices = scored.choices
-        narrow = None if wanted is None else np.maximum(choices.narrow(wanted), np.float32(0))
-        return _Seen(features, choices.heads, scored.table, values, choices.columns_of(taken), None, narrow, scored)
+        return _Seen(features, choices.heads, scored.table, values, choices.columns_of(taken), None, scored)
 
 
 class _TensorStudent:
@@ -221,8 +201,8 @@ class _TensorStudent:
     def __init__(self, policy: Policy, shown: Demonstrations, vf_coef: float) -> None:
         self._policy, self._vf_coef = policy, vf_coef
         self._inputs = policy.prepare(shown.observations)
-        columns = shown.actions, shown.masks, shown.probabilities, shown.returns
-        self._actions, self._masks, self._wanted, self._returns = (self._tensor(column) for column in columns)
+        self._actions = self._tensor(shown.actions)
+        self._masks, self._returns = self._optional(shown.masks), self._optional(shown.returns)
         fused = policy.log_std.device.type in ("cpu", "cuda")
         self._optimizer = torch.optim.Adam(policy.parameters(), eps=EPSILON, fused=fused)
 
@@ -238,7 +218,6 @@ class _TensorStudent:
     @torch.no_grad()
     def judge(self, rows: Indices) -> _Verdict:
         losses, params, errors = self._look(rows)
-        assert self._actions is not None
         masks = None if self._masks is None else self._masks[rows]
         likely = distributions.mode(self._policy.codec.heads, params, masks).cpu().numpy()
         right = _agree(self._policy.codec.heads, likely, self._actions[rows].cpu().numpy())
@@ -249,19 +228,16 @@ class _TensorStudent:
 
     def _look(self, rows: Indices) -> tuple[Tensor, Tensor, Tensor | None]:
         """Cross-entropies [n], action parameters [n, P], and squared errors of the values [n]."""
-        assert self._actions is not None
         inputs = {name: column[rows] for name, column in self._inputs.items()}
         masks = None if self._masks is None else self._masks[rows]
         now = self._policy.evaluate(inputs, self._actions[rows], masks)
-        losses = -now.log_probs
-        if self._wanted is not None:
-            losses = -(self._wanted[rows] * distributions.masked_logits(now.params, masks).log_softmax(-1)).sum(-1)
-        return losses, now.params, None if self._returns is None else (now.values - self._returns[rows]) ** 2
+        return -now.log_probs, now.params, None if self._returns is None else (now.values - self._returns[rows]) ** 2
 
-    def _tensor(self, column: Array | None) -> Tensor | None:
-        return (
-            None if column is None else torch.from_numpy(np.ascontiguousarray(column)).to(self._policy.log_std.device)
-        )
+    def _tensor(self, column: Array) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(column)).to(self._policy.log_std.device)
+
+    def _optional(self, column: Array | None) -> Tensor | None:
+        return None if column is None else self._tensor(column)
 
 
 def _agree(heads: tuple[Head, ...], likely: Array, taken: Array) -> float:

@@ -193,7 +193,7 @@ class TorchEngine:
         """Those that the action depends on, also where the value does too."""
         rows = self._order[0]
         params, _ = self.policy({name: column[rows] for name, column in self._inputs.items()})
-        parameters = list(self.policy.parameters())
+        parameters = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
         found = torch.autograd.grad(params.sum(), parameters, allow_unused=True)
         return [parameter for parameter, grad in zip(parameters, found, strict=True) if grad is not None]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -18,8 +18,7 @@ from gymnasium import spaces
 from corral.core.envs import EnvFactory, resolve_env
 from corral.core.errors import UsageError
 from corral.core.opponents import OPPONENT, outcome
-from corral.core.spaces import Layout
-from corral.core.types import Leaves
+from corral.core.types import Leaves, Mishaps
 from corral.vec.care import Care
 from corral.vec.make import make_vector_env
 from corral.vec.pool import StartMethod
@@ -39,16 +38,8 @@ class ExpertGames:
     returns: npt.NDArray[np.float32]  # [M] discounted, to the end of the episode
     games: int
     win_rate: float
-
-
-class _Row(NamedTuple):
-    """One step of every env."""
-
-    seen: Leaves
-    choice: npt.NDArray[np.int64]
-    rewards: npt.NDArray[np.float64]
-    terminated: npt.NDArray[np.bool_]
-    truncated: npt.NDArray[np.bool_]
+    mishaps: Mishaps
+    """On the way to them."""
 
 
 class ExpertView(gym.Wrapper[Any, Any, Any, Any]):
@@ -98,8 +89,8 @@ def collect_expert_games(
     start_method: StartMethod,
     seed: int,
     gamma: float,
+    care: Care,
     on_steps: Callable[[int], object] = lambda n: None,
-    warn: Callable[[str], object] = lambda text: None,
 ) -> ExpertGames:
     """Let ``expert`` play about ``steps`` steps in parallel; only whole games count. The same games for a seed."""
     _check(factory, expert)
@@ -112,24 +103,54 @@ def collect_expert_games(
         start_method=start_method,
         seed=seed,
         infos="summed",
-        care=Care(heal=True, warn=warn),
+        care=care,
     )
-    rows: list[_Row] = []
+    length = -(-steps // n_envs)
     try:
         env.reset_arrays()
         now = env.arrays
-        for _ in range(-(-steps // n_envs)):
-            seen = {path: leaf.copy() for path, leaf in now.observations.items()}
-            choice = now.masks.argmax(1)
-            env.codec.decode(choice[:, None], now.actions)
+        seen = {path: np.empty((length, *leaf.shape), leaf.dtype) for path, leaf in now.observations.items()}
+        choices = np.empty((length, n_envs), np.int64)
+        rewards = np.empty((length, n_envs))
+        terminated, truncated = np.empty((2, length, n_envs), np.bool_)
+        for t in range(length):
+            for path, leaf in now.observations.items():
+                seen[path][t] = leaf
+            choices[t] = now.masks.argmax(1)
+            env.codec.decode(choices[t][:, None], now.actions)
             env.send()
             env.recv()
-            rows.append(_Row(seen, choice, now.rewards.copy(), now.terminated.copy(), now.truncated.copy()))
+            rewards[t], terminated[t], truncated[t] = now.rewards, now.terminated, now.truncated
             on_steps(n_envs)
+        mishaps = env.drain().mishaps
     finally:
         env.close()
-    assert isinstance(env.single_observation_space, spaces.Dict)
-    return _whole_games(rows, Layout(env.single_observation_space[_SEEN]), gamma)
+    ended = terminated | truncated
+    finished = np.maximum.accumulate(ended[::-1])[::-1]  # the game that this step is in comes to an end
+    n, of = np.nonzero(finished.T)  # env by env
+    if not n.size:
+        raise UsageError(f"no game of the expert came to an end within {rewards.size} steps; give more expert_steps")
+    last = zip(rewards[ended], terminated[ended], strict=True)
+    outcomes = [outcome(float(reward), bool(flag)) for reward, flag in last]
+    legal = seen.pop(_LEGAL)[of, n].astype(np.bool_)
+    return ExpertGames(
+        observations={path.removeprefix(_SEEN).removeprefix("/"): seen.pop(path)[of, n] for path in list(seen)},
+        masks=legal,
+        actions=choices[of, n][:, None],
+        returns=_returns(rewards, ended, gamma)[of, n].astype(np.float32),
+        games=len(outcomes),
+        win_rate=float(np.mean(outcomes)),
+        mishaps=mishaps,
+    )
+
+
+def _returns(rewards: npt.NDArray[np.float64], ended: npt.NDArray[np.bool_], gamma: float) -> npt.NDArray[np.float64]:
+    """Discounted returns [T, N], to the end of each episode."""
+    returns, after = np.zeros_like(rewards), np.zeros(rewards.shape[1])
+    for t in range(len(rewards) - 1, -1, -1):
+        after = rewards[t] + gamma * np.where(ended[t], 0.0, after)
+        returns[t] = after
+    return returns
 
 
 def _check(factory: EnvFactory, expert: str) -> None:
@@ -149,33 +170,3 @@ def _check(factory: EnvFactory, expert: str) -> None:
             )
     finally:
         env.close()
-
-
-def _whole_games(rows: list[_Row], layout: Layout, gamma: float) -> ExpertGames:
-    """The steps of finished games, env by env, with their returns."""
-    rewards = np.stack([row.rewards for row in rows])  # [T, N]
-    terminated = np.stack([row.terminated for row in rows])
-    ended = terminated | np.stack([row.truncated for row in rows])
-    finished = np.maximum.accumulate(ended[::-1])[::-1]  # the game that this step is in comes to an end
-    returns, after = np.zeros_like(rewards), np.zeros(rewards.shape[1])
-    for t in range(len(rows) - 1, -1, -1):
-        after = rewards[t] + gamma * np.where(ended[t], 0.0, after)
-        returns[t] = after
-    n, t_of = np.nonzero(finished.T)
-    if not n.size:
-        raise UsageError(f"no game of the expert came to an end within {rewards.size} steps; give more expert_steps")
-
-    def column(path: str) -> npt.NDArray[Any]:
-        return np.stack([row.seen[path] for row in rows])[t_of, n]
-
-    outcomes = [
-        outcome(float(reward), bool(flag)) for reward, flag in zip(rewards[ended], terminated[ended], strict=True)
-    ]
-    return ExpertGames(
-        observations={path: column(f"{_SEEN}/{path}" if path else _SEEN) for path in layout.paths},
-        masks=column(_LEGAL).astype(np.bool_),
-        actions=np.stack([row.choice for row in rows])[t_of, n][:, None],
-        returns=returns[t_of, n].astype(np.float32),
-        games=len(outcomes),
-        win_rate=float(np.mean(outcomes)),
-    )

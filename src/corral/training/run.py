@@ -59,6 +59,7 @@ class Run:
 
     config: TrainConfig
     factory: EnvFactory
+    care: Care
     seed: int
     backend: BackendChoice
     why_device: str
@@ -170,6 +171,7 @@ def assemble(
     return Run(
         config=config,
         factory=factory,
+        care=care,
         seed=seed,
         backend=backend,
         why_device=why_device,

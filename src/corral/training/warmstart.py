@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import time
+
 from corral.monitor.console import QuietBoard
 from corral.ppo.imitation import Demonstrations, ImitationStats, imitate
+from corral.ppo.learner import LearnerDiverged
 from corral.training.experts import collect_expert_games
 from corral.training.run import Run
 
 __all__ = ["warm_start"]
+
+_TELL_SECONDS = 5.0
 
 
 def warm_start(run: Run, board: QuietBoard) -> ImitationStats:
     """Let the expert play, and teach the policy to do the same. Everything follows from the run's seed."""
     config = run.config
     assert config.expert is not None
+    told, played = time.monotonic(), 0
+
+    def tell(steps: int) -> None:
+        nonlocal told, played
+        played += steps
+        if time.monotonic() > told + _TELL_SECONDS:
+            told = time.monotonic()
+            board.note(f"{config.expert} plays, to be imitated: {played:,} of {config.expert_steps:,} steps")
+
     games = collect_expert_games(
         run.factory,
         config.expert,
@@ -24,8 +38,10 @@ def warm_start(run: Run, board: QuietBoard) -> ImitationStats:
         start_method=config.parallel_start_method,
         seed=run.seed,
         gamma=config.gamma,
-        warn=board.warn,
+        care=run.care,
+        on_steps=tell,
     )
+    run.progress.mishaps += games.mishaps
     board.note(
         f"{config.expert} played {games.games:,} games for the policy to learn from, {len(games.actions):,} steps, "
         f"and won {games.win_rate:.0%}"
@@ -41,5 +57,7 @@ def warm_start(run: Run, board: QuietBoard) -> ImitationStats:
         epochs=config.expert_epochs,
         seed=run.seed,
     )
+    if not run.learner.engine.finite():
+        raise LearnerDiverged(f"imitating {config.expert} led to weights that are not finite; give fewer expert_epochs")
     board.note(f"the policy now plays as {config.expert} does in {stats.held_out_accuracy:.0%} of positions new to it")
     return stats

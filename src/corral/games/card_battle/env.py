@@ -97,12 +97,12 @@ class CardBattle(gym.Env[Any, Any]):
         asked = _checked_options(options)
         super().reset(seed=seed)
         # The same numbers are drawn whatever is asked for, so that an option changes only what it is about.
-        seat, deck, opponent_deck, opponent = self.np_random.random(4).tolist()
+        seat, *chairs, opponent = self.np_random.random(4).tolist()  # decks belong to chairs: seats swapped, decks too
         seeds = self.np_random.integers(1 << 31, size=3).tolist()
         given = asked.get("seat", self._given_seat)
         self._seat = int(2 * seat) if given is None else given
-        own = _drawn_deck(asked.get("deck", self._decks[0]), deck)
-        other = _drawn_deck(asked.get("opponent_deck", self._decks[1]), opponent_deck)
+        own = _drawn_deck(asked.get("deck", self._decks[0]), chairs[self._seat])
+        other = _drawn_deck(asked.get("opponent_deck", self._decks[1]), chairs[1 - self._seat])
         self._seated = asked.get("opponent", self._seating).draw(opponent)
         self._rng.seed(seeds[1])
         if self._seated.player is not None:
@@ -152,9 +152,13 @@ class CardBattle(gym.Env[Any, Any]):
         return self._mask(self._going_on())
 
     def advise(self, name: str) -> int:
-        """What the scripted player of that name would do in the agent's place now."""
+        """What the scripted player of that name would do in the agent's place now; asking changes nothing."""
         duel = self._going_on()
-        return duel.legal().index(make_bot(name).choose(duel, self._rng))
+        if self._over:
+            raise gym.error.ResetNeeded("the duel is over: there is nothing to advise on; call reset()")
+        rng = random.Random()
+        rng.setstate(self._rng.getstate())
+        return duel.legal().index(make_bot(name).choose(duel, rng))
 
     def render(self) -> str | None:
         """The table as the agent sees it, with what has happened since the last look, and its choices."""
@@ -194,17 +198,20 @@ class CardBattle(gym.Env[Any, Any]):
             head = json.loads(text)
             duel = Duel.from_state(rest)
             words = _WORDS.unpack(packed)
-        except (struct.error, ValueError) as error:
+            opponent, generator, rng = head["opponent"], head["generator"], head["rng"]
+            seated = self._seated if opponent is None else seat_bot(opponent)
+            if seated.player is None and opponent is None:
+                raise ValueError("it was saved with a player of its own as opponent, and here sits none")
+            self.np_random.bit_generator.state = head["np_random"]
+            self._rng.setstate((rng[0], words, rng[1]))
+            if generator is not None:
+                self._generator.bit_generator.state = generator
+            self._seat, self._steps, self._over = int(head["seat"]), int(head["steps"]), bool(head["over"])
+        except (struct.error, ValueError, KeyError, TypeError, UsageError) as error:
             raise ValueError(
                 f"{len(state)} bytes are no state of card-battle ({error}); give what get_state() returned"
             ) from None
-        if head["opponent"] is not None:
-            self._seated = seat_bot(head["opponent"])
-        if head["generator"] is not None:
-            self._generator.bit_generator.state = head["generator"]
-        self.np_random.bit_generator.state = head["np_random"]
-        self._rng.setstate((head["rng"][0], words, head["rng"][1]))
-        self._seat, self._steps, self._over = head["seat"], head["steps"], head["over"]
+        self._seated = seated
         duel.log = None if self.render_mode is None else []
         self._duel = duel
         self._potential = 0.0 if duel.winner is not None else self._rate(duel)

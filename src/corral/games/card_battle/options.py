@@ -126,7 +126,8 @@ def _add_aimed(state: State, options: list[Action], card: int) -> None:
     creatures = state.sides[seat if target == FRIEND else 1 - seat].creatures
     if comes and target != FOE_OR_FACE and not creatures:
         options.append(_CAST[card])
-    for creature in _distinct(creatures):
+    aimed_at = [spell.target for spell in state.stack]  # which makes a creature unlike its twin
+    for creature in creatures if aimed_at else _distinct(creatures):
         options.append(Action(CAST, card, creature.uid))
 
 

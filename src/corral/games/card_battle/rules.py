@@ -24,6 +24,8 @@ from corral.games.card_battle.cards import (
     CHARM,
     COLOURS,
     CREATURE,
+    FOE,
+    FRIEND,
     GENERIC,
     KIND,
     MARK,
@@ -33,7 +35,7 @@ from corral.games.card_battle.cards import (
 )
 from corral.games.card_battle.combat import deal_damage
 from corral.games.card_battle.decks import DECK_NAMES, DECKS, RANDOM_DECK
-from corral.games.card_battle.effects import EFFECTS, UPKEEPS, perform
+from corral.games.card_battle.effects import EFFECTS, UPKEEPS, bury, perform, settle
 from corral.games.card_battle.options import list_options
 from corral.games.card_battle.pieces import (
     ATTACK,
@@ -230,7 +232,7 @@ def _resolve(state: State, spell: Spell) -> None:
         side.graveyard.append(card)
     if fizzles:
         tell(state, seat, f"{CARDS[card].name} has lost its target")
-    else:
+    elif target or CARDS[card].target not in (FOE, FRIEND):  # a creature may come without finding one
         perform(state, seat, creature, EFFECTS[card])
 
 
@@ -248,6 +250,10 @@ def _end_turn(state: State) -> None:
             if creature.boost is not NO_BOOST:
                 creature.boost = NO_BOOST
                 refresh(state, creature)
+    bury(state)  # whom only a boost kept alive
+    settle(state)
+    if state.winner is not None:
+        return
     state.turn += 1
     state.active = state.to_act = 1 - state.active
     state.phase = MAIN

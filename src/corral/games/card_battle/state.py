@@ -144,6 +144,8 @@ class State:
             head = [next(numbers) for _ in range(10)]
             stack = [Spell(*[next(numbers) for _ in range(4)]) for _ in range(next(numbers))]
             sides = (Side.read(numbers), Side.read(numbers))
+            if next(numbers, None) is not None:
+                raise IndexError
         except (struct.error, StopIteration, IndexError):
             raise ValueError(f"{len(data)} bytes are no saved duel; give what get_state() returned") from None
         first, second, self.turn, self.active, self.phase, passed, self.to_act, winner, self.uids, self.chance = head
