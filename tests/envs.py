@@ -386,6 +386,10 @@ class HighCard(gym.Env):
             self.hands[side][card], self.played[side][card] = False, True
         if action != theirs:
             self.score[0 if action > theirs else 1] += 1
+        elif self.seat == 0:
+            self.score[0] += 1  # who begins wins ties
+        else:
+            self.score[1] += 1
         over = int(self.played[0].sum()) == self.rounds
         reward = float(np.sign(self.score[0] - self.score[1])) if over else 0.0
         return self._observe(0), reward, over, False, {}

@@ -15,7 +15,7 @@ from corral.core.types import EpisodeRecord
 from corral.monitor.writers import read_metrics
 from corral.rollout.opponents import LineupSetup, SharedLineup
 from corral.training.checkpoint import newest_checkpoint
-from corral.training.opponents import Opponents
+from corral.training.opponents import Opponents, StageResult
 from tests.envs import Counter, HighCard, HighCardWithState, MortalHighCard
 
 MIX = "mixed:checkpoint=0.3,miser=0.3,current=0.2,random=0.2"
@@ -36,7 +36,11 @@ PLACES = [{"backend": "serial"}, {"backend": "worker", "num_workers": 2}, {"back
 
 
 def train(env, steps, name, **settings):
-    return corral.train(env, **{**SMALL, "timesteps": steps, "output_dir": name, **settings}).summary
+    mix = str(settings.get("opponent", MIX))
+    settings = {**SMALL, **settings}
+    if "checkpoint" not in mix and "current" not in mix:
+        settings = {key: value for key, value in settings.items() if key not in ("pool_size", "snapshot_freq")}
+    return corral.train(env, **{**settings, "timesteps": steps, "output_dir": name}).summary
 
 
 def told(name):
@@ -91,6 +95,8 @@ def test_a_curriculum_is_promoted_by_its_win_rate_or_its_budget_and_says_so():
     easy, hard = result.stages
     assert easy["win_rate"] >= 0.6 and easy["steps"] < 50_000 and hard["steps"] == 512
     assert result.exit_reason == "stages" and result.steps == easy["steps"] + 512
+    again = corral.resume("run", env=HighCard, quiet=True).summary
+    assert (again.exit_reason, again.weights_sha256) == ("stages", result.weights_sha256), "it has ended"
     for phase, steps in (("easy", easy["steps"]), ("hard", result.steps)):
         rows = read_metrics(Path("run/phases", phase, "metrics.jsonl"))
         assert rows[-1]["time/total_timesteps"] == steps and Path("run/phases", phase, "progress.csv").exists()
@@ -108,6 +114,67 @@ def test_a_curriculum_goes_on_in_its_stage_after_a_resume():
         train(HighCard, steps, f"run{steps}", opponent=None, stages=stages)
         again = corral.resume(f"run{steps}", env=HighCard, timesteps=1024, quiet=True).summary
         assert (again.weights_sha256, again.stages) == (whole.weights_sha256, whole.stages)
+
+
+def test_games_that_began_before_a_stage_do_not_count_for_it():
+    stages = [
+        {"name": "a", "opponent": "miser", "timesteps": 192},
+        {"name": "b", "opponent": "random", "win_rate": 0.01, "games": 64},
+    ]
+    many = {"opponent": None, "stages": stages, "n_envs": 64, "n_steps": 3, "batch_size": 192}
+    result = train(HighCard, 3840, "run", **many)
+    before, last = read_metrics(Path("run/metrics.jsonl"))[0], result.stages[-1]
+    assert "opponents/win_rate" not in before, "no game has ended in three steps"
+    assert last["games"] >= 64 and result.win_rates.keys() == {"miser", "random"}
+    rows = [row for row in told("run") if row["opponents/stage"] == 1]
+    assert "opponents/win_rate" not in rows[0] and "opponents/win_rate/miser" in rows[0]
+    assert last["steps"] == result.steps - 192
+
+
+def test_a_stage_that_is_under_way_tells_its_steps_and_passes_only_with_enough_games():
+    stages = [
+        {"name": "a", "opponent": "miser", "timesteps": 128},
+        {"name": "b", "opponent": "miser", "win_rate": 0.01, "games": 10_000},
+    ]
+    result = train(HighCard, 512, "run", opponent=None, stages=stages)
+    assert [stage["steps"] for stage in result.stages] == [128, 384]
+    assert StageResult(**result.stages[1]).passed is False and result.stages[1]["win_rate"] > 0.01
+
+
+def test_games_against_the_policy_itself_are_told_from_those_against_its_past():
+    alone = train(HighCard, 1024, "run", opponent="current", snapshot_freq=128)
+    assert alone.win_rates.keys() == {"current"}
+    assert not newest_checkpoint(Path("run/checkpoints")).checkpoint.state["opponents"]["pool"]
+    both = train(HighCard, 1024, "both", opponent="mixed:current=1,checkpoint=1", snapshot_freq=128)
+    assert both.win_rates.keys() == {"current", "checkpoint"}
+
+
+def test_a_fault_is_replayed_against_the_same_opponent():
+    def broken():
+        return Tired()
+
+    with pytest.raises(corral.CorralError) as raised:
+        train(broken, 4096, "run", opponent="miser", backend="serial")
+    assert "miser is tired" in str(raised.value)
+    (path,) = Path("run/faults").iterdir()
+    assert json.loads(path.read_text())["options"] == {"opponent": "miser"}
+    assert "miser is tired" in corral.replay_fault(str(path), env=broken)
+
+
+class Tired(HighCard):
+    """Raises in every game against a certain opponent, once that has played a few."""
+
+    def step(self, action):
+        if self.opponent == "miser" and self.played[0].sum() == 3:
+            raise RuntimeError("miser is tired")
+        return super().step(action)
+
+
+def test_whatever_else_an_env_calls_opponents_does_not_matter():
+    class Odd(Counter):
+        opponents = 3
+
+    assert corral.train(Odd, timesteps=128, quiet=True, n_envs=2, n_steps=32, eval_freq=0).summary.steps >= 128
 
 
 def test_another_run_is_an_opponent_and_must_stay_what_it_was():
@@ -180,11 +247,14 @@ def test_stages_are_read_from_a_config_file_and_written_back():
     Path("c.yaml").write_text(
         "stages:\n- {name: a, opponent: random, timesteps: 300, win_rate: 0.9}\n- {name: b, opponent: miser, timesteps: 200}\n"
     )
-    corral.train(HighCard, config="c.yaml", **{**SMALL, "opponent": None, "output_dir": "run"})
+    small = {name: value for name, value in SMALL.items() if name not in ("opponent", "pool_size", "snapshot_freq")}
+    corral.train(HighCard, config="c.yaml", output_dir="run", **small)
     config = parse_config(
         {"env": "x", "stages": [Stage(name="a", opponent="r", timesteps=5), {"name": "b", "opponent": "r"}]}
     )
-    assert config.stages[1].timesteps is None and config.timesteps == 5
+    assert config.stages[1].timesteps is None and config.timesteps == 5 + 100_000
     assert [stage["name"] for stage in json.loads(Path("run/summary.json").read_text())["stages"]] == ["a", "b"]
+    with pytest.raises(UsageError, match="each needs a name of its own"):
+        parse_config({"env": "x", "stages": [{"name": "a", "opponent": "r", "timesteps": 5}] * 2})
     with pytest.raises(UsageError, match="every one but the last needs timesteps"):
         parse_config({"env": "x", "stages": [{"name": "a", "opponent": "r"}, {"name": "b", "opponent": "r"}]})

@@ -223,7 +223,11 @@ class TrainConfig(BaseModel):
 
         given = self.model_fields_set
         if self.timesteps is None and self.num_episodes is None and self.duration is None:
-            decide("timesteps", sum(stage.timesteps or 0 for stage in self.stages) or DEFAULT_TIMESTEPS)
+            steps = [stage.timesteps or DEFAULT_TIMESTEPS for stage in self.stages]
+            decide("timesteps", sum(steps) or DEFAULT_TIMESTEPS)
+        names = [stage.name for stage in self.stages]
+        if len({*names}) < len(names):
+            raise ValueError(f"stages {', '.join(names)}: each needs a name of its own")
         self._agree_on_start()
         if self.stages and self.opponent is not None:
             raise ValueError("opponent and stages: the stages say who the opponents are; leave opponent out")

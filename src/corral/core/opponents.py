@@ -19,12 +19,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
 from corral.core.errors import UsageError
 
-__all__ = ["OPPONENT", "SEAT", "HasOpponents", "Player", "normalized_shares", "opponent_number", "outcome", "parse_mix"]
+__all__ = [
+    "OPPONENT",
+    "SEAT",
+    "HasOpponents",
+    "Player",
+    "normalized_shares",
+    "opponent_number",
+    "opponents_of",
+    "outcome",
+    "parse_mix",
+]
 
 OPPONENT, SEAT = "opponent", "seat"
 """The reset options."""
@@ -41,6 +52,13 @@ class HasOpponents(Protocol):
 
     opponents: tuple[str, ...]
     """Names of those that the env plays itself, weakest first."""
+
+
+def opponents_of(env: gym.Env[Any, Any]) -> tuple[str, ...]:
+    """The names that an env gives its opponents; none, if it has no other side, or means something else by the word."""
+    names = env.get_wrapper_attr("opponents") if env.has_wrapper_attr("opponents") else ()
+    named = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+    return tuple(names) if named else ()
 
 
 def opponent_number(options: Mapping[str, Any] | None) -> int:

@@ -67,7 +67,7 @@ class Lineup:
         self._setup = setup
         self._table: npt.NDArray[np.float64] = arrays[_TABLE]
         self._stamps: npt.NDArray[np.int64] = arrays[_STAMPS]
-        self._slots = [_slot(arrays, slot) for slot in range(setup.slots)]
+        self._slots = _by_slot(arrays, setup.slots)
         self._players: dict[int, tuple[int, PolicyPlayer]] = {}
 
     def draw(self, seed: int) -> int:
@@ -112,7 +112,9 @@ class PolicyPlayer:
     def __call__(self, observation: Any, mask: npt.NDArray[np.bool_] | None, generator: np.random.Generator) -> Any:
         """An action for what this side observes."""
         self._layout.write(self._seen, 0, observation)
-        masks = None if mask is None else mask[None]
+        if isinstance(mask, tuple):  # one array for each dimension of a MultiDiscrete
+            mask = np.concatenate(mask)
+        masks = None if mask is None else np.asarray(mask, np.bool_)[None]
         if self._best:
             actions = self.actor.best(self._seen, masks)
         else:
@@ -141,7 +143,7 @@ class SharedLineup:
         arrays = self.shared.arrays
         arrays[_TABLE][...] = 0.0
         arrays[_STAMPS][...] = 0
-        self._slots = [_slot(arrays, slot) for slot in range(setup.slots)]
+        self._slots = _by_slot(arrays, setup.slots)
         self.seats = Lineup(setup, arrays)
 
     def write(self, slot: int, weights: Mapping[str, Array]) -> None:
@@ -159,6 +161,11 @@ class SharedLineup:
         self.shared.close()
 
 
-def _slot(arrays: Mapping[str, Array], slot: int) -> dict[str, Array]:
-    prefix = f"{slot}/"
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+def _by_slot(arrays: Mapping[str, Array], slots: int) -> list[dict[str, Array]]:
+    """The weights of each slot, by name."""
+    found: list[dict[str, Array]] = [{} for _ in range(slots)]
+    for key, array in arrays.items():
+        slot, slash, name = key.partition("/")
+        if slash:
+            found[int(slot)][name] = array
+    return found

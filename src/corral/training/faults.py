@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from corral.core.config import TrainConfig
 from corral.core.errors import EnvFault, UsageError
+from corral.core.opponents import OPPONENT, opponent_number
 from corral.training.run_directory import RunDirectory
 
 __all__ = ["FAULTS", "MOST_FAULTS", "keep_fault", "read_fault"]
@@ -19,17 +21,24 @@ MOST_FAULTS = 5
 """That did not end the run; one that does is always written."""
 
 
-def keep_fault(directory: RunDirectory, config: TrainConfig, fault: EnvFault) -> str | None:
-    """Write a fault down; how to see it again, or None if it cannot be."""
+def keep_fault(
+    directory: RunDirectory, config: TrainConfig, fault: EnvFault, opponents: Sequence[str] = ()
+) -> str | None:
+    """Write a fault down; how to see it again, or None if it cannot be. ``opponents`` are the env's, by number."""
     if fault.script is None:
         return None
+    number = opponent_number(options := fault.script.get("options"))
+    if number >= len(opponents):
+        return None  # a policy that is nowhere else
+    if number >= 0 and options is not None:
+        options = {**options, OPPONENT: opponents[number]}
     folder = directory.path / FAULTS
     place = fault.place
     path = folder / f"env-{place.env}-seed-{place.seed}-step-{place.step}.json"
     told = {"env": config.env, "env_kwargs": config.env_kwargs, "raised": fault.summary, "place": str(place)}
     try:
         folder.mkdir(exist_ok=True)
-        path.write_text(json.dumps({**told, **fault.script}) + "\n", encoding="utf-8")
+        path.write_text(json.dumps({**told, **fault.script, "options": options}) + "\n", encoding="utf-8")
     except (OSError, TypeError):  # a full disk; options that are no plain data
         return None
     shown = str(Path(directory.shown) / FAULTS / path.name)

@@ -70,7 +70,7 @@ def train_loop(
     if config.kl_ref_coef and learner.reference is None:
         learner.set_reference(learner.policy.state_dict())
     source.publish(learner.policy.state_dict(), progress.iteration)
-    run.safe, reason = capture(run), ended_by(config, progress)
+    run.safe, reason = capture(run), _ended(run)
     # What was resumed is on disk already; a new run has something to resume from its first moment on.
     run.saved_at = progress.timesteps if progress.iteration else _save(run, directory, reporter, run.safe)
     begun = False
@@ -101,11 +101,9 @@ def train_loop(
             _tell(run, directory, reporter, rollout.faults)
             mark = updated - progress.eval_seconds  # evaluation does not count
             source.publish(learner.policy.state_dict(), progress.iteration)
-            run.safe, reason = capture(run), ended_by(config, progress)
-            if said is not None and run.opponents is not None:
+            run.safe, reason = capture(run), _ended(run)
+            if said is not None:
                 reporter.board.note(said)
-                if run.opponents.finished and reason is None:
-                    reason = "stages"
 
             row = _metrics(run, rollout, stats, rate, rho, collected - started, updated - collected)
             if config.kl_ref_coef:
@@ -119,10 +117,10 @@ def train_loop(
                     row |= {} if "eval/mean_reward" in row else _evaluate(run, directory, reporter, interrupts)
             finally:
                 reporter.write(row, budgets_of(config, progress)[0].done)
-            if run.opponents is not None and (said is not None or reason is not None):
-                problem = write_phase(run, directory, run.opponents, run.opponents.played)
-                if problem is not None:
-                    reporter.board.warn(problem)
+                if run.opponents is not None and (said is not None or reason is not None):
+                    problem = write_phase(run, directory, run.opponents, run.opponents.played)
+                    if problem is not None:
+                        reporter.board.warn(problem)
             if is_due(config.checkpoint_freq, before, progress.timesteps):
                 run.saved_at = _save(run, directory, reporter, run.safe)
     finally:
@@ -130,6 +128,12 @@ def train_loop(
         if run.safe.timesteps != run.saved_at:
             run.saved_at = _save(run, directory, reporter, run.safe)
     return reason
+
+
+def _ended(run: Run) -> str | None:
+    """What the run has come to the end of, if anything."""
+    stages = "stages" if run.opponents is not None and run.opponents.finished else None
+    return ended_by(run.config, run.progress) or stages
 
 
 def _begin(run: Run) -> None:
@@ -295,7 +299,7 @@ def _tell(run: Run, directory: RunDirectory, reporter: Reporter, faults: Sequenc
     for fault in faults:
         run.faults_told += 1
         if run.faults_told <= MOST_FAULTS:
-            again = keep_fault(directory, run.config, fault)
+            again = keep_fault(directory, run.config, fault, run.named_opponents)
             more = "" if again is None else f" To see it again: {again}"
             reporter.board.warn(f"{fault.summary} ({fault.place}); the run goes on.{more}")
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from corral.core import opponents
 from corral.core.envs import EnvFactory
 from corral.core.errors import CorralError, UsageError, WorkerDied
 from corral.core.machine import available_cores
@@ -21,6 +22,8 @@ from corral.rollout.actors import actor_setup
 from corral.rollout.opponents import PolicyPlayer
 from corral.training.model import Model
 from corral.vec.make import make_vector_env
+from corral.vec.making import build_envs, mask_method
+from corral.vec.rows import MASK
 
 __all__ = ["Match", "Side", "opponents_of", "play_match", "wilson"]
 
@@ -91,9 +94,9 @@ def wilson(rate: float, n: int, z: float = 1.96) -> tuple[float, float]:
 
 def opponents_of(factory: EnvFactory) -> tuple[str, ...]:
     """The names of an env's own opponents; none, if it has no other side."""
-    env = factory()
+    (env,) = build_envs(factory, 0, 1)
     try:
-        return tuple(env.get_wrapper_attr("opponents")) if env.has_wrapper_attr("opponents") else ()
+        return opponents.opponents_of(env)
     finally:
         env.close()
 
@@ -153,12 +156,12 @@ def _play(
 def _play_one(
     env: gym.Env[Any, Any], player: PolicyPlayer, other: str | Player, seed: int, seat: int
 ) -> tuple[float, int]:
-    masks = env.get_wrapper_attr("action_masks") if env.has_wrapper_attr("action_masks") else None
+    masks = mask_method(env)
     unused = np.random.default_rng(0)  # the most likely moves need none
-    observation, _ = env.reset(seed=seed, options={OPPONENT: other, SEAT: seat})
+    observation, info = env.reset(seed=seed, options={OPPONENT: other, SEAT: seat})
     for length in range(1, 1_000_000):
-        action = player(observation, None if masks is None else masks(), unused)
-        observation, reward, terminated, truncated, _ = env.step(action)
+        action = player(observation, info.get(MASK) if masks is None else masks(), unused)
+        observation, reward, terminated, truncated, info = env.step(action)
         if terminated or truncated:
             return outcome(float(reward), bool(terminated)), length
     raise CorralError("a game did not end within a million steps")

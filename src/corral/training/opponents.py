@@ -26,6 +26,7 @@ from corral.rollout.actors import ActorSetup, actor_setup
 from corral.rollout.opponents import Guest, LineupSetup, SharedLineup
 from corral.training.model import load
 from corral.training.progress import is_due
+from corral.training.roles import roles_of_names
 from corral.vec.api import EnvFacts, Seats
 
 __all__ = ["CHECKPOINT", "CURRENT", "Opponents", "StageResult", "own_seats", "seat_opponents", "stages_of"]
@@ -48,11 +49,15 @@ class StageResult:
     win_rate: float | None
     """Over its last games."""
     target: float | None
+    needed: int
+    """Games that a win rate has to be of, to count."""
 
     @property
     def passed(self) -> bool | None:
         """Whether its target was reached; None if it had none."""
-        return None if self.target is None else self.win_rate is not None and self.win_rate >= self.target
+        if self.target is None:
+            return None
+        return self.win_rate is not None and self.win_rate >= self.target and self.games >= self.needed
 
 
 @dataclass(slots=True)
@@ -73,6 +78,12 @@ class _State:
     """Steps at which the stage began."""
     looked_at: int = 0
     """Steps at which it was last asked for opponents."""
+    noted_at: int = 0
+    """Steps up to which games were taken in."""
+    ended_at: int | None = None
+    """The budget of the run when its last stage ended: with another one it goes on."""
+    older: list[int] = field(default_factory=list)
+    """Envs in an episode that began before the stage did."""
     now: int | None = None
     """The slot that holds the policy as it is."""
     pool: list[_Past] = field(default_factory=list)
@@ -109,9 +120,9 @@ def seat_opponents(config: TrainConfig, facts: EnvFacts, policy: Policy, actor: 
     named = {name for stage in stages for name in parse_mix(stage.opponent)}
     others = sorted(named - {*facts.opponents, CURRENT, CHECKPOINT})
     guests = tuple(_guest(name, facts) for name in others)
-    # One slot for each past self, the policy as it is now and as it was in the rollout before, and whoever an episode
-    # still plays against after leaving the pool.
-    slots = config.pool_size + config.n_envs + 2 if named & {CURRENT, CHECKPOINT} else 0
+    # One slot for each past self and the next, the policy as it is now and as it was in the rollout before, and whoever
+    # an episode still plays against after leaving the pool.
+    slots = config.pool_size + config.n_envs + 3 if named & {CURRENT, CHECKPOINT} else 0
     spaces = facts.observation_space, facts.action_space
     setup = LineupSetup(facts.opponents, guests, slots, actor if slots else None, *spaces)
     return Opponents(config, SharedLineup(setup, {name: w.cpu() for name, w in policy.state_dict().items()}))
@@ -159,9 +170,11 @@ class Opponents:
         self.stages = stages_of(config)
         self.lineup = lineup
         self._pool_size, self._every = config.pool_size, config.snapshot_freq
+        self._n_envs, self._budget = config.n_envs, config.timesteps
         setup = lineup.setup
         self._fixed = (*setup.names, *(guest.name for guest in setup.guests))
         self._mixes = [parse_mix(stage.opponent, (*self._fixed, CURRENT, CHECKPOINT)) for stage in self.stages]
+        self._keeps_past = any(CHECKPOINT in mix for mix in self._mixes)
         self._s = _State(ratings=dict.fromkeys(self._fixed, _FIRST_RATING))
         self._kept: dict[int, dict[str, Array]] = {}
         self._row: dict[str, float] = {}
@@ -175,12 +188,12 @@ class Opponents:
         self._before = self._snapshot()
         mix = self._mixes[s.stage]
         if self.lineup.setup.slots:
-            s.now = self._free_slot(playing - first)
-            self._kept[s.now] = {name: _copied(value) for name, value in weights.items()}
-            self.lineup.write(s.now, self._kept[s.now])
-            if is_due(self._every, s.looked_at, timesteps):
-                s.pool = [*s.pool, _Past(s.now, timesteps, s.rating)][-self._pool_size :]
-                s.past.append(s.now)
+            arrays = {name: np.asarray(w.cpu() if isinstance(w, Tensor) else w) for name, w in weights.items()}
+            if self._keeps_past and is_due(self._every, s.looked_at, timesteps):
+                slot = self._fill(arrays, playing - first)
+                s.pool = [*s.pool, _Past(slot, timesteps, s.rating)][-self._pool_size :]
+                s.past.append(slot)
+            s.now = self._fill(arrays, playing - first)
         s.looked_at = timesteps
         chances = [mix.get(name, 0.0) for name in self._fixed] + [0.0] * self.lineup.setup.slots
         current, past = mix.get(CURRENT, 0.0), mix.get(CHECKPOINT, 0.0)
@@ -190,21 +203,27 @@ class Opponents:
             chances[first + s.now] += current if s.pool else current + past
         self.lineup.set_chances(chances)
 
-    def _free_slot(self, playing: npt.NDArray[np.int64]) -> int:
+    def _fill(self, weights: dict[str, Array], playing: npt.NDArray[np.int64]) -> int:
+        """Put a policy into a slot that neither the pool nor an episode needs."""
         taken = {past.slot for past in self._s.pool} | {int(slot) for slot in playing}
         for slot in self._kept.keys() - taken:
             del self._kept[slot]
         free = next(slot for slot in range(self.lineup.setup.slots) if slot not in taken)
         self._s.past = [slot for slot in self._s.past if slot != free]
+        self._kept[free] = {name: array.copy() for name, array in weights.items()}
+        self.lineup.write(free, weights)
         return free
 
     def note(self, episodes: Iterable[EpisodeRecord], timesteps: int) -> str | None:
         """Take in the games of a rollout that ends at ``timesteps``; what to say if a stage ended with it."""
         s = self._s
-        self._before = None
+        self._before, s.noted_at = None, timesteps
         for episode in episodes:
-            s.games += 1
-            s.outcomes = [*s.outcomes, episode.outcome][-self.stages[s.stage].games :]
+            if episode.env in s.older:
+                s.older.remove(episode.env)
+            else:
+                s.games += 1
+                s.outcomes = [*s.outcomes, episode.outcome][-self.stages[s.stage].games :]
             kind = self._rate(episode)
             s.recent[kind] = [*s.recent.get(kind, []), episode.outcome][-RECENT:]
         self._row = self._measure()
@@ -231,13 +250,16 @@ class Opponents:
         rate = self._stage_rate()
         reached = stage.win_rate is not None and s.games >= stage.games and (rate or 0.0) >= stage.win_rate
         used_up = stage.timesteps is not None and timesteps - s.since >= stage.timesteps
-        if self.finished or not (reached or used_up):
-            return None
-        result = StageResult(stage.name, stage.opponent, timesteps - s.since, s.games, rate, stage.win_rate)
-        s.results.append(asdict(result))
         last = s.stage == len(self.stages) - 1
-        if not last:
+        if s.ended_at is not None or not (reached or used_up):
+            return None
+        result = self._result()
+        if last:
+            s.ended_at = -1 if self._budget is None else self._budget
+        else:
+            s.results.append(asdict(result))
             s.stage, s.since, s.games, s.outcomes = s.stage + 1, timesteps, 0, []
+            s.older = list(range(self._n_envs))
         shown = "no games" if rate is None else f"{rate:.0%} won"
         why = "target reached" if reached else "budget used up"
         return f"stage {stage.name} ended after {result.steps:,} steps: {shown} ({why})" + (
@@ -251,8 +273,8 @@ class Opponents:
 
     @property
     def finished(self) -> bool:
-        """Whether the last stage has ended."""
-        return len(self._s.results) == len(self.stages)
+        """Whether the last stage has ended, and the run with it: given another budget, it goes on in that stage."""
+        return self._s.ended_at == (-1 if self._budget is None else self._budget)
 
     @property
     def played(self) -> int:
@@ -264,16 +286,17 @@ class Opponents:
         """The env's own opponent that evaluation is against: the strongest that the run ever meets."""
         names = self.lineup.setup.names
         met = [name for name in names if any(name in mix for mix in self._mixes)]
-        return met[-1] if met else names[-1]
+        return met[-1] if met else roles_of_names(names).teacher
 
     def results(self) -> list[StageResult]:
         """How every stage that has begun went."""
+        return [*(StageResult(**result) for result in self._s.results), self._result()]
+
+    def _result(self) -> StageResult:
+        """How the stage goes that the run is in."""
         s, stage = self._s, self.stages[self._s.stage]
-        done = [StageResult(**result) for result in s.results]
-        if self.finished:
-            return done
-        steps = s.looked_at - s.since
-        return [*done, StageResult(stage.name, stage.opponent, steps, s.games, self._stage_rate(), stage.win_rate)]
+        how = s.noted_at - s.since, s.games, self._stage_rate(), stage.win_rate, stage.games
+        return StageResult(stage.name, stage.opponent, *how)
 
     def win_rates(self) -> dict[str, float]:
         """Over the last games against each kind of opponent."""
@@ -329,11 +352,6 @@ class Opponents:
     def close(self) -> None:
         """Give up the memory."""
         self.lineup.close()
-
-
-def _copied(value: Any) -> Array:
-    array: Array = np.asarray(value.cpu() if isinstance(value, Tensor) else value)
-    return array.copy()
 
 
 def _rated(theirs: float, ours: float, outcome: float, fixed: bool = False) -> tuple[float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -73,6 +73,7 @@ class Run:
     moments: dict[str, RunningMoments]
     spaces: dict[str, Any]
     masked: bool
+    render_modes: Sequence[str]
     progress: Progress
     opponents: Opponents | None
     """Who plays the other side, where that is for Corral to say."""
@@ -91,6 +92,11 @@ class Run:
         """What has a state that is saved and restored, by name."""
         parts: dict[str, Stateful] = {f"moments/{path}": moments for path, moments in self.moments.items()}
         return parts if self.return_scaler is None else {**parts, "return_scaler": self.return_scaler}
+
+    @property
+    def named_opponents(self) -> tuple[str, ...]:
+        """The env's own opponents, by number, if the run chooses among them."""
+        return () if self.opponents is None else self.opponents.lineup.setup.names
 
     def close(self) -> None:
         """Release envs and processes."""
@@ -187,6 +193,7 @@ def assemble(
             "action": space_to_data(facts.action_space),
         },
         masked=masked,
+        render_modes=facts.metadata.get("render_modes") or (),
         progress=Progress(),
         opponents=opponents,
         meter=ProcessMeter(source.pids),

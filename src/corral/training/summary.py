@@ -146,7 +146,7 @@ def closing_table(run: Run, directory: RunDirectory, summary: Summary) -> tuple[
         more = "" if summary.exit_reason.startswith("SIG") else f" --timesteps {2 * summary.steps}"
         advice += [
             f"  evaluate: corral eval {words}",
-            f"  watch:    corral play {words} --save clip.gif",
+            f"  watch:    corral play {words}{' --save clip.gif' if 'rgb_array' in run.render_modes else ''}",
             f"  go on:    corral resume {words}{more}",
         ]
     return run.config.env, rows, advice

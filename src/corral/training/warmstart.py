@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from corral.monitor.console import QuietBoard
-from corral.ppo.imitation import Demonstrations, ImitationStats, imitate
+from corral.ppo.imitation import Demonstrations, imitate
 from corral.ppo.learner import LearnerDiverged
 from corral.training.experts import collect_expert_games
 from corral.training.run import Run
@@ -15,7 +15,7 @@ __all__ = ["warm_start"]
 _TELL_SECONDS = 5.0
 
 
-def warm_start(run: Run, board: QuietBoard) -> ImitationStats:
+def warm_start(run: Run, board: QuietBoard) -> None:
     """Let the expert play, and teach the policy to do the same. Everything follows from the run's seed."""
     config = run.config
     assert config.expert is not None
@@ -60,4 +60,3 @@ def warm_start(run: Run, board: QuietBoard) -> ImitationStats:
     if not run.learner.engine.finite():
         raise LearnerDiverged(f"imitating {config.expert} led to weights that are not finite; give fewer expert_epochs")
     board.note(f"the policy now plays as {config.expert} does in {stats.held_out_accuracy:.0%} of positions new to it")
-    return stats

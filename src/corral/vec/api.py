@@ -20,7 +20,7 @@ from gymnasium.vector.utils import batch_space
 
 from corral.core.actions import ActionCodec
 from corral.core.errors import CorralError, EnvFault, UsageError
-from corral.core.opponents import OPPONENT, Player
+from corral.core.opponents import OPPONENT, Player, opponents_of
 from corral.core.spaces import Layout, poisoned
 from corral.core.types import InfoSums, Leaves, Mishaps, to_columns
 from corral.vec.history import EnvPosition
@@ -59,8 +59,8 @@ class EnvFacts:
     @classmethod
     def of(cls, env: Env) -> EnvFacts:
         """Read them off an env."""
-        opponents = tuple(env.get_wrapper_attr("opponents")) if env.has_wrapper_attr("opponents") else ()
-        return cls(env.observation_space, env.action_space, dict(env.metadata), env.render_mode, opponents)
+        spaces = env.observation_space, env.action_space
+        return cls(*spaces, dict(env.metadata), env.render_mode, opponents_of(env))
 
     def check_same(self, other: EnvFacts) -> None:
         """Refuse envs of one run that differ."""
