@@ -10,11 +10,11 @@ from corral.games.card_battle.cards import PIPS, SPELL, TARGET
 from corral.games.card_battle.combat import deal_damage
 from corral.games.card_battle.effects import EFFECTS, perform
 from corral.games.card_battle.judge import CARD, DEFEAT, judge_side
-from corral.games.card_battle.pieces import BLOCKING, CAST, FIGHTING, LAND, RAIDING, Action
+from corral.games.card_battle.pieces import ATTACK, BLOCKING, CAST, FIGHTING, LAND, MAIN, RAIDING, Action
 from corral.games.card_battle.rules import Duel
-from corral.games.card_battle.tactics import score_attacks, score_blocks
+from corral.games.card_battle.tactics import plan_attack, score_attacks, score_blocks
 
-__all__ = ["best_option", "score_options"]
+__all__ = ["best_option", "play_best", "score_options"]
 
 _LAND_FIRST = 30.0
 """A land is played before anything else."""
@@ -36,6 +36,27 @@ def best_option(duel: Duel) -> Action:
     """Find the legal action with the highest score; of equals, the first."""
     scores = score_options(duel)
     return duel.legal()[scores.index(max(scores))]
+
+
+def play_best(duel: Duel) -> None:
+    """Play the best option; while attackers are chosen, all that the plan has."""
+    options = duel.legal()
+    if duel.stack or duel.phase != RAIDING:
+        if duel.phase == MAIN and options[1].kind == LAND and not duel.stack:
+            if len(options) < 3 or options[2].kind != LAND:
+                duel.apply(options[1])
+                return
+        duel.apply(best_option(duel))
+        return
+    turn = duel.turn
+    chosen = sorted([attacker.uid for attacker, points in plan_attack(duel) if points > 0])
+    for uid in chosen:
+        action = Action(ATTACK, uid)
+        if action in duel.legal():
+            duel.apply(action)
+            if duel.phase != RAIDING or duel.turn != turn:
+                return
+    duel.apply(options[0])
 
 
 def _score_card(duel: Duel, action: Action) -> float:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import random
 from math import exp, sqrt
 
-from corral.games.card_battle.judge import win_chance
-from corral.games.card_battle.pieces import Action
+from corral.games.card_battle.judge import win_chance_dealt
+from corral.games.card_battle.pieces import LAND, Action
 from corral.games.card_battle.rules import Duel
-from corral.games.card_battle.scores import best_option, score_options
+from corral.games.card_battle.scores import best_option, play_best, score_options
 
 __all__ = ["search"]
 
@@ -58,6 +58,10 @@ def search(duel: Duel, rng: random.Random, iterations: int) -> Action:
     """Choose for ``duel.to_act`` by so many tries (fewer if they cannot change the choice any more)."""
     options, seat = duel.legal(), duel.to_act
     limit = duel.turn + (_TURNS if duel.active == seat else _TURNS - 1)
+    if len(options) == 1:
+        return options[0]
+    if options[1].kind == LAND:
+        return best_option(duel)
     root = _Node()
     for left in range(iterations, 0, -1):
         _try(root, _deal(duel, seat, rng), seat, limit)
@@ -109,8 +113,8 @@ def _try(root: _Node, duel: Duel, seat: int, limit: int) -> None:
         if node is None:
             node = edge.nodes[duel.to_act] = _Node()
     while duel.winner is None and duel.turn < limit:
-        duel.apply(best_option(duel))
-    result = win_chance(duel, seat)
+        play_best(duel)
+    result = win_chance_dealt(duel, seat)
     for node, edge, mine in path:
         gained = result if mine else 1.0 - result
         node.visits += 1

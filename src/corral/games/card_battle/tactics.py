@@ -23,7 +23,7 @@ from corral.games.card_battle.options import can_attack, can_block
 from corral.games.card_battle.pieces import PASS, Creature
 from corral.games.card_battle.rules import Duel
 
-__all__ = ["score_attacks", "score_blocks"]
+__all__ = ["plan_attack", "score_attacks", "score_blocks"]
 
 _FEAR = 0.6
 """How much of the damage that might come back next turn is believed."""
@@ -40,6 +40,17 @@ _Planned = tuple[float, int, int]
 
 def score_attacks(duel: Duel) -> list[float]:
     """Score each legal action while attackers are chosen, in points; to be done is 0."""
+    scores = {0: 0.0}
+    for attacker, points in plan_attack(duel):
+        scores[attacker.uid] = points
+    return [scores[action.subject] for action in duel.legal()]
+
+
+def plan_attack(duel: Duel) -> list[tuple[Creature, float]]:
+    """Weigh all creatures that may still attack: what each adds to the best attack that was found, in points.
+
+    Tried are all of them and none, and then, from the better of the two, to change one's mind about each.
+    """
     seat = duel.to_act
     mine, other = duel.sides[seat], duel.sides[1 - seat]
     attackers = [creature for creature in mine.creatures if creature.attacking]
@@ -55,18 +66,20 @@ def score_attacks(duel: Duel) -> list[float]:
 
     chosen = list(range(len(attackers)))
     best, none = value(chosen), value(chosen[:sure])
+    if len(chosen) == sure + 1:
+        return [(attackers[sure], best - none)]
     places = range(len(attackers) - 1, sure - 1, -1)
     if none > best:
         chosen, best, places = chosen[:sure], none, range(sure, len(attackers))
-    scores = {}
+    margins = []
     for place in places:
         inside = place in chosen
         changed = [one for one in chosen if one != place] if inside else [*chosen, place]
         points = value(changed)
-        scores[attackers[place].uid] = best - points if inside else points - best
+        margins.append((attackers[place], best - points if inside else points - best))
         if points > best:
             chosen, best = changed, points
-    return [0.0 if action.kind == PASS else scores[action.subject] for action in duel.legal()]
+    return margins
 
 
 class _StrikeBack:
