@@ -12,7 +12,6 @@ from typing import NamedTuple
 from corral.games.card_battle.cards import CARDS
 
 __all__ = [
-    "ACTION_NAMES",
     "ATTACK",
     "BLOCK",
     "BLOCKING",
@@ -22,7 +21,6 @@ __all__ = [
     "LAND",
     "MAIN",
     "NO_BOOST",
-    "NO_TARGET",
     "PASS",
     "PHASE_NAMES",
     "RAIDING",
@@ -34,14 +32,13 @@ __all__ = [
 
 PASS, LAND, CAST, ATTACK, BLOCK = range(5)
 """Kinds of actions. ``PASS`` also says "done" (with attackers, with blockers) and "no answer"."""
-ACTION_NAMES = ("pass", "land", "cast", "attack", "block")
 
 MAIN, RAIDING, BLOCKING, FIGHTING = range(4)
 """Phases of a turn: lands and spells; attackers are chosen; blockers are chosen; instants before the damage."""
 PHASE_NAMES = ("main", "attack", "block", "fight")
 
-NO_TARGET, FACE = 0, -1
-"""Targets that are no creature: none at all, and the other player (seen from the one who casts)."""
+FACE = -1
+"""The target that is the other player, seen from the one who casts; 0 is none at all, above are creatures."""
 
 NO_BOOST = (0, 0, 0)
 
