@@ -6,9 +6,9 @@ import random
 from typing import Protocol
 
 from corral.core.errors import UsageError
+from corral.games.card_battle.greedy import greedy_option
 from corral.games.card_battle.pieces import Action
 from corral.games.card_battle.rules import Duel
-from corral.games.card_battle.scores import best_option
 from corral.games.card_battle.search import search
 
 __all__ = ["BOT_NAMES", "Bot", "make_bot"]
@@ -32,11 +32,11 @@ class RandomBot:
 
 
 class GreedyBot:
-    """Takes what looks best now: cards by what they bring, combat by an estimate of how it ends."""
+    """Takes what looks best one step ahead: cards by what they bring, each attack and each block by itself."""
 
     def choose(self, duel: Duel, rng: random.Random) -> Action:
         """Take the best score; uses no chance."""
-        return best_option(duel)
+        return greedy_option(duel)
 
 
 class SearchBot:

@@ -1,4 +1,4 @@
-"""What each legal action is worth, in points: the greedy player's eyes, and what the searching ones look at first.
+"""What each legal action is worth, in points: what the searching players look at first, and what policies may see.
 
 Only what the player to act may see counts. Each decision is scored by itself, against doing nothing, which is 0.
 """
