@@ -250,7 +250,7 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
         nargs="+",
         action="extend",
         metavar="NAME=VALUES",
-        help="what to search: a:b, log:a:b or a,b,c for any setting of PPO and the network [a space for most envs]",
+        help="what to search: a:b, log:a:b or a,b,c for any setting of PPO, the network and opponents [a space for most envs]",
     )
     sweep.add_argument("--seeds", type=int, default=1, metavar="N", help="train with so many seeds each [1]")
     sweep.add_argument("--jobs", type=int, default=1, metavar="N", help="trials at a time, which share the cores [1]")
