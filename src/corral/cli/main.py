@@ -135,7 +135,7 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
     for parser in (selfplay, hybrid):
         parser.add_argument("--current-weight", type=float, metavar="X", help="share against the policy itself [0.2]")
         parser.add_argument("--random-weight", type=float, metavar="X", help="share against the weakest [0.2]")
-    curriculum.add_argument("--preset", choices=("v1", "v2"), default="v1", help="v2 mixes opponents in between [v1]")
+    curriculum.add_argument("--preset", choices=("v1", "v2"), help="v2 mixes opponents in between [v1]")
     curriculum.add_argument("--fast", "--quick", action="store_true", default=None, help="a fifth of each budget")
     for parser in (selfplay, curriculum, hybrid, warmstart):
         parser.add_argument("env", metavar="ENV", nargs="?", help=_ENV_HELP)
@@ -250,7 +250,8 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
         nargs="+",
         action="extend",
         metavar="NAME=VALUES",
-        help="what to search: a:b, log:a:b or a,b,c for any setting of PPO, the network and opponents [a space for most envs]",
+        help="what to search: a:b, log:a:b or a,b,c for any setting of PPO, the network and opponents [a space for "
+        "most envs]",
     )
     sweep.add_argument("--seeds", type=int, default=1, metavar="N", help="train with so many seeds each [1]")
     sweep.add_argument("--jobs", type=int, default=1, metavar="N", help="trials at a time, which share the cores [1]")
