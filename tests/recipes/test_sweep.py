@@ -94,6 +94,8 @@ def test_presets_are_trained_alike_and_the_best_is_ready_to_train(capsys):
     assert "was asked for with gamma None, not 0.9" in capsys.readouterr().err
     assert run("resume", "s", "--timesteps", "9") == 2
     assert "give the `corral sweep` command again" in capsys.readouterr().err
+    assert run("resume", "s", "--eval-games", "2") == 2
+    assert "leave out eval_games" in capsys.readouterr().err
     assert run("list", "runs") == 0
 
 
