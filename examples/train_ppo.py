@@ -19,7 +19,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--env", default="card-battle", help="any name that `corral train` takes [card-battle]")
     parser.add_argument("--n-envs", type=int, default=8, help="envs side by side [8]")
     parser.add_argument("--parallel-start-method", choices=("auto", "spawn", "forkserver", "fork"), default="auto")
-    parser.add_argument("--timesteps", type=int, help="stop after this many steps [100000, unless --num-episodes]")
+    parser.add_argument("--timesteps", type=int, help="stop after this many steps [the env's, or 100000]")
     parser.add_argument("--num-episodes", type=int, help="stop after this many episodes")
     parser.add_argument("--opponent", help="for games that have opponents")
     parser.add_argument("--device", default="auto", help="cpu, cuda, mps or auto")

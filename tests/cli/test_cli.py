@@ -123,6 +123,15 @@ def test_code_is_repeated_by_pasting_what_is_printed(tmp_path, capsys):
     assert corral(*shlex.split(printed)) == 0
 
 
+def test_a_network_is_taken_from_where_the_user_says_it_is():
+    Path("net.py").write_text("from tests.training.test_runs import Tiny as network\n")
+    assert corral("train", "CartPole-v1", *SMALL, "--policy", "net.py:network", "--output-dir", "r") == 0
+    Path("moved").mkdir()
+    Path("net.py").rename("moved/net.py")
+    words = ["--policy", "moved/net.py:network", "--timesteps", "192"]
+    assert corral("resume", "r", *words) == 0
+
+
 def test_the_sample_game_is_fit_and_plays(capsys):
     game = f"{ROOT / 'examples' / 'my_game.py'}:make_env"
     assert corral("doctor", game, "--steps", "500") == 0

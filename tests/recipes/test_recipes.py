@@ -2,19 +2,23 @@
 
 import importlib.util
 import json
+import signal
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+import corral
 from corral.cli.main import main
 from corral.core.errors import UsageError
 from corral.monitor.writers import read_metrics
-from corral.recipes.curriculum import curriculum_stages
+from corral.recipes.curriculum import curriculum, curriculum_stages
 from corral.recipes.hybrid import hybrid
 from corral.recipes.selfplay import selfplay
 from corral.training.roles import Roles, roles_of, roles_of_names
 from corral.training.run_directory import find_run
+from corral.training.summary import summarize
 from tests.envs import Counter, HighCard
 
 ENV = "tests.envs:HighCard"
@@ -62,6 +66,84 @@ def test_hybrid_warms_up_against_the_teacher_and_then_plays_itself():
         hybrid(HighCard, timesteps=1000, warmup=1000, **SMALL)
 
 
+def test_hybrid_goes_on_with_its_mix_for_as_long_as_the_budget_lasts():
+    settings = {**SMALL, "checkpoint_freq": 256, "quiet": True}
+    hybrid(HighCard, timesteps=640, output_dir="run", **settings)
+    assert corral.resume("run", env=HighCard, timesteps=1024, quiet=True).summary.steps == 1024
+    result = hybrid(HighCard, num_episodes=60, warmup=128, output_dir="episodes", **settings)
+    assert result.summary.exit_reason == "num_episodes" and result.summary.stages[0]["steps"] == 128
+    config = find_run("episodes").read_config()
+    assert config.timesteps is None and config.stages[1].timesteps is None
+    result = hybrid(HighCard, duration=1e-9, output_dir="hours", **settings)
+    assert result.summary.exit_reason == "duration"
+    assert find_run("hours").read_config().stages[0].timesteps == 200_000
+    with pytest.raises(UsageError, match="warmup 0: should be at least 1"):
+        hybrid(HighCard, num_episodes=5, warmup=0, **SMALL)
+
+
+def test_a_config_file_is_heeded_and_refused_as_keywords_are():
+    Path("own.yaml").write_text(yaml.safe_dump({"env": "x", "env_kwargs": {"rounds": 3}, "checkpoint_freq": 128}))
+    values = {**SMALL, "timesteps": 256, "quiet": True, "config": "own.yaml"}
+    for recipe in (selfplay, hybrid, curriculum):
+        recipe(HighCard, output_dir=recipe.__name__, **values)
+        config = find_run(recipe.__name__).read_config()
+        assert config.env_kwargs == {"rounds": 3} and config.checkpoint_freq == 128
+    Path("stages.yaml").write_text("stages: [{name: one, opponent: random, timesteps: 128}]\n")
+    Path("opponent.yaml").write_text("opponent: random\n")
+    for file, recipes in {"stages.yaml": (selfplay, hybrid), "opponent.yaml": (selfplay, hybrid, curriculum)}.items():
+        for recipe in recipes:
+            with pytest.raises(UsageError, match=f"{Path(file).stem}: .* who the opponents are"):
+                recipe(HighCard, config=file, **SMALL)
+    with pytest.raises(UsageError, match="stages: this recipe says"):
+        hybrid(HighCard, stages=[{"name": "a", "opponent": "random"}], **SMALL)
+
+
+def test_stages_of_ones_own_leave_no_room_for_a_preset(capsys):
+    Path("stages.yaml").write_text("stages: [{name: one, opponent: random, timesteps: 128}]\n")
+    for words in (["--preset", "v1"], ["--fast"]):
+        assert main(["curriculum", ENV, *FLAGS, "--config", "stages.yaml", *words]) == 2
+        assert "there are stages of your own" in capsys.readouterr().err
+    words = ["--eval-games", "0", "--output-dir", "run"]
+    assert main(["curriculum", ENV, *FLAGS, "--config", "stages.yaml", *words]) == 0
+    assert [stage.name for stage in find_run("run").read_config().stages] == ["one"]
+
+
+def test_stages_have_names_that_directories_can_have():
+    names = [stage.name for stage in curriculum_stages(Roles("very weak", "../mixed"), "v2")]
+    assert names == ["very-weak", "mixed", "mixed-3"]
+    assert [stage.name for stage in curriculum_stages(Roles("only", "only"))] == ["only", "only-2"]
+    with pytest.raises(UsageError, match="stages"):
+        corral.train(HighCard, stages=[{"name": ".", "opponent": "random"}], **SMALL)
+
+
+@pytest.mark.parametrize("verb", ["selfplay", "curriculum", "hybrid", "warmstart"])
+def test_an_env_that_cannot_be_made_is_a_wrong_set_up(verb, capsys):
+    assert main([verb, "tests.envs:Broken", "--env-kwargs", "how=constructor"]) == 2
+    assert "making the env failed: RuntimeError: no rom found" in capsys.readouterr().err
+
+
+def test_a_signal_while_the_end_is_written_is_heard(monkeypatch):
+    def interrupted(run, reason):
+        signal.raise_signal(signal.SIGTERM)
+        return summarize(run, reason)
+
+    monkeypatch.setattr("corral.training.api.summarize", interrupted)
+    assert main(["train", ENV, *FLAGS, "--timesteps", "128", "--output-dir", "run"]) == 143
+    assert json.loads(Path("run/summary.json").read_text())["exit_reason"] == "timesteps"
+    assert not Path("run/matches.json").exists() and corral.load("run").timesteps == 128
+
+
+def test_a_run_that_goes_on_ends_with_games_too(capsys):
+    words = ["--timesteps", "128", "--eval-games", "2", "--output-dir", "run"]
+    assert main(["train", ENV, *FLAGS, *words]) == 0
+    more = ["resume", "run", "--env", ENV, "--timesteps"]
+    assert main([*more, "256", "--eval-games", "7"]) == 2
+    assert main([*more, "256", "--eval-games", "4"]) == 0
+    assert [match["games"] for match in json.loads(Path("run/matches.json").read_text())] == [4, 4]
+    assert main([*more, "384", "--eval-games", "0"]) == 0
+    assert not Path("run/matches.json").exists(), "games of an earlier policy"
+
+
 def test_parts_are_played_by_whom_an_env_has():
     assert roles_of_names(("random", "greedy", "mcts")) == Roles("random", "greedy")
     assert roles_of(HighCard, {}) == Roles("random", "miser")
@@ -77,6 +159,7 @@ def test_the_verbs_train_and_end_with_games(capsys, monkeypatch):
         "selfplay": ["--timesteps", "256", "--current-weight", "0.4"],
         "curriculum": ["--preset", "v2", "--quick", "--timesteps", "256"],
         "hybrid": ["--timesteps", "640", "--net-arch", "16"],
+        "warmstart": ["--timesteps", "128", "--expert-steps", "200", "--preset", "v2"],
         "train": ["--timesteps", "128", "--opponent", "mixed:miser=1,random=1"],
     }
     for verb, words in verbs.items():
@@ -88,7 +171,7 @@ def test_the_verbs_train_and_end_with_games(capsys, monkeypatch):
     assert main(["eval", "selfplay", "--env", ENV, "--opponent", "miser", "--vs", "train", "--games", "10"]) == 0
     out = capsys.readouterr().out
     assert "miser" in out and "train" in out and "10" in out
-    assert main(["resume", "curriculum", "--env", ENV, "--timesteps", "512"]) == 0
+    assert main(["resume", "curriculum", "--env", ENV, "--timesteps", "512", "--eval-games", "2"]) == 0
     assert "stage random" in capsys.readouterr().out
 
 
@@ -109,6 +192,8 @@ def test_what_is_wrong_with_games_is_said_before_anything_runs(capsys):
         ("train_curriculum", ["--fast", "--timesteps", "128"]),
         ("train_curriculum_v2", ["--quick", "--timesteps", "128"]),
         ("train_hybrid_selfplay", ["--timesteps", "640", "--net-arch", "16", "16"]),
+        ("train_ppo_warmstart", ["--expert", "miser", "--expert-steps", "200", "--timesteps", "128"]),
+        ("train_ppo_warmstart_v2", ["--expert-steps", "200", "--timesteps", "128"]),
     ],
 )
 def test_the_scripts_are_thin(name, words, monkeypatch, capsys):

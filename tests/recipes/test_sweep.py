@@ -5,6 +5,7 @@ import functools
 import importlib.util
 import json
 import os
+import queue
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,9 @@ from corral.core.config_file import load_yaml
 from corral.core.errors import CorralError, RunInUse, UsageError
 from corral.monitor.writers import read_metrics
 from corral.recipes.sweep import resume_sweep, sweep
+from corral.recipes.sweep.run import _wind_down
 from corral.training.run_directory import RunDirectory
+from corral.training.summary import summarize
 from tests.envs import Counter
 
 ROOT = Path(__file__).parents[2]
@@ -91,6 +94,8 @@ def test_presets_are_trained_alike_and_the_best_is_ready_to_train(capsys):
     assert "was asked for with gamma None, not 0.9" in capsys.readouterr().err
     assert run("resume", "s", "--timesteps", "9") == 2
     assert "give the `corral sweep` command again" in capsys.readouterr().err
+    assert run("resume", "s", "--eval-games", "2") == 2
+    assert "leave out eval_games" in capsys.readouterr().err
     assert run("list", "runs") == 0
 
 
@@ -111,6 +116,15 @@ def test_the_script_tries_the_built_in_presets(monkeypatch, capsys):
     assert (settings["C"]["learning_rate"], settings["C"]["learning_rate_end"]) == (3e-4, 1e-5)
     monkeypatch.setattr(sys, "argv", ["train_ppo_sweep.py", "--save-path", "a", "--log-path", "b"])
     assert script.main() == 2
+
+
+def test_the_best_settings_are_those_that_the_trials_of_a_built_in_env_trained_with():
+    settings = {**TINY, "timesteps": 128}
+    result = sweep("card-battle", presets={"a": {}, "b": {"gamma": 0.9}}, quiet=True, output_dir="s", **settings)
+    best, trained = load_yaml("s/best.yaml"), load_yaml(result.best.path / "config.yaml")
+    for name in ("opponent", "learning_rate", "ent_coef", "eval_episodes", "timesteps"):
+        assert best[name] == trained[name], name
+    assert (best["opponent"], best["learning_rate"]) == ("greedy", 1e-3)
 
 
 def test_a_search_finds_a_better_learning_rate_than_the_worst():
@@ -239,6 +253,35 @@ def test_without_optuna_presets_work_and_a_search_says_what_to_install():
 
 
 # Interruptions
+
+
+def test_a_signal_while_a_trial_writes_its_end_ends_the_sweep(monkeypatch, capsys):
+    def interrupted(run, reason):
+        signal.raise_signal(signal.SIGINT)
+        return summarize(run, reason)
+
+    words = ["sweep", "CartPole-v1", *FLAGS, "--preset", "A", "B", "--output-dir", "s"]
+    with monkeypatch.context() as patch:
+        patch.setattr("corral.training.api.summarize", interrupted)
+        assert run(*words) == 130
+    assert "interrupted after 1 of 2 trials" in capsys.readouterr().out
+    assert summary("s/trials/A")["exit_reason"] == "timesteps" and not Path("s/trials/B").exists()
+    assert run("resume", "s") == 0
+    assert [row["state"] for row in rows("s")] == ["complete", "complete"]
+
+
+def test_a_job_that_does_not_end_is_killed(monkeypatch):
+    monkeypatch.setattr("corral.recipes.sweep.run._SAVE_SECONDS", 0.1)
+    calls = []
+
+    class Stuck:
+        label = "0"
+
+        def __getattr__(self, name):
+            return lambda: calls.append(name)
+
+    _wind_down([Stuck()], queue.Queue())
+    assert calls == ["interrupt", "kill", "close"]
 
 
 LONG = {"checkpoint_freq": 256, **TINY, "timesteps": 4096, "n_epochs": 10}

@@ -6,6 +6,7 @@ import pytest
 
 from corral.cli.main import main
 from corral.core.config import parse_config
+from corral.core.envs import SETTINGS
 from corral.core.errors import UsageError
 from corral.recipes.sweep.request import make_request
 from corral.recipes.sweep.search import SearchPlan
@@ -64,6 +65,8 @@ def test_words_become_ranges_and_choices_of_the_fields_own_types():
         ("n_steps=32:64", "must fit each other, so list the values"),
         ("batch_size=32,100", "batch_size=100 cannot be tried together: batch_size 100 does not divide"),
         ("timesteps=1,2", "timesteps is the same for every trial"),
+        ("stages=1,2", "stages does not change what is learned"),
+        ("pool_size=5,20", "pool_size 5 is of no use without an opponent that is checkpoint or current"),
         ("backend=serial,worker", "backend does not change what is learned"),
         ("ent_coef", "should be name=values"),
         ("ent_coef=0:1 ent_coef=0:2", "ent_coef is given twice"),
@@ -111,12 +114,38 @@ def test_mistakes_write_nothing(tmp_path, capsys, words, complaint):
 
 
 def test_the_default_space_leaves_out_what_is_set_and_what_does_not_fit():
-    assert {"learning_rate", "n_steps", "batch_size", "net_arch"} <= default_words(BASE).keys()
-    words = default_words({**BASE, "learning_rate": 1e-3, "timesteps": 30_000, "batch_size": 64})
+    assert {"learning_rate", "n_steps", "batch_size", "net_arch"} <= default_words(BASE, BASE).keys()
+    settings = {**BASE, "learning_rate": 1e-3, "timesteps": 30_000, "batch_size": 64}
+    words = default_words(settings, settings)
     assert "learning_rate" not in words and "batch_size" not in words
     assert words["n_steps"] == "128,512"  # with 2048 there would be two rollouts
     with pytest.raises(UsageError, match="say what to search"):
-        default_words(parse_config(BASE).model_dump())
+        default_words(BASE, parse_config(BASE).model_dump())
+
+
+def test_opponents_and_experts_can_be_searched():
+    words = {"opponent": "random,mixed:random=1, greedy=3,current", "expert": "none,greedy", "snapshot_freq": "10:20"}
+    base = {**BASE, "opponent": "checkpoint"}
+    assert parse_space(words, base) == {
+        "opponent": Choices(("random", "mixed:random=1, greedy=3", "current")),
+        "expert": Choices((None, "greedy")),
+        "snapshot_freq": Range(10, 20, whole=True),
+    }
+
+
+def test_what_a_built_in_env_brings_is_part_of_what_is_asked():
+    def asked(settings, presets=None):
+        return make_request("card-battle", {"seed": 1, **settings}, presets, None, None if presets else 3, 1, 1, True)
+
+    request = asked({"learning_rate": 3e-4})
+    assert request.settings == {**SETTINGS["card-battle"], "learning_rate": 3e-4}
+    assert "ent_coef" in request.search and "learning_rate" not in request.search
+    assert "timesteps" not in asked({"num_episodes": 9}).settings
+    stages = [{"name": "easy", "opponent": "random", "timesteps": 10}]
+    request = asked({}, {"a": {"ent_coef": 0.0}, "b": {"stages": stages}, "c": {"n_steps": 128}})
+    assert request.settings["timesteps"] == 300_000 and request.config_of(request.presets["b"]).opponent is None
+    assert request.presets["a"] == {"ent_coef": 0.0, "opponent": "greedy", "batch_size": 256}
+    assert request.presets["c"] == {"n_steps": 128, "opponent": "greedy"}
 
 
 def plan_of(journal, trials=12, **settings):

@@ -107,6 +107,24 @@ def test_a_warm_start_that_was_interrupted_begins_again(monkeypatch):
     assert again.weights_sha256 == whole.weights_sha256
 
 
+def test_without_a_budget_of_steps_a_warm_start_has_its_usual_lengths():
+    Path("own.yaml").write_text("expert_steps: 200\nexpert: random\n")
+    warmstart(HighCard, num_episodes=20, config="own.yaml", quiet=True, output_dir="run", **SMALL)
+    config = corral.load("run").config
+    assert (config.timesteps, config.critic_warmup, config.kl_ref_steps) == (None, 5_000, 50_000)
+    assert (config.expert, config.opponent) == ("random", "miser")
+
+
+def test_the_penalty_is_a_number_and_its_steps_are_not_ignored():
+    with pytest.raises(UsageError, match="kl_ref_coef 'x'"):
+        warmstart(HighCard, kl_ref_coef="x", **SMALL)
+    with pytest.raises(UsageError, match="kl_ref_steps 9 is for kl_ref_coef, which is 0"):
+        warmstart(HighCard, kl_ref_coef="0", kl_ref_steps=9, **SMALL)
+    settings = {**SMALL, "timesteps": 128, "expert_steps": 200, "output_dir": "run", "quiet": True}
+    warmstart(HighCard, kl_ref_coef="0", **settings)
+    assert corral.load("run").config.kl_ref_steps is None
+
+
 def test_without_an_expert_there_is_advice():
     with pytest.raises(UsageError, match="unknown expert 'greedy'; there are: random, miser"):
         corral.train(HighCard, timesteps=128, expert="greedy", quiet=True, **SMALL)

@@ -135,7 +135,7 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
     for parser in (selfplay, hybrid):
         parser.add_argument("--current-weight", type=float, metavar="X", help="share against the policy itself [0.2]")
         parser.add_argument("--random-weight", type=float, metavar="X", help="share against the weakest [0.2]")
-    curriculum.add_argument("--preset", choices=("v1", "v2"), default="v1", help="v2 mixes opponents in between [v1]")
+    curriculum.add_argument("--preset", choices=("v1", "v2"), help="v2 mixes opponents in between [v1]")
     curriculum.add_argument("--fast", "--quick", action="store_true", default=None, help="a fifth of each budget")
     for parser in (selfplay, curriculum, hybrid, warmstart):
         parser.add_argument("env", metavar="ENV", nargs="?", help=_ENV_HELP)
@@ -153,6 +153,7 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
     resume.add_argument("run", metavar="RUN", help="a run directory, or latest")
     resume.add_argument("--env", help="the env again, where it is code of yours")
     resume.add_argument("--policy", help="the policy again, where it is code of yours")
+    _closing_flags(resume, default=None)
     add_config_flags(resume, shown=RESUMABLE)
 
     evaluate = verb(
@@ -165,11 +166,11 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
         "  corral eval runs/one --vs runs/other",
     )
     _policy_flags(evaluate)
-    evaluate.add_argument("--episodes", type=int, default=20, metavar="N", help="how many episodes [20]")
-    evaluate.add_argument("--max-steps", type=int, default=10_000, metavar="N", help="cut episodes off here [10000]")
+    evaluate.add_argument("--episodes", type=int, metavar="N", help="how many episodes [20]")
+    evaluate.add_argument("--max-steps", type=int, metavar="N", help="cut episodes off here [10000]")
     evaluate.add_argument("--opponent", nargs="+", default=[], metavar="NAME", help="play games against each of these")
     evaluate.add_argument("--vs", nargs="+", default=[], metavar="RUN", help="play games against other runs' policies")
-    evaluate.add_argument("--games", type=int, default=200, metavar="N", help="against each, half from each seat [200]")
+    evaluate.add_argument("--games", type=int, metavar="N", help="against each, half from each seat [200]")
 
     play = verb(
         "play",
@@ -250,7 +251,8 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
         nargs="+",
         action="extend",
         metavar="NAME=VALUES",
-        help="what to search: a:b, log:a:b or a,b,c for any setting of PPO and the network [a space for most envs]",
+        help="what to search: a:b, log:a:b or a,b,c for any setting of PPO, the network and opponents [a space for "
+        "most envs]",
     )
     sweep.add_argument("--seeds", type=int, default=1, metavar="N", help="train with so many seeds each [1]")
     sweep.add_argument("--jobs", type=int, default=1, metavar="N", help="trials at a time, which share the cores [1]")
@@ -293,11 +295,11 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
     return top, verbs
 
 
-def _closing_flags(parser: argparse.ArgumentParser) -> None:
+def _closing_flags(parser: argparse.ArgumentParser, default: int | None = 100) -> None:
     parser.add_argument(
         "--eval-games",
         type=int,
-        default=100,
+        default=default,
         metavar="N",
         help="games against each of two opponents at the end, in envs that have opponents; 0 for none [100]",
     )

@@ -12,13 +12,13 @@ from rich.progress import Progress
 from rich.table import Table
 
 from corral.cli.train import settings_of
-from corral.core.envs import EnvFactory, import_callable, resolve_env
+from corral.core.envs import EnvFactory, resolve_env
 from corral.core.errors import UsageError
 from corral.recipes.curriculum import curriculum
 from corral.recipes.hybrid import hybrid
 from corral.recipes.selfplay import selfplay
 from corral.recipes.warmstart import warmstart
-from corral.training.api import TrainResult
+from corral.training.api import MATCHES, TrainResult, network_of
 from corral.training.matches import Match, Side, opponents_of, play_match
 from corral.training.model import load
 from corral.training.roles import Roles, roles_of_names
@@ -51,7 +51,7 @@ def _run(recipe: Any, options: argparse.Namespace, *own: str) -> int:
     check_games(options.eval_games)
     env, settings = settings_of(options)
     given = {name: getattr(options, name) for name in own if getattr(options, name) is not None}
-    closing_games(recipe(env, **given, **settings), env, options.eval_games, settings)
+    closing_games(recipe(env, **given, **settings), options.eval_games, env, settings.get("policy"))
     return 0
 
 
@@ -61,21 +61,24 @@ def check_games(games: int) -> None:
         raise UsageError(f"--eval-games {games}: should be an even number (each deal is played from both seats), or 0")
 
 
-def closing_games(result: TrainResult, env: str, games: int, settings: dict[str, Any]) -> None:
-    """After a run on an env with opponents: games against its weakest opponent and its teacher."""
+def closing_games(result: TrainResult, games: int, env: str | None, policy: str | None) -> None:
+    """After a run on an env with opponents: games against its weakest opponent and its teacher.
+
+    ``env`` and ``policy`` are as the user names them; what the run directory calls them may be reached no more.
+    """
     if games == 0:
         return
     directory = RunDirectory(result.run_dir)
     config = directory.read_config()
-    factory = resolve_env(env, config.env_kwargs)
+    factory = resolve_env(env or config.env, config.env_kwargs)
     names = opponents_of(factory)
     if not names:
         return
-    network = None if config.policy is None else import_callable(str(settings["policy"]), "policy")
+    network = network_of(config.policy, policy)
     side = Side.of("policy", load(result.run_dir, checkpoint="latest", policy=network))
     roles: Roles = roles_of_names(names)
     matches = play_matches(factory, side, roles.both, games, 0, "games of the final policy, most likely moves")
-    (result.run_dir / "matches.json").write_text(
+    (result.run_dir / MATCHES).write_text(
         json.dumps(
             [
                 {"opponent": match.opponent, "games": len(match.outcomes), "win_rate": match.win_rate}

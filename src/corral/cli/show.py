@@ -24,17 +24,26 @@ from corral.training.evaluate import evaluate_actor
 from corral.training.matches import Side, opponents_of
 from corral.training.model import Model, load
 from corral.training.play import play_episodes
-from corral.training.run_directory import check_named_code, find_run
+from corral.training.run_directory import bare, check_named_code, find_run
 from corral.vec import make_vector_env
+from corral.vec.api import EnvFacts
+from corral.vec.making import build_envs
 
 __all__ = ["run_eval", "run_play"]
 
 
 def run_eval(options: argparse.Namespace) -> int:
     """Evaluate a run's policy on one env, or against opponents."""
+    against = bool(options.opponent or options.vs)
+    for name in ("episodes", "max_steps") if against else ("games",):
+        if getattr(options, name) is not None:
+            flag, others = f"--{name.replace('_', '-')}", "games against --opponent or --vs"
+            raise UsageError(f"{flag} is for {'episodes, not for ' if against else ''}{others}; leave it out")
+    for name, usual in (("episodes", 20), ("max_steps", 10_000), ("games", 200)):
+        setattr(options, name, usual if getattr(options, name) is None else getattr(options, name))
     _positive(options, "episodes", "max_steps", "games")
     model, factory = _load(options)
-    if options.opponent or options.vs:
+    if against:
         return _eval_games(options, model, factory)
     env = make_vector_env(factory, 1, backend="serial", infos="summed")
     try:
@@ -66,18 +75,25 @@ def _eval_games(options: argparse.Namespace, model: Model, factory: EnvFactory) 
     for name in options.opponent:
         if name not in known:
             raise UsageError(f"unknown opponent {name!r}{did_you_mean(name, known)}; there are: {', '.join(known)}")
-    others: list[str | Side] = [*options.opponent, *(_rival(run, model) for run in options.vs)]
+    spaces = model.observation_space, model.action_space
+    others: list[str | Side] = [*options.opponent, *(_rival(run, spaces, model) for run in options.vs)]
     shown = f"{find_run(options.run).shown} ({options.checkpoint}, {model.timesteps:,} steps), most likely moves"
     play_matches(factory, Side.of(options.run, model), others, options.games, options.seed, shown)
     return 0
 
 
-def _rival(run: str, model: Model) -> Side:
-    """The policy of another run, to play against."""
+def _rival(run: str, spaces: tuple[Any, Any], model: Model | None) -> Side:
+    """The policy of another run, to play against; a network of its own is taken only from ``model``, which has it."""
     directory = find_run(run)
-    check_named_code(directory.read_config(), model.config.env, None)
-    other = load(directory.path)
-    if (other.observation_space, other.action_space) != (model.observation_space, model.action_space):
+    named = directory.read_config().policy
+    known = None if model is None else model.config.policy
+    if named is not None and (known is None or bare(named) != bare(known)):
+        raise UsageError(
+            f"{run} has a network of its own, {named}, so it can only meet runs with the same network, not "
+            f"{'random play' if model is None else known or 'the built-in one'}"
+        )
+    other = load(directory.path, policy=None if named is None or model is None else model.network)
+    if (other.observation_space, other.action_space) != spaces:
         raise UsageError(f"{run} was trained on other observations or actions, so the two cannot meet")
     return Side.of(run, other)
 
@@ -89,11 +105,11 @@ def run_play(options: argparse.Namespace) -> int:
     if save is not None:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame need not look for a screen
         check_video(save)
+    model = None
     if options.run == "latest" or (Path(options.run) / "config.yaml").exists():
         if options.env_kwargs:
             raise UsageError("--env-kwargs is for random play on an env; a run has its own")
         model, factory = _load(options)
-        actor = model.actor
     else:
         if Path(options.run).exists() or options.run.startswith(("runs/", "./", "/")):
             raise UsageError(f"{options.run!r} is not a run directory: it has no config.yaml")
@@ -101,17 +117,18 @@ def run_play(options: argparse.Namespace) -> int:
             raise UsageError(
                 f"{options.run} is an env, not a run: --env, --policy and --checkpoint mean nothing for it"
             )
-        actor, factory = None, resolve_env(options.run, parse_env_kwargs(options.env_kwargs))
+        factory = resolve_env(options.run, parse_env_kwargs(options.env_kwargs))
         print(f"{options.run} is an env, not a run: playing random legal moves")
+    seated = _seated(options.opponent, factory, model)
     mode = "rgb_array" if save else _watch_mode(factory)
     moments = play_episodes(
         factory,
-        actor,
+        None if model is None else model.actor,
         render_mode=mode,
         episodes=options.episodes,
         seed=options.seed,
         max_steps=options.max_steps,
-        options=_seated(options.opponent, factory),
+        options=seated,
     )
     frames = []
     for moment in moments:
@@ -129,16 +146,20 @@ def run_play(options: argparse.Namespace) -> int:
     return 0
 
 
-def _seated(opponent: str | None, factory: EnvFactory) -> dict[str, Any] | None:
+def _seated(opponent: str | None, factory: EnvFactory, model: Model | None) -> dict[str, Any] | None:
     """The reset options that seat an opponent: one of the env's own, or the policy of a run."""
     if opponent is None:
         return None
-    known = opponents_of(factory)
-    if opponent in known:
+    env = build_envs(factory, 0, 1)[0]
+    facts = EnvFacts.of(env)
+    env.close()
+    if not facts.opponents:
+        raise UsageError(f"{factory.name} has no opponents: --opponent means nothing for it")
+    if opponent in facts.opponents:
         return {OPPONENT: opponent}
     if not (Path(opponent) / "config.yaml").is_file():
-        raise UsageError(f"--opponent {opponent}: should be one of {', '.join(known) or 'none'}, or a run directory")
-    return {OPPONENT: Side.of(opponent, load(opponent)).player()}
+        raise UsageError(f"--opponent {opponent}: should be one of {', '.join(facts.opponents)}, or a run directory")
+    return {OPPONENT: _rival(opponent, (facts.observation_space, facts.action_space), model).player()}
 
 
 def resolve_fps(factory: EnvFactory) -> int:

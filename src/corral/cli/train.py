@@ -13,6 +13,9 @@ from corral.training.api import resume, train
 
 __all__ = ["run_resume", "run_train", "settings_of"]
 
+_GAMES = 100
+"""Against each of two opponents, after a run that was gone on with."""
+
 
 def run_train(options: argparse.Namespace) -> int:
     """Train, from a config file, flags, or both."""
@@ -20,7 +23,7 @@ def run_train(options: argparse.Namespace) -> int:
 
     check_games(options.eval_games)
     env, values = settings_of(options)
-    closing_games(train(env, **values), env, options.eval_games, values)
+    closing_games(train(env, **values), options.eval_games, env, values.get("policy"))
     return 0
 
 
@@ -44,6 +47,8 @@ def run_resume(options: argparse.Namespace) -> int:
     if (Path(options.run) / "sweep.yaml").is_file():
         from corral.recipes.sweep import resume_sweep
 
+        if options.eval_games is not None:
+            values["eval_games"] = options.eval_games
         if values:
             raise UsageError(
                 f"a sweep goes on as it was asked for: leave out {', '.join(values)}. To change its number of trials "
@@ -51,5 +56,9 @@ def run_resume(options: argparse.Namespace) -> int:
             )
         resume_sweep(options.run, env=env, policy=policy)
         return 0
-    resume(options.run, env=env, policy=policy, **values)
+    from corral.cli.recipes import check_games, closing_games
+
+    games = _GAMES if options.eval_games is None else options.eval_games
+    check_games(games)
+    closing_games(resume(options.run, env=env, policy=policy, **values), games, env, policy)
     return 0

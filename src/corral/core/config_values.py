@@ -18,7 +18,7 @@ class Stage(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    name: str = Field(pattern=r"^[\w.-]+$")
+    name: str = Field(pattern=r"^\w[\w.-]*$")
     opponent: str
     """As the setting ``opponent``."""
     timesteps: int | None = Field(default=None, ge=1)

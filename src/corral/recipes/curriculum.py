@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 from typing import Any, Literal
 
 from corral.core.config_values import Stage
 from corral.core.errors import UsageError
 from corral.training.api import TrainResult, train
-from corral.training.roles import EnvLike, Roles, roles_of
+from corral.training.roles import EnvLike, Roles, recipe_settings, roles_of
 
 __all__ = ["curriculum", "curriculum_stages"]
 
@@ -28,20 +30,41 @@ def curriculum_stages(roles: Roles, preset: Literal["v1", "v2"] = "v1", fast: bo
     }
     if preset not in presets:
         raise UsageError(f"preset {preset!r}: should be v1 or v2")
+    names = _names([name for name, *_ in presets[preset]])
     return [
         Stage(name=name, opponent=opponent, timesteps=steps // (_FAST if fast else 1), win_rate=target)
-        for name, opponent, steps, target in presets[preset]
+        for name, (_, opponent, steps, target) in zip(names, presets[preset], strict=True)
     ]
 
 
-def curriculum(env: EnvLike, *, preset: Literal["v1", "v2"] = "v1", fast: bool = False, **settings: Any) -> TrainResult:
+def _names(opponents: list[str]) -> list[str]:
+    """What stages may be called after their opponents: names of directories, each another."""
+    names: list[str] = []
+    for opponent in opponents:
+        name = re.sub(r"[^\w.-]", "-", opponent).lstrip(".-") or "stage"
+        names.append(name if name not in names else f"{name}-{len(names) + 1}")
+    return names
+
+
+def curriculum(
+    env: EnvLike,
+    *,
+    config: str | os.PathLike[str] | None = None,
+    preset: Literal["v1", "v2"] | None = None,
+    fast: bool = False,
+    **settings: Any,
+) -> TrainResult:
     """Train through the stages of a curriculum on an env that has opponents.
 
-    ``settings`` are those of ``corral.train``; ``stages`` among them replaces the preset's. Promotion takes effect
-    with the next episode of every env. The run ends with the last stage, and its summary says which targets were met.
+    ``config`` and ``settings`` are those of ``corral.train``; ``stages`` among them take the place of ``preset`` (v1)
+    and ``fast``. Promotion takes effect with the next episode of every env. The run ends with the last stage, and its
+    summary says which targets were met.
     """
-    if "opponent" in settings:
-        raise UsageError("opponent: a curriculum's stages say who the opponents are; give stages in a config file")
-    if "stages" not in settings:
-        settings["stages"] = curriculum_stages(roles_of(env, settings), preset, fast)
-    return train(env, **settings)
+    why = "a curriculum's stages say who the opponents are; give stages in a config file"
+    values = recipe_settings(settings, config, opponent=why)
+    if values.get("stages"):
+        if preset is not None or fast:
+            raise UsageError("preset and fast choose stages, but there are stages of your own; leave one of them out")
+    else:
+        values["stages"] = curriculum_stages(roles_of(env, values), preset or "v1", fast)
+    return train(env, **values)

@@ -2,44 +2,47 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from corral.core.config import parse_config
 from corral.core.config_values import Stage
 from corral.core.errors import UsageError
 from corral.training.api import TrainResult, train
-from corral.training.roles import EnvLike, roles_of
+from corral.training.roles import EnvLike, recipe_settings, roles_of, steps_of
 
 __all__ = ["hybrid"]
+
+_STEPS, _WARMUP = 1_000_000, 200_000
+_DECIDED = "this recipe says who the opponents are; use warmup, current_weight and random_weight"
 
 
 def hybrid(
     env: EnvLike,
     *,
-    timesteps: int = 1_000_000,
+    config: str | os.PathLike[str] | None = None,
     warmup: int | None = None,
     current_weight: float = 0.2,
     random_weight: float = 0.2,
-    checkpoint_freq: int = 25_000,
     **settings: Any,
 ) -> TrainResult:
     """Train ``warmup`` steps against the teacher (200,000, or a fifth of a smaller budget), then by self-play.
 
     The weights are shares of episodes against the policy itself and against the weakest opponent; past selves and the
-    teacher share the rest. See ``corral.train`` for the ``settings``.
+    teacher share the rest. ``timesteps`` is 1,000,000 if no budget is given. See ``corral.train`` for ``config`` and
+    the ``settings``.
     """
-    if "opponent" in settings:
-        raise UsageError("opponent: this recipe says who the opponents are; use current_weight and random_weight")
-    steps = parse_config({"env": "", "timesteps": timesteps}).timesteps
-    assert steps is not None
-    warmup = min(200_000, steps // 5) if warmup is None else warmup
-    if not 0 < warmup < steps:
-        raise UsageError(f"warmup {warmup:,}: should be part of the {steps:,} timesteps")
-    roles = roles_of(env, settings)
-    mix = roles.selfplay(current_weight, random_weight)
+    values = recipe_settings(settings, config, opponent=_DECIDED, stages=_DECIDED)
+    steps = steps_of(values, _STEPS)
+    if warmup is None:
+        warmup = _WARMUP if steps is None else min(_WARMUP, steps // 5)
+    if warmup < 1 or (steps is not None and warmup >= steps):
+        whole = "at least 1" if steps is None else f"part of the {steps:,} timesteps"
+        raise UsageError(f"warmup {warmup:,}: should be {whole}")
+    roles = roles_of(env, values)
     stages = [
         Stage(name="warmup", opponent=roles.teacher, timesteps=warmup),
-        Stage(name="mix", opponent=mix, timesteps=steps - warmup),
+        Stage(name="mix", opponent=roles.selfplay(current_weight, random_weight)),  # as long as the budget lasts
     ]
-    values = {"snapshot_freq": checkpoint_freq, "checkpoint_freq": checkpoint_freq, **settings}
-    return train(env, stages=stages, timesteps=steps, **values)
+    every = values.get("checkpoint_freq", 25_000)
+    values = {"snapshot_freq": every, "checkpoint_freq": every, **values}
+    return train(env, **{**values, "stages": stages, "timesteps": steps})

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from corral.core.errors import UsageError
 from corral.training.api import TrainResult, train
-from corral.training.roles import EnvLike, roles_of
+from corral.training.roles import EnvLike, recipe_settings, roles_of
 
 __all__ = ["selfplay"]
+
+_DECIDED = "self-play says who the opponents are; use current_weight and random_weight"
 
 
 def selfplay(
     env: EnvLike,
     *,
+    config: str | os.PathLike[str] | None = None,
     current_weight: float = 0.2,
     random_weight: float = 0.2,
-    checkpoint_freq: int = 25_000,
     **settings: Any,
 ) -> TrainResult:
-    """Train by self-play on an env that has opponents; see ``corral.train`` for the ``settings``.
+    """Train by self-play on an env that has opponents; see ``corral.train`` for ``config`` and the ``settings``.
 
     ``current_weight`` and ``random_weight`` are the shares of episodes against the policy itself and against the
-    weakest opponent; past selves and the teacher share the rest. Every ``checkpoint_freq`` steps the policy joins the
-    pool of past selves, and the run is saved.
+    weakest opponent; past selves and the teacher share the rest. Every ``checkpoint_freq`` steps (25,000) the policy
+    joins the pool of past selves, and the run is saved.
     """
-    if "opponent" in settings:
-        raise UsageError("opponent: self-play says who the opponents are; use current_weight and random_weight")
-    mix = roles_of(env, settings).selfplay(current_weight, random_weight)
-    values = {"snapshot_freq": checkpoint_freq, "checkpoint_freq": checkpoint_freq, **settings}
-    return train(env, opponent=mix, **values)
+    values = recipe_settings(settings, config, opponent=_DECIDED, stages=_DECIDED)
+    mix = roles_of(env, values).selfplay(current_weight, random_weight)
+    every = values.get("checkpoint_freq", 25_000)
+    return train(env, **{"snapshot_freq": every, "checkpoint_freq": every, **values, "opponent": mix})

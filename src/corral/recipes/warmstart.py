@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Literal
 
 from corral.core.config import DEFAULT_TIMESTEPS, parse_config
 from corral.core.errors import UsageError
 from corral.training.api import TrainResult, train
-from corral.training.roles import EnvLike, roles_of
+from corral.training.roles import EnvLike, recipe_settings, roles_of, steps_of
 
 __all__ = ["warmstart"]
 
@@ -20,30 +21,27 @@ _PRESETS: dict[str, dict[str, Any]] = {
 def warmstart(
     env: EnvLike,
     *,
+    config: str | os.PathLike[str] | None = None,
     preset: Literal["v1", "v2"] = "v1",
-    expert: str | None = None,
-    timesteps: int = DEFAULT_TIMESTEPS,
     **settings: Any,
 ) -> TrainResult:
     """Train on an env that has opponents, beginning with what ``expert`` (the teacher, by default) does.
 
     PPO would soon forget it: its first advantages come from values that know nothing. So at first only the value
     function learns (``critic_warmup``, a twentieth of the budget), and a penalty on the distance from the imitator
-    (``kl_ref_coef``) falls to zero over the first half. ``v2`` fits the value function to the expert's games too, and
-    keeps more entropy. See ``corral.train`` for the ``settings``.
+    (``kl_ref_coef``) falls to zero over the first half; without a budget of steps, these are 5,000 and 50,000 steps.
+    ``v2`` fits the value function to the expert's games too, and keeps more entropy. See ``corral.train`` for
+    ``config`` and the ``settings``.
     """
     if preset not in _PRESETS:
         raise UsageError(f"preset {preset!r}: should be v1 or v2")
-    steps = parse_config({"env": "", "timesteps": timesteps}).timesteps
-    assert steps is not None
-    roles = roles_of(env, settings)
-    values = {
-        "opponent": roles.teacher,
-        "critic_warmup": steps // 20,
-        "kl_ref_steps": max(1, steps // 2),
-        **_PRESETS[preset],
-        **settings,
-    }
-    if not float(values["kl_ref_coef"]):
-        del values["kl_ref_steps"]
-    return train(env, expert=expert or roles.teacher, timesteps=steps, **values)
+    given = recipe_settings(settings, config)
+    steps = steps_of(given, DEFAULT_TIMESTEPS)
+    roles = roles_of(env, given)
+    usual = DEFAULT_TIMESTEPS if steps is None else steps
+    values = {"critic_warmup": usual // 20, **_PRESETS[preset], **given}
+    if not given.get("stages"):
+        values.setdefault("opponent", roles.teacher)
+    if parse_config({"env": "", "kl_ref_coef": values["kl_ref_coef"]}).kl_ref_coef:
+        values.setdefault("kl_ref_steps", max(1, usual // 2))
+    return train(env, **{**values, "expert": values.get("expert") or roles.teacher, "timesteps": steps})

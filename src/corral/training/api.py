@@ -42,7 +42,10 @@ from corral.training.run import Run, assemble, restore
 from corral.training.run_directory import RunDirectory, check_named_code, find_run, plan_run
 from corral.training.summary import Summary, closing_table, summarize, where
 
-__all__ = ["Summary", "TrainResult", "resume", "train"]
+__all__ = ["MATCHES", "Summary", "TrainResult", "name_of", "network_of", "resume", "train"]
+
+MATCHES = "matches.json"
+"""In a run directory: games that were played after the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +74,13 @@ def train(
     values = {**(load_yaml(config) if config is not None else {}), **settings}
     factory = resolve_env(env, parse_env_kwargs(values.get("env_kwargs", {})))
     if policy is not None:
-        values["policy"] = _name(policy)
+        values["policy"] = name_of(policy)
     board = QuietBoard() if quiet else Board()
     own = settings_of(factory.name, values)
     if own:
         board.note(f"settings of {factory.name}: {', '.join(f'{name} {value}' for name, value in own.items())}")
     values = {**own, **values}
-    network = _network(values.get("policy"), policy)
+    network = network_of(values.get("policy"), policy)
     values, envs = _settle_n_envs({**values, "env": factory.name}, factory, network, board)
     checked = parse_config(values)
     directory = plan_run(checked.output_dir, checked.env)  # now, before an env can change the working directory
@@ -106,13 +109,13 @@ def resume(
     try:
         recorded = directory.read_config()
         config = _with_changes(recorded, settings)
-        check_named_code(recorded, _name(env), _name(policy))
+        check_named_code(recorded, name_of(env), name_of(policy))
         factory = resolve_env(recorded.env if env is None else env, recorded.env_kwargs)
         found = newest_checkpoint(directory.checkpoints)
         if found is None and (recorded.seed is None or directory.has_metrics()):
             raise CheckpointError(f"{directory.shown} has no checkpoint to go on from; delete it and start again")
         board = QuietBoard() if quiet else Board()
-        network = _network(recorded.policy, policy)
+        network = network_of(recorded.policy, policy)
         seed = int(recorded.seed or 0) if found is None else int(found.checkpoint.state["seed"])
         assembled = assemble(config, seed, factory, network, board.note, warn=board.warn)
         if found is None:
@@ -151,7 +154,8 @@ def _carry_out(
             if resumed is None:
                 directory.create()
             try:
-                directory.summary_file.unlink(missing_ok=True)  # of an earlier end
+                for of_an_earlier_end in (directory.summary_file, directory.path / MATCHES):
+                    of_an_earlier_end.unlink(missing_ok=True)
                 _write_config(run, directory)
                 reporter = Reporter(
                     directory.metrics_file,
@@ -181,6 +185,7 @@ def _carry_out(
             raise CheckpointError(
                 f"the last checkpoint could not be saved in {directory.checkpoints}: what it held is lost"
             )
+        interrupts.raise_if_received()  # it came while the end was written: the run is whole, but nothing follows
         return TrainResult(directory.path, summary)
     finally:
         try:
@@ -231,16 +236,20 @@ def _finish(board: QuietBoard, run: Run, directory: RunDirectory, reason: str) -
     return summary
 
 
-def _name(given: Any) -> str | None:
+def name_of(given: Any) -> str | None:
+    """How a config names an env or a policy that a caller gives."""
     if isinstance(given, EnvFactory):
         return given.name
     return given if given is None or isinstance(given, str) else python_name(given)
 
 
-def _network(spec: str | None, given: str | NetworkFactory | None) -> NetworkFactory | None:
+def network_of(spec: str | None, given: str | NetworkFactory | None) -> NetworkFactory | None:
+    """The network that a config names, if it is not the built-in one; what the caller gives for it comes first."""
     if spec is None:
         return None
-    return import_callable(spec, "policy") if given is None or isinstance(given, str) else given
+    if given is None or isinstance(given, str):
+        return import_callable(given or spec, "policy")
+    return given
 
 
 def _settle_n_envs(

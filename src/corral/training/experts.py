@@ -21,6 +21,7 @@ from corral.core.opponents import OPPONENT, outcome
 from corral.core.types import Leaves, Mishaps
 from corral.vec.care import Care
 from corral.vec.make import make_vector_env
+from corral.vec.making import build_envs
 from corral.vec.pool import StartMethod
 
 __all__ = ["ExpertGames", "collect_expert_games"]
@@ -154,7 +155,7 @@ def _returns(rewards: npt.NDArray[np.float64], ended: npt.NDArray[np.bool_], gam
 
 
 def _check(factory: EnvFactory, expert: str) -> None:
-    env = factory()
+    env = build_envs(factory, 0, 1)[0]
     try:
         if not env.has_wrapper_attr("advise") or not env.has_wrapper_attr("action_masks"):
             raise UsageError(

@@ -43,10 +43,10 @@ class Interrupts:
     @contextlib.contextmanager
     def allowed(self) -> Iterator[None]:
         """Within this block a signal raises at once: what the block makes can be thrown away."""
-        self._raise_if_received()
+        self.raise_if_received()
         self._allowed = True
         try:
-            self._raise_if_received()  # it may have come between the two lines above
+            self.raise_if_received()  # it may have come between the two lines above
             yield
         finally:
             self._allowed = False
@@ -59,7 +59,8 @@ class Interrupts:
             self._allowed = False
             raise Interrupted(number)
 
-    def _raise_if_received(self) -> None:
+    def raise_if_received(self) -> None:
+        """Raise what a signal that had to wait asked for."""
         if self._received is not None:
             self._allowed = False
             raise Interrupted(self._received)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
 
-from corral.core.config import parse_env_kwargs
+from corral.core.config import parse_config, parse_env_kwargs
+from corral.core.config_file import load_yaml
 from corral.core.envs import resolve_env
 from corral.core.errors import UsageError
-from corral.training.matches import opponents_of
+from corral.vec.api import EnvFacts
+from corral.vec.making import build_envs, close_env
 
-__all__ = ["EnvLike", "Roles", "roles_of", "roles_of_names"]
+__all__ = ["EnvLike", "Roles", "recipe_settings", "roles_of", "roles_of_names", "steps_of"]
 
 EnvLike = str | Callable[..., gym.Env[Any, Any]]
 
@@ -56,7 +59,9 @@ class Roles:
 def roles_of(env: EnvLike, settings: Mapping[str, Any]) -> Roles:
     """The parts that an env's opponents play; a UsageError if it has none."""
     factory = resolve_env(env, parse_env_kwargs(settings.get("env_kwargs", {})))
-    names = opponents_of(factory)
+    made = build_envs(factory, 0, 1)[0]
+    names = EnvFacts.of(made).opponents
+    close_env(made, 0)
     if not names:
         raise UsageError(
             f"{factory.name} has no opponents, and this recipe is about them; docs/opponents.md says how an env "
@@ -68,3 +73,23 @@ def roles_of(env: EnvLike, settings: Mapping[str, Any]) -> Roles:
 def roles_of_names(names: Sequence[str]) -> Roles:
     """The same, of the names that an env gives."""
     return Roles("random" if "random" in names else names[0], "greedy" if "greedy" in names else names[-1])
+
+
+def recipe_settings(
+    settings: Mapping[str, Any], config: str | os.PathLike[str] | None, **decided: str
+) -> dict[str, Any]:
+    """``settings`` over those of a YAML file; what the recipe has ``decided`` itself is refused, with the reason."""
+    values = {**(load_yaml(config) if config is not None else {}), **settings}
+    values.pop("env", None)
+    for name, why in decided.items():
+        if values.pop(name, None):
+            raise UsageError(f"{name}: {why}")
+    return values
+
+
+def steps_of(settings: Mapping[str, Any], default: int) -> int | None:
+    """The budget of steps: as given; none, if only another budget is; else the recipe's own."""
+    given = {name: settings.get(name) for name in ("timesteps", "num_episodes", "duration")}
+    if all(value is None for value in given.values()):
+        return default
+    return parse_config({"env": "", **given}).timesteps

@@ -88,6 +88,10 @@ class Job:
         else:
             self._process.send_signal(signal.SIGTERM)
 
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+
     def close(self) -> None:
         """End it, unless it has ended; it should have nothing to do."""
         self._send(None)

@@ -15,6 +15,7 @@ import yaml
 
 from corral.core.config import TrainConfig, did_you_mean, parse_config
 from corral.core.config_file import read_mapping
+from corral.core.envs import settings_of
 from corral.core.errors import UsageError
 from corral.core.seeding import fresh_seed
 from corral.recipes.sweep.space import Space, as_setting, default_words, parse_space, some_settings
@@ -34,6 +35,7 @@ _SAME_FOR_ALL = (
     *("eval_freq", "eval_episodes", "eval_max_steps"),
 )
 _MAY_CHANGE = ("trials", "jobs")
+_Presets = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class SweepRequest:
 
     env: str
     settings: dict[str, Any]
-    """What all trials have in common."""
+    """What all trials have in common, with what a built-in env brings."""
     seed: int
     seeds: int
     """How many seeds each trial trains with: ``seed``, ``seed + 1``, …"""
@@ -132,7 +134,7 @@ class SweepRequest:
 def make_request(
     env: str,
     settings: Mapping[str, Any],
-    presets: Mapping[str, Mapping[str, Any]] | None,
+    presets: _Presets | None,
     search: Mapping[str, str] | None,
     trials: int | None,
     seeds: int,
@@ -149,10 +151,12 @@ def make_request(
     values = {name: value for name, value in settings.items() if name not in ("seed", "output_dir")}
     seed = parse_config({"env": env, "seed": settings.get("seed")}).seed
     seed = fresh_seed() if seed is None else seed
+    given = values
+    values, presets = _with_own(env, values, presets)
     base = {**values, "env": env}
     words, space = None, {}
     if presets is None:
-        words = dict(search) if search else default_words(base)
+        words = dict(search) if search else default_words(base, given)
         space = parse_space(words, base)
         trials = DEFAULT_TRIALS if trials is None else trials
     else:
@@ -171,6 +175,23 @@ def make_request(
     )
     request.check()
     return request
+
+
+def _with_own(env: str, values: dict[str, Any], presets: _Presets | None) -> tuple[dict[str, Any], _Presets | None]:
+    """Settings and presets with what the env brings, as training would add it; the budget is the same for all."""
+    own = settings_of(env, values)
+    if presets is None:
+        return {**own, **values}, None
+    whole = {name: {**settings_of(env, {**values, **preset}), **preset} for name, preset in presets.items()}
+    common = {
+        name: value
+        for name, value in own.items()
+        if name in _SAME_FOR_ALL or all(name in preset for preset in whole.values())
+    }
+    return {**common, **values}, {
+        label: {name: value for name, value in preset.items() if name in presets[label] or name not in common}
+        for label, preset in whole.items()
+    }
 
 
 def choose_presets(

@@ -18,7 +18,7 @@ import gymnasium as gym
 
 from corral.core.config import parse_env_kwargs
 from corral.core.config_file import load_yaml
-from corral.core.envs import EnvFactory, import_callable, python_name, resolve_env
+from corral.core.envs import EnvFactory, resolve_env
 from corral.core.errors import CorralError, UsageError
 from corral.core.machine import available_cores
 from corral.policy.policy import NetworkFactory
@@ -29,6 +29,7 @@ from corral.recipes.sweep.request import SweepRequest, choose_presets, make_requ
 from corral.recipes.sweep.results import SweepResult, best_of, read_results, write_results
 from corral.recipes.sweep.space import as_setting
 from corral.recipes.sweep.trial import Order, Outcome, carry_out
+from corral.training.api import name_of, network_of
 from corral.training.interrupts import Interrupts
 from corral.training.run_directory import RunDirectory, check_named_code, code_flags, plan_run
 
@@ -38,6 +39,8 @@ REQUEST, TRIALS, JOURNAL = "sweep.yaml", "trials", "journal.log"
 _FAILURES = 3
 """So many trials in a row, with none before them that worked, and the sweep is over."""
 _LOOK_SECONDS, _DRAW_SECONDS = 0.5, 20.0
+_SAVE_SECONDS = 10.0
+"""That a job has to save its trial, before it is killed."""
 
 
 def sweep(
@@ -64,8 +67,9 @@ def sweep(
     values = {**(load_yaml(config) if config is not None else {}), **settings}
     values.pop("env", None)
     if policy is not None:
-        values["policy"] = _name(policy)
-    network = _network(values.get("policy"), policy)
+        values["policy"] = name_of(policy)
+    network_of(values.get("policy"), policy)  # tried out before anything is written
+    network = values.get("policy") if policy is None else policy
     factory = resolve_env(env, parse_env_kwargs(values.get("env_kwargs", {})))
     if presets is not None and not isinstance(presets, Mapping):
         presets = choose_presets(presets, None)
@@ -99,9 +103,10 @@ def resume_sweep(
     try:
         request = SweepRequest.read(directory.path / REQUEST)
         recorded = request.some_config
-        check_named_code(recorded, _name(env), _name(policy))
+        check_named_code(recorded, name_of(env), name_of(policy))
         factory = resolve_env(recorded.env if env is None else env, recorded.env_kwargs)
-        network = _network(recorded.policy, policy)
+        network_of(recorded.policy, policy)
+        network = recorded.policy if policy is None else policy
     except BaseException:
         directory.unlock()
         raise
@@ -293,16 +298,25 @@ def _wait(events: queue.Queue[tuple[Job, Event]]) -> tuple[Job, Event]:
 
 
 def _wind_down(jobs: list[Job], events: queue.Queue[tuple[Job, Event]]) -> None:
-    """End all jobs. What those under way still say is heard out: one that waits for an answer could not save."""
+    """End all jobs. What those under way still say is heard out: one that waits for an answer could not save.
+
+    One that hangs is not waited for: its trial goes on from its last checkpoint.
+    """
     busy = {job for job in jobs if job.label is not None}
     for job in busy:
         job.interrupt()
-    while busy:
-        job, event = _wait(events)
+    deadline = time.monotonic() + _SAVE_SECONDS
+    while busy and time.monotonic() < deadline:
+        try:
+            job, event = events.get(timeout=_LOOK_SECONDS)
+        except queue.Empty:
+            continue
         if isinstance(event, Iteration):
             job.answer(False)
         else:
             busy.discard(job)
+    for job in busy:
+        job.kill()
     for job in jobs:
         job.close()
 
@@ -316,17 +330,3 @@ def _plan_directory(output_dir: str | None, env: str) -> RunDirectory:
     usual = Path(plan_run(None, env).shown)
     names = (usual.with_name(f"sweep-{usual.name}{end}") for end in ("", *(f"-{i}" for i in range(2, 100))))
     return RunDirectory(next(path for path in names if not path.exists()))
-
-
-def _name(given: Any) -> str | None:
-    return given if given is None or isinstance(given, str) else python_name(given)
-
-
-def _network(spec: str | None, given: str | NetworkFactory | None) -> NetworkFactory | str | None:
-    """The policy's network, if it is not the built-in one; a name is tried out."""
-    if spec is None:
-        return None
-    if given is None or isinstance(given, str):
-        import_callable(spec, "policy")
-        return spec
-    return given

@@ -6,7 +6,8 @@ A value is right if the config takes it, so types and limits are written once, i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -29,6 +30,8 @@ FORMS = "a range a:b or log:a:b, or values a,b,c"
 _LOG, _SIZES = "log:", "net_arch"
 _FIT = ("n_envs", "n_steps", "batch_size")
 """A rollout is the product of the first two and a multiple of the third, so their values are listed."""
+_ANOTHER_OPPONENT = re.compile(r",(?!\s*(?!mixed:)[^,=]+=)")
+"""The commas between opponents; those within a mix stand before a name and its weight."""
 _SAME_FOR_ALL = ("env", "env_kwargs", "timesteps", "num_episodes", "duration", "seed", "policy", "output_dir")
 _DEFAULT = {
     "learning_rate": "log:3e-5:3e-3",
@@ -118,10 +121,10 @@ def first_values(space: Space, base: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if space[name].has(value)}
 
 
-def default_words(base: Mapping[str, Any]) -> dict[str, str]:
-    """A space for any env, without what ``base`` settles, and only with values that fit it."""
+def default_words(base: Mapping[str, Any], given: Container[str]) -> dict[str, str]:
+    """A space for any env, without what was ``given``, and only with values that fit ``base``."""
     config = parse_config(base)
-    words = {name: text for name, text in _DEFAULT.items() if name not in base}
+    words = {name: text for name, text in _DEFAULT.items() if name not in given}
     if config.policy is not None:
         words.pop(_SIZES, None)
     for name in ("n_steps", "batch_size"):
@@ -151,9 +154,10 @@ def _fits(lists: Mapping[str, Sequence[str]], base: Mapping[str, Any]) -> bool:
 def _parse(name: str, text: str, base: Mapping[str, Any]) -> Dimension:
     _check_name(name)
     given = f"search {name}={text}"
-    if text.startswith(_LOG) or ":" in text:
+    if name != "opponent" and ":" in text:
         return _range(name, text, given, base)
-    values = tuple(_value(name, value, given, base) for value in text.split(","))
+    listed = _ANOTHER_OPPONENT.split(text) if name == "opponent" else text.split(",")
+    values = tuple(_value(name, value, given, base) for value in listed)
     if len(set(values)) < max(2, len(values)):
         raise UsageError(f"{given}: should be {FORMS}, with at least two different ones; one is a flag's business")
     return Choices(values)
@@ -172,7 +176,7 @@ def _check_name(name: str) -> None:
 def _changes_learning(name: str) -> bool:
     extra = TrainConfig.model_fields[name].json_schema_extra
     group = extra.get("group") if isinstance(extra, dict) else None
-    return group in ("ppo", "policy") or name in ("n_envs", "overlap")
+    return name != "stages" and (group in ("ppo", "policy", "opponents", "expert") or name in ("n_envs", "overlap"))
 
 
 def _range(name: str, text: str, given: str, base: Mapping[str, Any]) -> Range:
