@@ -1,4 +1,4 @@
-"""The greedy player's eyes: one step ahead, and no plan. Cards by what they bring; each attack and each block by itself.
+"""The greedy player's eyes: one step ahead and no plan. Cards by what they bring, each attack and each block by itself.
 
 An attacker expects the answer that is worst for it, from one blocker alone, and does not mind what could strike back. A
 blocker looks at its own fight and at the damage that it keeps away. What several could do together is for those who
