@@ -55,7 +55,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "batch_size": 256,
         "n_epochs": 4,
         "learning_rate": 1e-3,
-        "ent_coef": 0.01,
+        "gae_lambda": 0.8,
+        "ent_coef": 0.003,
         "eval_episodes": 100,
     },
 }
