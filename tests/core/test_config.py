@@ -161,3 +161,22 @@ def test_large_numbers_may_be_written_short_and_headings_left_empty(tmp_path):
     (tmp_path / "c.yaml").write_bytes(b"n_envs: 3 # \xff")
     with pytest.raises(UsageError, match="not UTF-8"):
         load_yaml(tmp_path / "c.yaml")
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"expert_steps": 5}, "expert_steps 5 is of no use without expert"),
+        ({"expert_steps": 20_000, "expert_values": True}, "expert_values True is of no use without expert"),
+        ({"pool_size": 3}, "pool_size 3 is of no use without an opponent that is checkpoint or current"),
+        ({"snapshot_freq": 3, "opponent": "greedy"}, "snapshot_freq 3 is of no use"),
+        ({"expert": "greedy", "normalize_obs": True}, "expert and normalize_obs"),
+        ({"critic_warmup": 9, "normalize_obs": True}, "critic_warmup and normalize_obs"),
+        ({"expert": "a", "expert_values": True, "normalize_reward": True}, "expert_values and normalize_reward"),
+        ({"critic_warmup": 900, "timesteps": 900}, "critic_warmup 900 leaves nothing of timesteps 900"),
+    ],
+)
+def test_settings_of_imitation_and_self_play_are_honoured_or_refused(settings, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        parse_config({"env": "x", **settings})
+    parse_config({"env": "x", "pool_size": 3, "opponent": "mixed:checkpoint=1,greedy=1"})

@@ -4,6 +4,7 @@ import gymnasium as gym
 import pytest
 
 import corral
+from corral.core import envs
 from corral.core.envs import names_code, resolve_env
 from corral.core.errors import UsageError
 from tests.envs import Counter
@@ -88,3 +89,13 @@ def test_a_factory_that_cannot_travel_is_refused_with_advice():
 def test_only_names_that_import_something_count_as_code():
     assert [names_code(n) for n in ("CartPole-v1", "toy-maze", "ALE/Pong-v5")] == [False] * 3
     assert [names_code(n) for n in ("m:f", "f.py:g", "module:Id-v0", "python:x.<lambda>")] == [True] * 4
+
+
+def test_what_a_built_in_env_brings_gives_way_to_what_was_asked(monkeypatch):
+    own = {"opponent": "greedy", "n_steps": 256, "batch_size": 256, "timesteps": 9}
+    monkeypatch.setitem(envs.SETTINGS, "toy-maze", own)
+    assert envs.settings_of("toy-maze", {}) == own and envs.settings_of("toy-work", {}) == {}
+    assert envs.settings_of("toy-maze", {"n_steps": 64}) == {"opponent": "greedy", "timesteps": 9}
+    for kwargs in ({"opponent": "random"}, ["opponent=random"]):
+        assert "opponent" not in envs.settings_of("toy-maze", {"env_kwargs": kwargs})
+    assert envs.settings_of("toy-maze", {"stages": []}) == {"n_steps": 256, "batch_size": 256}

@@ -399,3 +399,20 @@ def test_every_card_has_a_text_without_gaps():
     texts = [card_text(card) for card in CARDS]
     assert len(set(texts)) == len(texts)
     assert not any("{" in text or "  " in text or "None" in text for text in texts)
+
+
+def test_nobody_lives_on_without_toughness_once_a_boost_has_ended():
+    duel = arena(theirs=["Briar Wolf"], hand=["Withering Brand"], their_hand=["Surge of Sap"])
+    do(duel, "cast Withering Brand", "cast Surge of Sap")
+    while duel.turn == 9 and duel.winner is None:
+        duel.apply(Action(PASS))
+    assert not duel.sides[1].creatures and number("Briar Wolf") in duel.sides[1].graveyard
+
+
+def test_twins_can_be_told_apart_while_a_spell_is_aimed_at_one_of_them():
+    duel = arena(
+        theirs=["Briar Wolf", "Briar Wolf"], hand=["Quiet Blade", "Ember Bolt"], their_hand=["Glint of Insight"]
+    )
+    assert sum("Ember Bolt on Briar Wolf" in text for text in words(duel)) == 1
+    do(duel, "cast Quiet Blade", "cast Glint of Insight")
+    assert sum("Ember Bolt on Briar Wolf" in text for text in words(duel)) == 2

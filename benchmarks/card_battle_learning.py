@@ -1,0 +1,90 @@
+"""How well the recipes learn the card battle: win rates against the scripted players and against plain PPO.
+
+Usage: python benchmarks/card_battle_learning.py [--timesteps N] [--seeds N] [--games N] [--output DIR].
+Prints markdown tables. All runs have the game's own settings; times include learning, but not the games at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import corral
+from corral.core.envs import resolve_env
+from corral.training.checkpoint import list_checkpoints
+from corral.training.matches import Match, Side, play_match
+
+ENV = "card-battle"
+FACTORY = resolve_env(ENV)
+RECIPES = {
+    "plain PPO": corral.train,
+    "self-play": corral.selfplay,
+    "hybrid": corral.hybrid,
+    "warm start": corral.warmstart,
+    "warm start v2": lambda env, **settings: corral.warmstart(env, preset="v2", **settings),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--timesteps", type=int, default=300_000)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--games", type=int, default=1000)
+    parser.add_argument("--output", default="build/card-battle-learning")
+    options = parser.parse_args()
+    root = Path(options.output)
+
+    print("| recipe | seed | seconds | against random | against greedy | against plain PPO |")
+    print("|---|---|---|---|---|---|")
+    for seed in range(1, options.seeds + 1):
+        for name, recipe in RECIPES.items():
+            run = trained(recipe, root / f"{name.replace(' ', '-')}-{seed}", seed, options.timesteps)
+            side, plain = latest(run), latest(root / f"plain-PPO-{seed}")
+            matches = [play_match(FACTORY, side, other, options.games, 0) for other in ("random", "greedy")]
+            head = "" if name == "plain PPO" else shown(play_match(FACTORY, side, plain, options.games, 0))
+            print(f"| {name} | {seed} | {seconds(run):.0f} | {' | '.join(map(shown, matches))} | {head} |", flush=True)
+
+    print("\n| observations | seconds | against random | against greedy |\n|---|---|---|---|")
+    for features in (False, True):
+        name = "36 numbers and a row for each action" if features else "36 numbers"
+        run = root / "plain-PPO-1"
+        if not features:
+            run = trained(corral.train, root / "index", 1, options.timesteps, env_kwargs={"action_features": False})
+        factory = resolve_env(ENV, {"action_features": features})
+        matches = [play_match(factory, latest(run), other, options.games, 0) for other in ("random", "greedy")]
+        print(f"| {name} | {seconds(run):.0f} | {' | '.join(map(shown, matches))} |", flush=True)
+
+    print("\n| warm start, steps | against greedy |\n|---|---|")
+    for checkpoint in list_checkpoints(root / "warm-start-1" / "checkpoints"):
+        model = corral.load(root / "warm-start-1", checkpoint=str(checkpoint))
+        match = play_match(FACTORY, Side.of("warm", model), "greedy", options.games // 2, 0)
+        print(f"| {model.timesteps:,} | {shown(match)} |", flush=True)
+
+
+def trained(recipe, path: Path, seed: int, timesteps: int, **settings) -> Path:
+    """A run; one that is there already is taken as it is."""
+    if not (path / "summary.json").exists():
+        often = {"eval_freq": 0, "checkpoint_freq": 25_000, "keep_checkpoints": 50, "quiet": True}
+        started = time.perf_counter()
+        recipe(ENV, timesteps=timesteps, seed=seed, output_dir=str(path), **often, **settings)
+        (path / "seconds.txt").write_text(f"{time.perf_counter() - started:.1f}")
+    return path
+
+
+def seconds(run: Path) -> float:
+    """All that a run took, its start and an expert's games included."""
+    return float((run / "seconds.txt").read_text())
+
+
+def latest(run: Path) -> Side:
+    return Side.of(run.name, corral.load(run, checkpoint="latest"))
+
+
+def shown(match: Match) -> str:
+    low, high = match.interval
+    return f"{match.win_rate:.1%} ({low:.1%} to {high:.1%})"
+
+
+if __name__ == "__main__":
+    main()
