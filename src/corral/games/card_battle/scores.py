@@ -42,11 +42,9 @@ def play_best(duel: Duel) -> None:
     """Play the best option; while attackers are chosen, all that the plan has."""
     options = duel.legal()
     if duel.stack or duel.phase != RAIDING:
-        if duel.phase == MAIN and options[1].kind == LAND and not duel.stack:
-            if len(options) < 3 or options[2].kind != LAND:
-                duel.apply(options[1])
-                return
-        duel.apply(best_option(duel))
+        only_land = options[1].kind == LAND and (len(options) < 3 or options[2].kind != LAND)
+        first = duel.phase == MAIN and not duel.stack and only_land
+        duel.apply(options[1] if first else best_option(duel))
         return
     turn = duel.turn
     chosen = sorted([attacker.uid for attacker, points in plan_attack(duel) if points > 0])
