@@ -103,7 +103,14 @@ def test_every_word_of_a_card_is_appraised():
     assert appraisal._WORDS.keys() == effects._WORDS.keys()
 
 
-@pytest.mark.parametrize("name", THINKERS)
+def test_greedy_sees_an_attack_that_nobody_can_block():
+    duel = arena(mine=["Briar Wolf"], theirs=[])
+    duel.sides[1].life = 3
+    duel.apply(make_bot("greedy").choose(duel, random.Random(0)))
+    assert duel.winner == 0
+
+
+@pytest.mark.parametrize("name", [name for name in THINKERS if name != "greedy"])
 def test_an_attack_that_wins_is_found(name):
     duel = arena(mine=["Briar Wolf", "Briar Wolf", "Lantern Squire"], theirs=["Seafloor Titan"])
     duel.sides[1].life = 4

@@ -17,6 +17,7 @@ from corral.cli.flags import Parser, add_config_flags
 from corral.core.config import RESUMABLE, did_you_mean
 from corral.core.errors import CorralError, UnrepeatedCode
 from corral.core.output import forgive_output
+from corral.training import interrupts
 from corral.training.interrupts import Interrupted
 
 __all__ = ["main"]
@@ -67,13 +68,16 @@ def _terminable() -> Iterator[None]:
         return
 
     def end(number: int, _frame: FrameType | None) -> None:
+        interrupts.early.append(number)
         raise Interrupted(number)
 
-    signal.signal(signal.SIGTERM, end)
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        interrupts.early.clear()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:

@@ -22,6 +22,10 @@ class Interrupted(KeyboardInterrupt):
         self.exit_code = 128 + number
 
 
+early: list[int] = []
+"""Signals that came before a run was under way: somebody may have swallowed what they raised."""
+
+
 class Interrupts:
     """Handles SIGINT and SIGTERM while a run is under way; inactive outside the main thread."""
 
@@ -34,6 +38,8 @@ class Interrupts:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._previous[number] = signal.signal(number, self._handle)
+            if early:
+                self._received = early.pop()
         return self
 
     def __exit__(self, *_: object) -> None:
