@@ -320,7 +320,6 @@ def goes_on(begun):
     assert undisturbed.summary.weights_sha256 == summary("s/trials/1")["weights_sha256"]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_a_killed_sweep_goes_on_with_the_trial_that_was_under_way():
     process = start()
     process.kill()
@@ -328,7 +327,7 @@ def test_a_killed_sweep_goes_on_with_the_trial_that_was_under_way():
     goes_on(begun=[1])
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to send to a process")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_says_how_to_go_on(number, code):
     process = start()
@@ -341,11 +340,11 @@ def test_a_signal_saves_and_says_how_to_go_on(number, code):
     goes_on(begun=[1])
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_jobs_end_with_the_sweep_and_their_trials_go_on(number):
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to send to a process")
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
+def test_jobs_end_with_the_sweep_and_their_trials_go_on(name):
     process = start("--jobs", "2", under_way=(0, 1))
-    process.send_signal(number)
+    process.send_signal(getattr(signal, name))
     process.communicate(timeout=30)
     goes_on(begun=[0, 1])
 

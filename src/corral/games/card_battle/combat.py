@@ -13,7 +13,7 @@ from corral.games.card_battle.effects import bury, settle
 from corral.games.card_battle.pieces import Creature
 from corral.games.card_battle.state import State
 
-__all__ = ["deal_damage"]
+__all__ = ["deal_damage", "endurance"]
 
 
 def deal_damage(state: State) -> None:
@@ -70,11 +70,11 @@ def _strike_blockers(state: State, attacker: Creature, blockers: list[Creature])
     """Share an attacker's damage out among its blockers."""
     left = attacker.power
     if len(blockers) > 1:
-        blockers.sort(key=_need)
+        blockers.sort(key=endurance)
     last = len(blockers) - 1
     tramples = attacker.keywords & TRAMPLE
     for place, blocker in enumerate(blockers):
-        need = 1 if attacker.keywords & DEATHTOUCH else max(blocker.toughness - blocker.damage, 0)
+        need = 1 if attacker.keywords & DEATHTOUCH else max(endurance(blocker), 0)
         share = left if place == last and not tramples else min(need, left)
         if share:
             strike(state, attacker, blocker, share)
@@ -83,7 +83,7 @@ def _strike_blockers(state: State, attacker: Creature, blockers: list[Creature])
         _strike_player(state, attacker, left)
 
 
-def _need(creature: Creature) -> int:
+def endurance(creature: Creature) -> int:
     """How much damage kills it."""
     return creature.toughness - creature.damage
 

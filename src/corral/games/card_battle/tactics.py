@@ -18,6 +18,7 @@ from corral.games.card_battle.cards import (
     TRAMPLE,
     VIGILANCE,
 )
+from corral.games.card_battle.combat import endurance
 from corral.games.card_battle.judge import judge_life, worth
 from corral.games.card_battle.options import can_attack, can_block
 from corral.games.card_battle.pieces import PASS, Creature
@@ -170,8 +171,8 @@ def _gang(attacker: Creature, group: list[Creature]) -> float:
     """Estimate a block by several: the defender's points from who dies."""
     health, keywords, left = attacker.toughness - attacker.damage, attacker.keywords, attacker.power
     dead: list[Creature] = []
-    for blocker in sorted(group, key=_need):
-        need = 1 if keywords & DEATHTOUCH else _need(blocker)
+    for blocker in sorted(group, key=endurance):
+        need = 1 if keywords & DEATHTOUCH else endurance(blocker)
         if left >= need:
             dead.append(blocker)
             left -= need
@@ -184,10 +185,6 @@ def _gang(attacker: Creature, group: list[Creature]) -> float:
     for blocker in dead:
         points -= worth(blocker.power, blocker.toughness, blocker.keywords)
     return points
-
-
-def _need(creature: Creature) -> int:
-    return creature.toughness - creature.damage
 
 
 def _fells(group: list[Creature], health: int) -> bool:
