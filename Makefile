@@ -33,12 +33,12 @@ MINUTES ?= 5
 CHAOS_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train compare test test-faults chaos check lint type format bench bench-quick clean
+.PHONY: help setup train compare test test-deep test-faults chaos check lint type format bench bench-quick clean
 
 help:
 	@echo "make train    train PPO on $(TRAIN_ENV) (TRAIN_ENV=... TRAIN_STEPS=... TRAIN_ENVS=... TRAIN_FLAGS='--seed 1')"
 	@echo "make compare  train $(TRAIN_ENV) in one process, then with $(COMPARE_WORKERS) workers, and compare (TRAIN_ENV=... DURATION=hours)"
-	@echo "make test     run the tests; test-faults: all about what may go wrong, also what takes an hour"
+	@echo "make test     run the tests; test-deep: those that take long; test-faults: all about what may go wrong"
 	@echo "make chaos    kill workers and trainers at random for a while, and compare the weights (MINUTES=5)"
 	@echo "make check    lint, types and tests: what a change must pass"
 	@echo "make setup    only make the virtual environment, in $(VENV)"
@@ -76,6 +76,9 @@ compare: setup
 
 test: setup
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
+
+test-deep: setup
+	$(BIN)/python -m pytest -m deep -n $(TEST_PROCESSES) --dist worksteal
 
 test-faults: setup
 	$(BIN)/python -m pytest tests/faults -m "deep or not deep" -n auto --dist worksteal

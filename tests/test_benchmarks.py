@@ -58,6 +58,7 @@ def verdicts(text):
     return {row[0].strip(): [cell.strip() for cell in row[1:4]] for row in rows[start + 1 : start + 13]}
 
 
+@pytest.mark.deep
 def test_a_section_is_measured_and_merged_with_those_that_are_there(tmp_path):
     pytest.importorskip("stable_baselines3")
     kept = fabricated(["start_s", "worker_mb"], {"corral": [[0.5, 8.0]]})

@@ -6,8 +6,12 @@ from corral.doctor.checks import examine
 from tests.envs import Broken, Counter, Forgetful, Hoarder, Masked, Stateful
 
 
-def findings(env, steps=200):
-    return {f.what: f for f in examine(env, {}, n_envs=4, steps=steps)}
+def findings(env):
+    return {f.what: f for f in examine(env, {}, n_envs=4, steps=200)}
+
+
+def finding(env, what, steps=200):
+    return next(f for f in examine(env, {}, n_envs=4, steps=steps) if f.what == what)
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "toy-maze", "toy-everything"])
@@ -45,7 +49,7 @@ def test_healthy_envs_pass(env):
     ],
 )
 def test_what_is_wrong_is_found_with_a_remedy(env, what, level, seen):
-    found = findings(env)[what]
+    found = finding(env, what)
     assert found.level == level and seen in found.seen and found.remedy
 
 
@@ -55,7 +59,7 @@ def test_values_outside_their_bounds_are_mentioned():
             super().__init__()
             self.observation_space = type(self.observation_space)(-1, 1, (2,), np.float32)
 
-    found = findings(Outside)["returned data fits the spaces"]
+    found = finding(Outside, "returned data fits the spaces")
     assert found.level == "warn" and "outside the bounds" in found.seen
 
 
@@ -71,9 +75,9 @@ def test_states_are_tried_out():
             return {"steps": self.step_count}
 
     what = "get_state and set_state"
-    assert findings(lambda: Stateful(500), steps=20)[what].level == "pass"
-    assert findings(lambda: Forgets(500), steps=20)[what].level == "fail"
-    assert "no bytes" in findings(lambda: Says(500), steps=20)[what].seen
-    wrapped = findings(lambda: gym.wrappers.TimeLimit(Stateful(500), 50), steps=20)[what]
+    assert finding(lambda: Stateful(500), what, 20).level == "pass"
+    assert finding(lambda: Forgets(500), what, 20).level == "fail"
+    assert "no bytes" in finding(lambda: Says(500), what, 20).seen
+    wrapped = finding(lambda: gym.wrappers.TimeLimit(Stateful(500), 50), what, 20)
     assert wrapped.level == "warn" and "a wrapper" in wrapped.seen
-    assert what not in findings(Counter, steps=20)
+    assert what not in findings(Counter)

@@ -8,11 +8,36 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.games.card_battle.cards import CARDS, COST, MENACE
+from corral.games.card_battle.cards import (
+    CARDS,
+    COST,
+    CREATURE,
+    FOE,
+    FOE_OR_FACE,
+    FRIEND,
+    INSTANT,
+    KEYWORDS,
+    MENACE,
+    NOTHING,
+    SPELL,
+    TERRAIN,
+)
 from corral.games.card_battle.decks import DECK_NAMES, DECKS
 from corral.games.card_battle.effects import BOARD_LIMIT
 from corral.games.card_battle.options import MAX_OPTIONS
-from corral.games.card_battle.pieces import ATTACK, BLOCK, BLOCKING, CAST, FACE, LAND, PASS, Action
+from corral.games.card_battle.pieces import (
+    ATTACK,
+    BLOCK,
+    BLOCKING,
+    CAST,
+    FACE,
+    FIGHTING,
+    LAND,
+    MAIN,
+    PASS,
+    RAIDING,
+    Action,
+)
 from corral.games.card_battle.rules import Duel, new_duel
 from tests.games.card_positions import play_randomly
 
@@ -84,26 +109,111 @@ def test_random_games_keep_all_cards_and_end(seed, first, second):
     assert duel.winner is not None
 
 
+def allowed(duel, action):
+    """The rules in other words than the game's own: whether ``to_act`` may do this."""
+    kind, subject, target = action
+    me = duel.to_act
+    mine, foe = duel.sides[me], duel.sides[1 - me]
+    creatures = {creature.uid: creature for side in duel.sides for creature in side.creatures}
+    half_blocked = [c for c in foe.creatures if c.attacking and has(c, "menace") and c.blocked == 1]
+    if kind == PASS:
+        return not (duel.phase == BLOCKING and half_blocked)
+    quiet = duel.phase == MAIN and not duel.stack
+    if kind == LAND:
+        return quiet and CARDS[subject].kind == TERRAIN and subject in mine.hand and not mine.land_played
+    if kind == CAST:
+        card = CARDS[subject]
+        if card.kind == TERRAIN or subject not in mine.hand or not payable(card, mine.untapped):
+            return False
+        if not quiet and (card.kind != INSTANT or not (duel.stack or duel.phase == FIGHTING)):
+            return False
+        if card.kind == CREATURE and len(mine.creatures) == BOARD_LIMIT:
+            return False
+        if card.target == SPELL:
+            return bool(duel.stack) and target == duel.stack[-1].uid
+        aims = {
+            NOTHING: [],
+            FRIEND: [c.uid for c in mine.creatures],
+            FOE: [c.uid for c in foe.creatures],
+            FOE_OR_FACE: [FACE, *(c.uid for c in foe.creatures)],
+        }[card.target]
+        may_miss = card.target == NOTHING or (card.kind == CREATURE and not aims)
+        return target in aims or (target == 0 and may_miss)
+    one = creatures.get(subject)
+    if one is None or one.seat != me or one.tapped or has(one, "bound") or duel.stack:
+        return False
+    if kind == ATTACK:
+        ready = not one.attacking and not has(one, "defender") and (not one.sick or has(one, "haste"))
+        return duel.phase == RAIDING and me == duel.active and ready
+    other = creatures.get(target)
+    if duel.phase != BLOCKING or me == duel.active or other is None or not other.attacking or one.blocking:
+        return False
+    able = [c for c in mine.creatures if not c.tapped and not c.blocking and reaches(c, other)]
+    if one not in able or (half_blocked and other not in half_blocked):
+        return False
+    return not has(other, "menace") or other.blocked > 0 or len(able) > 1
+
+
+def has(creature, keyword):
+    return bool(creature.keywords & KEYWORDS[keyword])
+
+
+def reaches(blocker, attacker):
+    flies = not has(attacker, "flying") or has(blocker, "flying") or has(blocker, "reach")
+    return flies and not has(blocker, "bound")
+
+
+def payable(card, untapped):
+    left = list(untapped)
+    for colour, number in card.pips:
+        left[colour] -= number
+    return min(left) >= 0 and sum(left) >= card.generic
+
+
+@settings(max_examples=40, deadline=None)
+@given(SEEDS)
+def test_what_is_legal_is_what_the_rules_say(seed):
+    duel = new_duel(("random", "random"), seed)
+    rng = random.Random(seed)
+    while duel.winner is None and duel.turn < 40:
+        legal = duel.legal()
+        right = {action for action in conceivable(duel, duel.sides[duel.to_act].hand) if allowed(duel, action)}
+        assert right >= set(legal)
+        shown = {kinds_of(duel, action) for action in legal}  # of creatures that are alike, one is enough
+        assert {kinds_of(duel, action) for action in right} == shown
+        duel.apply(rng.choice(legal))
+
+
 @settings(max_examples=30, deadline=None)
 @given(SEEDS, STEPS)
-def test_legal_lists_exactly_what_apply_accepts(seed, steps):
+def test_what_is_not_legal_is_not_accepted(seed, steps):
     duel = play_randomly(seed, steps)
     legal = set(duel.legal())
-    uids = [creature.uid for side in duel.sides for creature in side.creatures]
-    uids += [spell.uid for spell in duel.stack]
-    candidates = {Action(PASS), Action(9), Action(CAST, -1), Action(ATTACK, 10**6)}
-    candidates |= {Action(LAND, card) for card in range(len(CARDS))}
-    candidates |= {Action(CAST, card, target) for card in range(len(CARDS)) for target in (0, FACE, *uids)}
-    candidates |= {Action(ATTACK, uid) for uid in uids} | {Action(BLOCK, one, two) for one in uids for two in uids}
-    assert legal <= candidates
     before = duel.get_state()
-    for action in candidates - legal:
+    strange = {Action(9), Action(CAST, -1), Action(ATTACK, 10**6)}
+    for action in (conceivable(duel, range(len(CARDS))) | strange) - legal:
         with pytest.raises(ValueError, match="not legal"):
             duel.apply(action)
     assert duel.get_state() == before
     for action in legal:
         duel.clone().apply(action)
     assert duel.get_state() == before
+
+
+def conceivable(duel, cards):
+    """All actions that can be put into words, with these cards."""
+    uids = [creature.uid for side in duel.sides for creature in side.creatures]
+    uids += [spell.uid for spell in duel.stack]
+    actions = {Action(PASS)} | {Action(LAND, card) for card in cards}
+    actions |= {Action(CAST, card, target) for card in cards for target in (0, FACE, *uids)}
+    return actions | {Action(ATTACK, uid) for uid in uids} | {Action(BLOCK, one, two) for one in uids for two in uids}
+
+
+def kinds_of(duel, action):
+    """An action with cards in place of creatures."""
+    at = {creature.uid: CARDS[creature.card].name for side in duel.sides for creature in side.creatures}
+    subject = action.subject if action.kind in (LAND, CAST) else at.get(action.subject)
+    return action.kind, subject, at.get(action.target, action.target)
 
 
 @settings(max_examples=60, deadline=None)

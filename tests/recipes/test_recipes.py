@@ -23,7 +23,20 @@ from tests.envs import Counter, HighCard
 
 ENV = "tests.envs:HighCard"
 SMALL = {"n_envs": 4, "n_steps": 32, "batch_size": 64, "n_epochs": 2, "eval_freq": 0, "tensorboard": False, "seed": 1}
-FLAGS = ["--n-envs", "4", "--n-steps", "32", "--batch-size", "64", "--eval-freq", "0", "--seed", "1"]
+FLAGS = [
+    "--n-envs",
+    "4",
+    "--n-steps",
+    "32",
+    "--batch-size",
+    "64",
+    "--eval-freq",
+    "0",
+    "--seed",
+    "1",
+    "--backend",
+    "serial",
+]
 
 
 def test_self_play_has_the_mix_that_it_promises():
@@ -116,7 +129,13 @@ def test_stages_have_names_that_directories_can_have():
         corral.train(HighCard, stages=[{"name": ".", "opponent": "random"}], **SMALL)
 
 
-@pytest.mark.parametrize("verb", ["selfplay", "curriculum", "hybrid", "warmstart"])
+def test_without_checkpoints_past_selves_are_kept_all_the_same():
+    selfplay(HighCard, timesteps=128, checkpoint_freq=0, quiet=True, output_dir="run", **SMALL)
+    config = find_run("run").read_config()
+    assert (config.snapshot_freq, config.checkpoint_freq) == (25_000, 0)
+
+
+@pytest.mark.parametrize("verb", ["selfplay", "curriculum", "hybrid", "warmstart", "play"])
 def test_an_env_that_cannot_be_made_is_a_wrong_set_up(verb, capsys):
     assert main([verb, "tests.envs:Broken", "--env-kwargs", "how=constructor"]) == 2
     assert "making the env failed: RuntimeError: no rom found" in capsys.readouterr().err

@@ -328,7 +328,9 @@ def test_a_killed_sweep_goes_on_with_the_trial_that_was_under_way():
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to send to a process")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.deep)]
+)
 def test_a_signal_saves_and_says_how_to_go_on(number, code):
     process = start()
     process.send_signal(number)
@@ -341,7 +343,7 @@ def test_a_signal_saves_and_says_how_to_go_on(number, code):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to send to a process")
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
+@pytest.mark.parametrize("name", ["SIGKILL", pytest.param("SIGTERM", marks=pytest.mark.deep)])
 def test_jobs_end_with_the_sweep_and_their_trials_go_on(name):
     process = start("--jobs", "2", under_way=(0, 1))
     process.send_signal(getattr(signal, name))

@@ -109,17 +109,18 @@ def test_masks_are_a_column_and_are_obeyed():
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "toy-maze", "toy-everything"])
-@pytest.mark.parametrize("torchs", [False, True])
+@pytest.mark.parametrize("torchs", [False, pytest.param(True, marks=pytest.mark.deep)])
 def test_workers_do_not_change_a_rollout(env, torchs):
+    workers_are_one(env, torchs, ("process", 2), ("process", 3), ("worker", 1), ("worker", 2), ("worker", 3))
+
+
+def test_workers_with_torch_do_not_change_a_rollout():
+    workers_are_one("toy-everything", True, ("process", 3), ("worker", 2))
+
+
+def workers_are_one(env, torchs, *ways):
     rollouts = []
-    for backend, workers in (
-        ("serial", 1),
-        ("process", 2),
-        ("process", 3),
-        ("worker", 1),
-        ("worker", 2),
-        ("worker", 3),
-    ):
+    for backend, workers in (("serial", 1), *ways):
         if backend == "worker":
             c = WorkerSource(resolve_env(env), 3, workers, 40, 7)
             policy, setup = policy_and_setup(c.facts.observation_space, c.facts.action_space, 3, torchs)

@@ -164,17 +164,11 @@ def _seated(opponent: str | None, factory: EnvFactory, model: Model | None) -> d
 
 def resolve_fps(factory: EnvFactory) -> int:
     """The env's own frame rate, or 30."""
-    env = factory()
-    try:
-        return int(env.metadata.get("render_fps") or 30)
-    finally:
-        env.close()
+    return int(_metadata(factory).get("render_fps") or 30)
 
 
 def _watch_mode(factory: EnvFactory) -> str:
-    env = factory()
-    modes = env.metadata.get("render_modes") or []
-    env.close()
+    modes = _metadata(factory).get("render_modes") or []
     if "ansi" in modes:
         return "ansi"
     has_window = sys.platform in ("win32", "darwin") or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
@@ -183,6 +177,12 @@ def _watch_mode(factory: EnvFactory) -> str:
     if "rgb_array" in modes:
         raise UsageError("there is no screen for a window here; save what it shows with --save clip.gif")
     raise UsageError(f"{factory.name} renders neither text nor pictures (its render modes: {modes or 'none'})")
+
+
+def _metadata(factory: EnvFactory) -> dict[str, Any]:
+    (env,) = build_envs(factory, 0, 1)
+    env.close()
+    return env.metadata
 
 
 def _load(options: argparse.Namespace) -> tuple[Model, EnvFactory]:

@@ -43,6 +43,6 @@ def hybrid(
         Stage(name="warmup", opponent=roles.teacher, timesteps=warmup),
         Stage(name="mix", opponent=roles.selfplay(current_weight, random_weight)),  # as long as the budget lasts
     ]
-    every = values.get("checkpoint_freq", 25_000)
+    every = values.get("checkpoint_freq") or 25_000
     values = {"snapshot_freq": every, "checkpoint_freq": every, **values}
     return train(env, **{**values, "stages": stages, "timesteps": steps})

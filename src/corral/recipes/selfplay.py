@@ -29,5 +29,5 @@ def selfplay(
     """
     values = recipe_settings(settings, config, opponent=_DECIDED, stages=_DECIDED)
     mix = roles_of(env, values).selfplay(current_weight, random_weight)
-    every = values.get("checkpoint_freq", 25_000)
+    every = values.get("checkpoint_freq") or 25_000
     return train(env, **{"snapshot_freq": every, "checkpoint_freq": every, **values, "opponent": mix})

@@ -1,16 +1,18 @@
-"""Games of a trained policy against opponents, both sides of every deal, with an honest interval."""
+"""Games of a trained policy against opponents, both sides of every deal, with an honest interval.
+
+Processes that play import this: no torch here.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from corral.core import opponents
 from corral.core.envs import EnvFactory
@@ -18,12 +20,13 @@ from corral.core.errors import CorralError, UsageError, WorkerDied
 from corral.core.machine import available_cores
 from corral.core.opponents import OPPONENT, SEAT, Player, outcome
 from corral.core.seeding import EVALUATION, episode_seed
-from corral.rollout.actors import actor_setup
 from corral.rollout.opponents import PolicyPlayer
-from corral.training.model import Model
 from corral.vec.make import make_vector_env
 from corral.vec.making import build_envs, mask_method
 from corral.vec.rows import MASK
+
+if TYPE_CHECKING:
+    from corral.training.model import Model
 
 __all__ = ["Match", "Side", "opponents_of", "play_match", "wilson"]
 
@@ -44,9 +47,7 @@ class Side:
     @classmethod
     def of(cls, name: str, model: Model) -> Side:
         """Take it from a loaded run."""
-        weights = {key: value.detach().cpu().numpy() for key, value in model.policy.state_dict().items()}
-        setup = actor_setup(model.policy, model.network, torch.device("cpu"), 1)
-        return cls(name, setup, weights, model.observation_space, model.action_space)
+        return cls(name, model.actor_setup, model.weights(), model.observation_space, model.action_space)
 
     def player(self) -> PolicyPlayer:
         """It plays its most likely moves."""

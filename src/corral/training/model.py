@@ -47,9 +47,14 @@ class Model:
         except RuntimeError as error:
             raise CheckpointError(f"the checkpoint does not fit this run's config: {error}") from None
         self.policy.eval()
-        self.actor = actor_setup(self.policy, network, torch.device("cpu"), n_envs=1).build(0, 1)
+        self.actor_setup = actor_setup(self.policy, network, torch.device("cpu"), n_envs=1)
+        self.actor = self.actor_setup.build(0, 1)
         self.actor.load(self.policy.state_dict())
         self._seed, self._drawn = fresh_seed(), 0
+
+    def weights(self) -> dict[str, npt.NDArray[Any]]:
+        """The weights as arrays, for an actor in any process."""
+        return {name: weight.detach().cpu().numpy() for name, weight in self.policy.state_dict().items()}
 
     def predict(
         self,

@@ -22,7 +22,7 @@ from corral.core.errors import CheckpointError, UsageError
 from corral.core.opponents import normalized_shares, parse_mix
 from corral.core.types import EpisodeRecord
 from corral.policy.policy import Policy
-from corral.rollout.actors import ActorSetup, actor_setup
+from corral.rollout.actors import ActorSetup
 from corral.rollout.opponents import Guest, LineupSetup, SharedLineup
 from corral.training.model import load
 from corral.training.progress import is_due
@@ -159,8 +159,7 @@ def _guest(name: str, facts: EnvFacts) -> Guest:
     model = load(name)
     if (model.observation_space, model.action_space) != (facts.observation_space, facts.action_space):
         raise UsageError(f"the policy of {name} was trained on other observations or actions than this env has")
-    weights = {key: value.detach().cpu().numpy() for key, value in model.policy.state_dict().items()}
-    return Guest(name, actor_setup(model.policy, None, torch.device("cpu"), 1), weights)
+    return Guest(name, model.actor_setup, model.weights())
 
 
 class Opponents:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from corral.games.card_battle.board import BOARD_LIMIT
 from corral.games.card_battle.cards import (
     BOUND,
-    CARD_NUMBERS,
     CARDS,
     CHARM,
     CREATURE,
@@ -23,8 +22,8 @@ from corral.games.card_battle.cards import (
     SPELL,
     TARGET,
     Effect,
-    keyword_bits,
 )
+from corral.games.card_battle.effects import numbers_of, size
 from corral.games.card_battle.judge import CARD, DEFEAT, LAND, judge_life, worth
 from corral.games.card_battle.options import can_attack
 from corral.games.card_battle.pieces import MAIN, Creature
@@ -126,11 +125,7 @@ def _destroy(_state: State, _seat: int, creature: Creature | None) -> float:
 
 def _edict(state: State, seat: int, _: Creature | None) -> float:
     foes = state.sides[1 - seat].creatures
-    return _value(min(foes, key=_size)) if foes else 0.0
-
-
-def _size(creature: Creature) -> int:
-    return creature.power + creature.toughness
+    return _value(min(foes, key=size)) if foes else 0.0
 
 
 def _bounce(_state: State, _seat: int, creature: Creature | None) -> float:
@@ -301,13 +296,7 @@ def _prepare(effects: tuple[Effect, ...]) -> _Prepared:
     """Replace the words of a card by functions and numbers, once."""
     prepared = []
     for word, *rest in effects:
-        numbers = []
-        for part in rest:
-            if isinstance(part, str):
-                numbers.append(CARD_NUMBERS[part] if word == "token" else keyword_bits(part))
-            else:
-                numbers.append(part)
-        prepared.append((_WORDS[str(word)], tuple(numbers)))
+        prepared.append((_WORDS[str(word)], numbers_of(str(word), rest)))
     return tuple(prepared)
 
 

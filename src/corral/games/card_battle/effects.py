@@ -7,14 +7,14 @@ player, or nothing at all), and its numbers. ``perform`` calls those of a card a
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from corral.games.card_battle.board import BOARD_LIMIT, draw, enter, gather_grants, leave, refresh, strike, tell
 from corral.games.card_battle.cards import CARD_NUMBERS, CARDS, CREATURE, TERRAIN, Effect, keyword_bits
 from corral.games.card_battle.pieces import Creature
 from corral.games.card_battle.state import State
 
-__all__ = ["EFFECTS", "UPKEEPS", "bury", "perform", "settle"]
+__all__ = ["EFFECTS", "UPKEEPS", "bury", "numbers_of", "perform", "settle", "size"]
 
 Performer = Callable[..., None]
 Prepared = tuple[tuple[Performer, tuple[int, ...]], ...]
@@ -96,10 +96,11 @@ def _edict(state: State, seat: int, _: Creature | None) -> None:
     """The other side's weakest creature (power + toughness; of equals the oldest) dies."""
     foes = state.sides[1 - seat].creatures
     if foes:
-        _destroy(state, seat, min(foes, key=_size))
+        _destroy(state, seat, min(foes, key=size))
 
 
-def _size(creature: Creature) -> int:
+def size(creature: Creature) -> int:
+    """What decides which creature is the smallest."""
     return creature.power + creature.toughness
 
 
@@ -298,13 +299,14 @@ def _prepare(effects: tuple[Effect, ...]) -> Prepared:
     """Replace the words of a card by functions and numbers, once."""
     prepared = []
     for word, *rest in effects:
-        numbers = (_number(str(word), part) if isinstance(part, str) else part for part in rest)
-        prepared.append((_WORDS[str(word)], tuple(numbers)))
+        prepared.append((_WORDS[str(word)], numbers_of(str(word), rest)))
     return tuple(prepared)
 
 
-def _number(word: str, part: str) -> int:
-    return CARD_NUMBERS[part] if word == "token" else keyword_bits(part)
+def numbers_of(word: str, parts: Iterable[str | int]) -> tuple[int, ...]:
+    """What an effect is given, as numbers: names of tokens and of keywords become theirs."""
+    named = CARD_NUMBERS.__getitem__ if word == "token" else keyword_bits
+    return tuple(named(part) if isinstance(part, str) else part for part in parts)
 
 
 EFFECTS = tuple(_prepare(card.effects) for card in CARDS)
