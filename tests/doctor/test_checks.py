@@ -63,7 +63,9 @@ def test_values_outside_their_bounds_are_mentioned():
     assert found.level == "warn" and "outside the bounds" in found.seen
 
 
-def test_states_are_tried_out():
+def test_states_are_tried_out(monkeypatch):
+    monkeypatch.setattr("tests.envs.time.sleep", lambda seconds: None)
+
     class Forgets(Stateful):
         def set_state(self, state):
             super().set_state(state)

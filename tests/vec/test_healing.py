@@ -360,16 +360,16 @@ def test_a_reset_that_was_asked_for_is_not_replaced_by_another(backend):
 def test_slow_resets_and_calls_are_not_steps():
     class Ponderous(Counter):
         def reset(self, *, seed=None, options=None):
-            time.sleep(0.8)
+            time.sleep(0.6)
             return super().reset(seed=seed)
 
         def think(self):
-            time.sleep(2.5)
+            time.sleep(1.2)
             return 7
 
-    env = corral.make_parallel_env(Ponderous, 4, num_workers=1, step_timeout=1.0, seed=1)
+    env = corral.make_parallel_env(Ponderous, 2, num_workers=1, step_timeout=1.0, seed=1)
     env.reset()
-    env.step(np.zeros(4, int))
+    env.step(np.zeros(2, int))
     env.reset()
     assert env.call("think")[:1] == (7,)
     env.close()
