@@ -58,3 +58,14 @@ def test_runs_with_the_same_network_of_their_own_can_meet(capsys):
     assert "it can only meet runs with the same network, not net.py:network" in capsys.readouterr().err
     assert main(["eval", "plain", "--env", ENV, "--games", "4", "--vs", "one"]) == 2
     assert "it can only meet runs with the same network, not the built-in one" in capsys.readouterr().err
+
+
+def test_an_env_that_cannot_be_closed_is_shown_all_the_same(capsys):
+    Path("sticky.py").write_text(
+        "from tests.envs import HighCard\n\n\n"
+        "class Sticky(HighCard):\n    def close(self):\n        raise OSError('will not close')\n"
+    )
+    with pytest.warns(UserWarning, match="closing env 0 raised OSError: will not close"):
+        train("sticky.py:Sticky", "run", "--backend", "serial")
+        assert main(["eval", "run", "--env", "sticky.py:Sticky", "--opponent", "miser", "--games", "2"]) == 0
+    assert "miser" in capsys.readouterr().out

@@ -58,7 +58,7 @@ def test_a_bad_config_file_is_refused_with_file_and_line(make_run, tmp_path, tex
 )
 def test_settings_that_cannot_be_are_refused_with_the_limit(make_run, settings, complaints):
     if settings.get("device") == "cuda" and torch.cuda.is_available():
-        pytest.skip("there is a CUDA device")
+        pytest.skip("there is a CUDA device, so cuda is not refused")
     refused(make_run(**settings), *complaints)
 
 

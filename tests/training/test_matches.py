@@ -10,7 +10,8 @@ import corral
 from corral.core.envs import resolve_env
 from corral.core.errors import UsageError
 from corral.training import matches
-from corral.training.matches import Side, opponents_of, play_match, wilson
+from corral.training.matches import Side, play_match, wilson
+from corral.vec.making import facts_of
 from tests.envs import Counter, HighCard, MortalHighCard
 
 SMALL = {"n_envs": 4, "n_steps": 64, "eval_freq": 0, "tensorboard": False, "quiet": True, "seed": 1}
@@ -93,5 +94,5 @@ def test_odd_numbers_of_games_are_refused(side):
 
 
 def test_an_env_says_who_its_opponents_are():
-    assert opponents_of(resolve_env(HighCard)) == ("random", "miser")
-    assert opponents_of(resolve_env(Counter)) == ()
+    assert facts_of(resolve_env(HighCard)).opponents == ("random", "miser")
+    assert facts_of(resolve_env(Counter)).opponents == ()

@@ -186,7 +186,7 @@ def test_there_need_be_no_shell(monkeypatch):
     assert psutil.Process().num_fds() == files
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can name them")
+@pytest.mark.skipif(sys.platform != "linux", reason="only on Linux can a process give itself a name")
 @METHODS
 def test_workers_have_names(method):
     env = make(Counter, n=2, method=method)

@@ -101,8 +101,7 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
         "  corral train my_game.py:make_env --backend process --num-workers 4 --env-kwargs level=3\n"
         "  corral train CartPole-v1 --config my.yaml --seed 1",
     )
-    train.add_argument("env", metavar="ENV", nargs="?", help=_ENV_HELP)
-    train.add_argument("--config", metavar="FILE", help="YAML file with settings; flags override it")
+    _env_flags(train)
     _closing_flags(train)
     add_config_flags(train)
 
@@ -142,8 +141,7 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
     curriculum.add_argument("--preset", choices=("v1", "v2"), help="v2 mixes opponents in between [v1]")
     curriculum.add_argument("--fast", "--quick", action="store_true", default=None, help="a fifth of each budget")
     for parser in (selfplay, curriculum, hybrid, warmstart):
-        parser.add_argument("env", metavar="ENV", nargs="?", help=_ENV_HELP)
-        parser.add_argument("--config", metavar="FILE", help="YAML file with settings; flags override it")
+        _env_flags(parser)
         _closing_flags(parser)
         add_config_flags(parser, hidden=() if parser is warmstart else ("opponent",))
 
@@ -220,8 +218,7 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
         "  corral bench CartPole-v1\n  corral bench my_game.py:make_env --n-envs 16 --num-workers 4",
     )
     for parser, seconds, repeats in ((tune, 2.0, 2), (bench, 4.0, 3)):
-        parser.add_argument("env", metavar="ENV", nargs="?", help=_ENV_HELP)
-        parser.add_argument("--config", metavar="FILE", help="YAML file with settings; flags override it")
+        _env_flags(parser)
         parser.add_argument("--seconds", type=float, default=seconds, metavar="X", help=f"of each run [{seconds:g}]")
         parser.add_argument("--repeats", type=int, default=repeats, metavar="N", help=f"runs of each [{repeats}]")
     tune.add_argument("--max-envs", type=int, default=64, metavar="N", help="try no more envs than this [64]")
@@ -239,8 +236,7 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
         "  corral sweep CartPole-v1 --trials 50 --search learning_rate=log:1e-5:1e-3 ent_coef=0:0.05 "
         "n_epochs=3,5,10 net_arch=64x64,256x256",
     )
-    sweep.add_argument("env", metavar="ENV", nargs="?", help=_ENV_HELP)
-    sweep.add_argument("--config", metavar="FILE", help="YAML file with settings that all have; flags override it")
+    _env_flags(sweep)
     sweep.add_argument(
         "--preset",
         nargs="+",
@@ -297,6 +293,11 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
     )
     top.add_argument("--version", action="version", version=f"corral {__version__}")
     return top, verbs
+
+
+def _env_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("env", metavar="ENV", nargs="?", help=_ENV_HELP)
+    parser.add_argument("--config", metavar="FILE", help="YAML file with settings; flags override it")
 
 
 def _closing_flags(parser: argparse.ArgumentParser, default: int | None = 100) -> None:

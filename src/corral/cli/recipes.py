@@ -19,10 +19,11 @@ from corral.recipes.hybrid import hybrid
 from corral.recipes.selfplay import selfplay
 from corral.recipes.warmstart import warmstart
 from corral.training.api import MATCHES, TrainResult, network_of
-from corral.training.matches import Match, Side, opponents_of, play_match
+from corral.training.matches import Match, Side, play_match
 from corral.training.model import load
 from corral.training.roles import Roles, roles_of_names
 from corral.training.run_directory import RunDirectory
+from corral.vec.making import facts_of
 
 __all__ = ["closing_games", "play_matches", "run_curriculum", "run_hybrid", "run_selfplay", "run_warmstart"]
 
@@ -71,7 +72,7 @@ def closing_games(result: TrainResult, games: int, env: str | None, policy: str 
     directory = RunDirectory(result.run_dir)
     config = directory.read_config()
     factory = resolve_env(env or config.env, config.env_kwargs)
-    names = opponents_of(factory)
+    names = facts_of(factory).opponents
     if not names:
         return
     network = network_of(config.policy, policy)

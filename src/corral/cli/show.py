@@ -21,13 +21,12 @@ from corral.core.opponents import OPPONENT
 from corral.monitor.console import print_table
 from corral.monitor.video import check_video, save_video
 from corral.training.evaluate import evaluate_actor
-from corral.training.matches import Side, opponents_of
+from corral.training.matches import Side
 from corral.training.model import Model, load
 from corral.training.play import play_episodes
 from corral.training.run_directory import bare, check_named_code, find_run
 from corral.vec import make_vector_env
-from corral.vec.api import EnvFacts
-from corral.vec.making import build_envs
+from corral.vec.making import facts_of
 
 __all__ = ["run_eval", "run_play"]
 
@@ -69,7 +68,7 @@ def run_eval(options: argparse.Namespace) -> int:
 
 
 def _eval_games(options: argparse.Namespace, model: Model, factory: EnvFactory) -> int:
-    known = opponents_of(factory)
+    known = facts_of(factory).opponents
     if not known:
         raise UsageError(f"{factory.name} has no opponents: --opponent and --vs mean nothing for it")
     for name in options.opponent:
@@ -150,9 +149,7 @@ def _seated(opponent: str | None, factory: EnvFactory, model: Model | None) -> d
     """The reset options that seat an opponent: one of the env's own, or the policy of a run."""
     if opponent is None:
         return None
-    env = build_envs(factory, 0, 1)[0]
-    facts = EnvFacts.of(env)
-    env.close()
+    facts = facts_of(factory)
     if not facts.opponents:
         raise UsageError(f"{factory.name} has no opponents: --opponent means nothing for it")
     if opponent in facts.opponents:
@@ -164,11 +161,11 @@ def _seated(opponent: str | None, factory: EnvFactory, model: Model | None) -> d
 
 def resolve_fps(factory: EnvFactory) -> int:
     """The env's own frame rate, or 30."""
-    return int(_metadata(factory).get("render_fps") or 30)
+    return int(facts_of(factory).metadata.get("render_fps") or 30)
 
 
 def _watch_mode(factory: EnvFactory) -> str:
-    modes = _metadata(factory).get("render_modes") or []
+    modes = facts_of(factory).metadata.get("render_modes") or []
     if "ansi" in modes:
         return "ansi"
     has_window = sys.platform in ("win32", "darwin") or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
@@ -177,12 +174,6 @@ def _watch_mode(factory: EnvFactory) -> str:
     if "rgb_array" in modes:
         raise UsageError("there is no screen for a window here; save what it shows with --save clip.gif")
     raise UsageError(f"{factory.name} renders neither text nor pictures (its render modes: {modes or 'none'})")
-
-
-def _metadata(factory: EnvFactory) -> dict[str, Any]:
-    (env,) = build_envs(factory, 0, 1)
-    env.close()
-    return env.metadata
 
 
 def _load(options: argparse.Namespace) -> tuple[Model, EnvFactory]:

@@ -29,7 +29,7 @@ from corral.vec import shared_memory
 from corral.vec.api import Drained, EnvFacts
 from corral.vec.birth import CLOSE, ERROR, OK, VALUE, pickle_error
 from corral.vec.history import EnvPosition
-from corral.vec.making import build_envs
+from corral.vec.making import facts_of
 from corral.vec.memory import Memory
 from corral.vec.serial import SerialVectorEnv
 from corral.vec.stepper import BEAT
@@ -138,7 +138,7 @@ def serve(pipe: Connection, setup: RolloutWorkerSetup) -> None:
     try:
         try:
             owner = env = _make(setup)
-            facts = env.facts if env is not None else _look(setup.factory)
+            facts = env.facts if env is not None else facts_of(setup.factory)
             masked = bool(env.has_masks) if env is not None else bool(setup.masked)
         except BaseException as error:
             pipe.send_bytes(ERROR + pickle_error(error))
@@ -184,13 +184,6 @@ def _make(setup: RolloutWorkerSetup) -> SerialVectorEnv | None:
             env.close()
             raise
     return env
-
-
-def _look(factory: EnvFactory) -> EnvFacts:
-    (env,) = build_envs(factory, 0, 1)
-    facts = EnvFacts.of(env)
-    env.close()
-    return facts
 
 
 class _Serving:

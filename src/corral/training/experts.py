@@ -21,7 +21,7 @@ from corral.core.opponents import OPPONENT, outcome
 from corral.core.types import Leaves, Mishaps
 from corral.vec.care import Care
 from corral.vec.make import make_vector_env
-from corral.vec.making import build_envs
+from corral.vec.making import build_envs, close_env
 from corral.vec.pool import StartMethod
 
 __all__ = ["ExpertGames", "collect_expert_games"]
@@ -170,4 +170,4 @@ def _check(factory: EnvFactory, expert: str) -> None:
                 f"an expert can be imitated where actions are Discrete, but here they are {env.action_space}"
             )
     finally:
-        env.close()
+        close_env(env, 0)

@@ -14,7 +14,6 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from corral.core import opponents
 from corral.core.envs import EnvFactory
 from corral.core.errors import CorralError, UsageError, WorkerDied
 from corral.core.machine import available_cores
@@ -22,13 +21,13 @@ from corral.core.opponents import OPPONENT, SEAT, Player, outcome
 from corral.core.seeding import EVALUATION, episode_seed
 from corral.rollout.opponents import PolicyPlayer
 from corral.vec.make import make_vector_env
-from corral.vec.making import build_envs, mask_method
+from corral.vec.making import mask_method
 from corral.vec.rows import MASK
 
 if TYPE_CHECKING:
     from corral.training.model import Model
 
-__all__ = ["Match", "Side", "opponents_of", "play_match", "wilson"]
+__all__ = ["Match", "Side", "play_match", "wilson"]
 
 _ATTEMPTS = 5  # to play a round with workers that die in it
 _ROUNDS = 20  # parts in which a match is played, so that its progress shows
@@ -91,15 +90,6 @@ def wilson(rate: float, n: int, z: float = 1.96) -> tuple[float, float]:
     middle = rate + z * z / (2 * n)
     spread = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
     return max(0.0, (middle - spread) / (1 + z * z / n)), min(1.0, (middle + spread) / (1 + z * z / n))
-
-
-def opponents_of(factory: EnvFactory) -> tuple[str, ...]:
-    """The names of an env's own opponents; none, if it has no other side."""
-    (env,) = build_envs(factory, 0, 1)
-    try:
-        return opponents.opponents_of(env)
-    finally:
-        env.close()
 
 
 def play_match(

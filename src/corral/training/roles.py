@@ -13,8 +13,7 @@ from corral.core.config import parse_config, parse_env_kwargs
 from corral.core.config_file import load_yaml
 from corral.core.envs import resolve_env
 from corral.core.errors import UsageError
-from corral.vec.api import EnvFacts
-from corral.vec.making import build_envs, close_env
+from corral.vec.making import facts_of
 
 __all__ = ["EnvLike", "Roles", "recipe_settings", "roles_of", "roles_of_names", "steps_of"]
 
@@ -59,9 +58,7 @@ class Roles:
 def roles_of(env: EnvLike, settings: Mapping[str, Any]) -> Roles:
     """The parts that an env's opponents play; a UsageError if it has none."""
     factory = resolve_env(env, parse_env_kwargs(settings.get("env_kwargs", {})))
-    made = build_envs(factory, 0, 1)[0]
-    names = EnvFacts.of(made).opponents
-    close_env(made, 0)
+    names = facts_of(factory).opponents
     if not names:
         raise UsageError(
             f"{factory.name} has no opponents, and this recipe is about them; docs/opponents.md says how an env "

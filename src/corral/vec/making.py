@@ -12,7 +12,7 @@ import gymnasium as gym
 from corral.core.errors import EnvFault, EnvPlace, MissingPackage, UsageError
 from corral.vec.api import EnvFacts
 
-__all__ = ["RAISED", "build_envs", "close_env", "mask_method", "named", "own_traceback"]
+__all__ = ["RAISED", "build_envs", "close_env", "facts_of", "mask_method", "named", "own_traceback"]
 
 Env = gym.Env[Any, Any]
 RAISED = (Exception, SystemExit)
@@ -57,6 +57,14 @@ def close_env(env: Env, number: int) -> None:
         env.close()
     except Exception as error:
         warnings.warn(f"closing env {number} raised {named(error)}", stacklevel=2)
+
+
+def facts_of(factory: Callable[[], Env]) -> EnvFacts:
+    """What is known of an env before its first step; one is made for it, and closed."""
+    (env,) = build_envs(factory, 0, 1)
+    facts = EnvFacts.of(env)
+    close_env(env, 0)
+    return facts
 
 
 def mask_method(env: Env) -> Callable[[], Any] | None:

@@ -21,9 +21,8 @@ from corral.games.card_battle.cards import (
     MARK,
     SPELL,
     TARGET,
-    Effect,
 )
-from corral.games.card_battle.effects import numbers_of, size
+from corral.games.card_battle.effects import prepare, size
 from corral.games.card_battle.judge import CARD, DEFEAT, LAND, judge_life, worth
 from corral.games.card_battle.options import can_attack
 from corral.games.card_battle.pieces import MAIN, Creature
@@ -32,7 +31,6 @@ from corral.games.card_battle.state import State
 __all__ = ["RESERVE", "appraise"]
 
 _Appraiser = Callable[..., float]
-_Prepared = tuple[tuple[_Appraiser, tuple[int, ...]], ...]
 
 _LASTING = 3.0
 """How many turns a lasting effect is thought to last."""
@@ -292,14 +290,6 @@ _KEPT = {
 """What it is worth to keep a spell with such a word for a better moment: points, and points for its first number."""
 
 
-def _prepare(effects: tuple[Effect, ...]) -> _Prepared:
-    """Replace the words of a card by functions and numbers, once."""
-    prepared = []
-    for word, *rest in effects:
-        prepared.append((_WORDS[str(word)], numbers_of(str(word), rest)))
-    return tuple(prepared)
-
-
 def _keep(card: int) -> float:
     data = CARDS[card]
     if data.kind == MARK:
@@ -313,7 +303,7 @@ def _keep(card: int) -> float:
     return points
 
 
-_EFFECTS = tuple(_prepare(card.effects) for card in CARDS)
-_UPKEEPS = tuple(_prepare(card.upkeep) for card in CARDS)
+_EFFECTS = tuple(prepare(card.effects, _WORDS) for card in CARDS)
+_UPKEEPS = tuple(prepare(card.upkeep, _WORDS) for card in CARDS)
 RESERVE = tuple(_keep(card) for card in range(len(CARDS)))
 """What each card is worth in the hand: it is cast only for more than this."""

@@ -7,17 +7,20 @@ player, or nothing at all), and its numbers. ``perform`` calls those of a card a
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from corral.games.card_battle.board import BOARD_LIMIT, draw, enter, gather_grants, leave, refresh, strike, tell
 from corral.games.card_battle.cards import CARD_NUMBERS, CARDS, CREATURE, TERRAIN, Effect, keyword_bits
 from corral.games.card_battle.pieces import Creature
 from corral.games.card_battle.state import State
 
-__all__ = ["EFFECTS", "UPKEEPS", "bury", "numbers_of", "perform", "settle", "size"]
+__all__ = ["EFFECTS", "UPKEEPS", "bury", "perform", "prepare", "settle", "size"]
 
 Performer = Callable[..., None]
-Prepared = tuple[tuple[Performer, tuple[int, ...]], ...]
+Function = TypeVar("Function", bound=Callable[..., Any])
+Numbers = tuple[int, ...]
+Prepared = tuple[tuple[Performer, Numbers], ...]
 """Effects with their words replaced by functions and numbers."""
 
 
@@ -295,20 +298,16 @@ _WORDS: dict[str, Performer] = {
 }
 
 
-def _prepare(effects: tuple[Effect, ...]) -> Prepared:
-    """Replace the words of a card by functions and numbers, once."""
+def prepare(effects: tuple[Effect, ...], words: Mapping[str, Function]) -> tuple[tuple[Function, Numbers], ...]:
+    """Replace the words of a card by functions, and names of tokens and keywords by numbers, once."""
     prepared = []
     for word, *rest in effects:
-        prepared.append((_WORDS[str(word)], numbers_of(str(word), rest)))
+        number = CARD_NUMBERS.__getitem__ if word == "token" else keyword_bits
+        numbers = tuple(number(part) if isinstance(part, str) else part for part in rest)
+        prepared.append((words[str(word)], numbers))
     return tuple(prepared)
 
 
-def numbers_of(word: str, parts: Iterable[str | int]) -> tuple[int, ...]:
-    """What an effect is given, as numbers: names of tokens and of keywords become theirs."""
-    named = CARD_NUMBERS.__getitem__ if word == "token" else keyword_bits
-    return tuple(named(part) if isinstance(part, str) else part for part in parts)
-
-
-EFFECTS = tuple(_prepare(card.effects) for card in CARDS)
-_DEATHS = tuple(_prepare(card.death) for card in CARDS)
-UPKEEPS = tuple(_prepare(card.upkeep) for card in CARDS)
+EFFECTS = tuple(prepare(card.effects, _WORDS) for card in CARDS)
+_DEATHS = tuple(prepare(card.death, _WORDS) for card in CARDS)
+UPKEEPS = tuple(prepare(card.upkeep, _WORDS) for card in CARDS)
