@@ -480,3 +480,33 @@ class Shuffled(gym.Env):
         self.mask = np.zeros(self.n, np.bool_)
         self.mask[legal] = True
         return {"action_features": features, "observation": np.array([wanted, random.normal()], np.float32).clip(-2, 2)}
+
+
+class Leveled(Counter):
+    """Names the stages in which it is best learned; its reset options say which level is played, and infos tell."""
+
+    curriculum = (
+        {"name": "easy", "options": {"level": 1}, "timesteps": 1000},
+        {"name": "hard", "options": {"level": 5}, "timesteps": 3000},
+    )
+
+    def __init__(self, level=2, **kwargs):
+        super().__init__(**kwargs)
+        self.level = self._made = level
+
+    def reset(self, *, seed=None, options=None):
+        self.level = (options or {}).get("level", self._made)
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, reward * self.level, terminated, truncated, info | {"level": self.level}
+
+
+class Cursed(Leveled):
+    """Raises at level 3, whoever asks."""
+
+    def step(self, action):
+        if self.level == 3:
+            raise ValueError("level 3 cannot be played")
+        return super().step(action)

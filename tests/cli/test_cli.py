@@ -58,7 +58,7 @@ def corral(*words):
         (["train", "CartPole-v1", "--policy", "nowhere:net"], "no module named 'nowhere'"),
         (["eval", "nothing"], "not a run directory"),
         (["resume", "latest"], "there is no run under runs/"),
-        (["play", "CartPole-v1", "--save", "clip.avi"], "should end in .gif or .mp4"),
+        (["play", "CartPole-v1", "--save", "clip.avi"], "should end in .gif, .mp4 or .png"),
         (["play", "toy-work", "--save", "clip.gif"], "does not render as rgb_array"),
         (["play", "toy-maze", "--checkpoint", "latest"], "is an env, not a run"),
         (["play", "toy-maze", "--fps", "0"], "--fps 0: should be at least 1"),

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from corral.cli.main import main
+from corral.monitor.terminal import half_blocks
 
 ENV = "tests.envs:HighCard"
 SMALL = "--n-envs 2 --n-steps 32 --batch-size 32 --n-epochs 1 --timesteps 64 --seed 1 --eval-freq 0 --eval-games 0"
@@ -69,3 +71,62 @@ def test_an_env_that_cannot_be_closed_is_shown_all_the_same(capsys):
         train("sticky.py:Sticky", "run", "--backend", "serial")
         assert main(["eval", "run", "--env", "sticky.py:Sticky", "--opponent", "miser", "--games", "2"]) == 0
     assert "miser" in capsys.readouterr().out
+
+
+def test_eval_tells_what_infos_say_at_the_end_and_takes_an_env_for_random_moves(capsys):
+    train("tests.envs:Leveled", "run")
+    assert main(["eval", "run", "--env", "tests.envs:Leveled", "--episodes", "3"]) == 0
+    assert "level, at the end │ 2 ± 0" in " ".join(capsys.readouterr().out.split())
+    words = ["--episodes", "2", "--env-kwargs", "level=7"]
+    assert main(["eval", "run", "--env", "tests.envs:Leveled", *words]) == 0
+    assert "level, at the end │ 7 ± 0" in " ".join(capsys.readouterr().out.split())
+    assert main(["eval", "tests.envs:Leveled", *words]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "random legal moves" in out and "mean reward │ 105.00 ± 0.00" in out
+    assert main(["eval", "tests.envs:Leveled", "--opponent", "x"]) == 2
+    assert "there is no policy to play against others" in capsys.readouterr().err
+    train(ENV, "cards")
+    assert main(["eval", "cards", "--env", ENV, "--env-kwargs", "cards=9"]) == 2
+    assert "other observations or actions than the run was trained on" in capsys.readouterr().err
+
+
+def test_a_run_through_stages_is_shown_as_its_last_one_plays(capsys):
+    Path("stages.yaml").write_text(
+        "stages: [{name: a, options: {level: 3}, timesteps: 32}, {name: b, options: {level: 4}}]\n"
+    )
+    train("tests.envs:Leveled", "run", "--config", "stages.yaml")
+    for words, level in (([], 4), (["--env-kwargs", "level=1"], 1)):
+        assert main(["eval", "run", "--env", "tests.envs:Leveled", "--episodes", "2", *words]) == 0
+        assert f"level, at the end │ {level} ± 0" in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_episode_can_be_saved_as_one_picture_and_watched_in_the_terminal(capsys):
+    from PIL import Image
+
+    pytest.importorskip("pygame")
+    assert main(["play", "CartPole-v1", "--save", "episode.png", "--episodes", "2"]) == 0
+    for name in ("episode.png", "episode-2.png"):
+        width, height = Image.open(name).size
+        assert width > height > 300
+    assert main(["play", "CartPole-v1", "--save", "clip.gif", "--every", "5"]) == 0
+    out = capsys.readouterr().out
+    steps = int(out.split("steps")[-2].split()[-1])
+    assert Image.open("clip.gif").n_frames == len({*range(0, steps + 1, 5), steps})
+    assert main(["play", "CartPole-v1", "--watch", "--max-steps", "1"]) == 0
+    assert capsys.readouterr().out.count("▀") > 500
+    for words in (["--watch", "--save", "clip.gif"], ["--every", "2"]):
+        assert main(["play", "CartPole-v1", *words]) == 2
+
+
+def test_half_blocks_keep_colours_and_proportions():
+    frame = np.zeros((40, 80, 3), np.uint8)
+    frame[:20] = 255, 0, 0
+    lines = half_blocks(frame, 20, 100).split("\n")
+    assert len(lines) == 5 and all(line.count("▀") == 20 for line in lines)
+    assert lines[0].startswith("\x1b[38;2;255;0;0;48;2;255;0;0m▀") and "38;2;255;0;0;48;2;0;0;0m" in lines[2]
+    assert half_blocks(frame, 500, 10).count("\n") == 9, "no more lines than there are"
+
+
+def test_flags_of_a_built_in_env_are_refused_elsewhere(capsys):
+    assert main(["train", "CartPole-v1", "--num-bots", "5"]) == 2
+    assert "--num-bots is a flag of territory; CartPole-v1 may take it as --env-kwargs" in capsys.readouterr().err

@@ -72,7 +72,7 @@ def test_the_curricula_have_the_stages_that_they_promise():
 def test_hybrid_warms_up_against_the_teacher_and_then_plays_itself():
     result = hybrid(HighCard, timesteps=1280, checkpoint_freq=256, quiet=True, output_dir="run", **SMALL)
     warmup, mix = result.summary.stages
-    assert (warmup["opponent"], warmup["steps"]) == ("miser", 256)
+    assert (warmup["played"], warmup["steps"]) == ("against miser", 256)
     assert mix["name"] == "mix" and result.summary.steps == 1280
     assert read_metrics(Path("run/phases/warmup/metrics.jsonl"))[-1]["opponents/win_rate/miser"] > 0
     with pytest.raises(UsageError, match="should be part of the 1,000 timesteps"):
@@ -224,3 +224,38 @@ def test_the_scripts_are_thin(name, words, monkeypatch, capsys):
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
     assert ended.value.code == 0
     assert Path("out/summary.json").exists() and "games of the final policy" in capsys.readouterr().out
+
+
+def asked_of(name):
+    config = find_run(name).read_config()
+    stages = [(stage.name, stage.options["level"], stage.timesteps) for stage in config.stages]
+    return config.timesteps, stages, config.env_kwargs
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], (4000, [("easy", 1, 1000), ("hard", 5, None)], {})),
+        (["--total-timesteps", "400"], (400, [("easy", 1, 100), ("hard", 5, None)], {})),
+        (["--fast"], (800, [("easy", 1, 200), ("hard", 5, None)], {})),
+        (["--env-kwargs", "level=3"], (4000, [], {"level": 3})),
+        (["--env-kwargs", "length=3"], (4000, [("easy", 1, 1000), ("hard", 5, None)], {"length": 3})),
+        (["--no-curriculum"], (4000, [], {})),
+        (["--no-curriculum", "--timesteps", "64"], (64, [], {})),
+        (["--duration", "1e-9"], (None, [("easy", 1, 1000), ("hard", 5, None)], {})),
+        (["--num-episodes", "10", "--no-curriculum"], (None, [], {})),
+    ],
+    ids=lambda value: " ".join(value) or "plain" if isinstance(value, list) else "",
+)
+def test_an_env_that_names_its_stages_is_trained_through_them(words, expected, capsys):
+    small = ["--n-envs", "2", "--n-steps", "64", "--batch-size", "64", "--n-epochs", "1", "--eval-freq", "0"]
+    assert main(["curriculum", "tests.envs:Leveled", *small, "--output-dir", "run", *words]) == 0
+    assert asked_of("run") == expected
+    assert Path("run/phases/easy/progress.csv").exists() == ("stage easy" in capsys.readouterr().out)
+
+
+def test_an_env_that_names_its_stages_has_no_presets(capsys):
+    assert main(["curriculum", "tests.envs:Leveled", "--preset", "v1"]) == 2
+    assert "names stages of its own" in capsys.readouterr().err
+    assert main(["curriculum", "CartPole-v1"]) == 2
+    assert "has no opponents" in capsys.readouterr().err

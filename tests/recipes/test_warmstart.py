@@ -27,22 +27,22 @@ def same(one, two):
 
 
 def test_expert_games_are_whole_and_the_same_wherever_they_are_played():
-    games = collect_expert_games(resolve_env(HighCard), "miser", "random", 203, num_workers=1, **HOW)
+    games = collect_expert_games(resolve_env(HighCard), "miser", {"opponent": "random"}, 203, num_workers=1, **HOW)
     assert len(games.actions) == 200 == 5 * games.games, "steps of a game that is not over do not count"
     assert (games.actions[:, 0] == games.masks.argmax(1)).all(), "a miser plays the lowest card"
     assert np.array_equal(games.masks, games.observations[""][:, :8] > 0)
     returns = games.returns.reshape(-1, 5)
     assert np.allclose(returns, returns[:, -1:] * 0.9 ** np.arange(4, -1, -1))
     assert {*returns[:, -1]} <= {-1.0, 0.0, 1.0} and games.win_rate == np.mean((returns[:, -1] + 1) / 2)
-    same(games, collect_expert_games(resolve_env(HighCard), "miser", "random", 203, num_workers=3, **HOW))
+    same(games, collect_expert_games(resolve_env(HighCard), "miser", {"opponent": "random"}, 203, num_workers=3, **HOW))
 
 
 def test_workers_that_die_leave_no_trace_in_expert_games():
     Path("deaths").mkdir()
     mortal = resolve_env(MortalHighCard, {"directory": str(Path("deaths").absolute())})
-    games = collect_expert_games(mortal, "miser", "random", 400, num_workers=2, **HOW)
+    games = collect_expert_games(mortal, "miser", {"opponent": "random"}, 400, num_workers=2, **HOW)
     assert games.mishaps.restarts == len(list(Path("deaths").iterdir())) > 0
-    same(games, collect_expert_games(resolve_env(HighCard), "miser", "random", 400, num_workers=1, **HOW))
+    same(games, collect_expert_games(resolve_env(HighCard), "miser", {"opponent": "random"}, 400, num_workers=1, **HOW))
 
 
 def test_a_warm_start_begins_where_its_expert_is_and_stays_there_at_first():

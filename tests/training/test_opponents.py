@@ -9,14 +9,14 @@ import pytest
 import corral
 from corral.core.config import parse_config
 from corral.core.config_values import Stage
-from corral.core.errors import CheckpointError, UsageError
+from corral.core.errors import CheckpointError, EnvFault, UsageError
 from corral.core.opponents import outcome, parse_mix
 from corral.core.types import EpisodeRecord
 from corral.monitor.writers import read_metrics
 from corral.rollout.opponents import LineupSetup, SharedLineup
 from corral.training.checkpoint import newest_checkpoint
 from corral.training.opponents import Opponents, StageResult
-from tests.envs import Counter, HighCard, HighCardWithState, MortalHighCard
+from tests.envs import Counter, Cursed, HighCard, HighCardWithState, Leveled, MortalHighCard
 
 MIX = "mixed:checkpoint=0.3,miser=0.3,current=0.2,random=0.2"
 SMALL = {
@@ -216,7 +216,7 @@ def test_mixes_are_shares():
 
 def test_opponents_are_drawn_as_often_as_the_mix_says_and_by_the_seed_alone():
     space = HighCard().observation_space, HighCard().action_space
-    lineup = SharedLineup(LineupSetup(("random", "miser"), (), 0, None, *space), {})
+    lineup = SharedLineup(LineupSetup((("random", {}), ("miser", {})), (), 0, None, *space), {})
     lineup.set_chances([0.25, 0.75])
     drawn = [lineup.seats.draw(seed) for seed in range(4000)]
     assert abs(np.mean(drawn) - 0.75) < 0.03
@@ -228,7 +228,7 @@ def test_opponents_are_drawn_as_often_as_the_mix_says_and_by_the_seed_alone():
 
 def test_ratings_rise_with_wins_and_the_weakest_is_the_anchor():
     space = HighCard().observation_space, HighCard().action_space
-    lineup = SharedLineup(LineupSetup(("random", "miser"), (), 0, None, *space), {})
+    lineup = SharedLineup(LineupSetup((("random", {}), ("miser", {})), (), 0, None, *space), {})
     opponents = Opponents(parse_config({"env": "x", "opponent": "mixed:random=1,miser=1"}), lineup)
     games = [
         EpisodeRecord(0, 1.0, 5, False, float(number == 0 or i % 4 == 0), number)
@@ -258,3 +258,52 @@ def test_stages_are_read_from_a_config_file_and_written_back():
         parse_config({"env": "x", "stages": [{"name": "a", "opponent": "r", "timesteps": 5}] * 2})
     with pytest.raises(UsageError, match="every one but the last needs timesteps"):
         parse_config({"env": "x", "stages": [{"name": "a", "opponent": "r"}, {"name": "b", "opponent": "r"}]})
+
+
+LEVELS = [{"name": "easy", "options": {"level": 1}, "timesteps": 256}, {"name": "hard", "options": {"level": 5}}]
+
+
+def test_stages_with_options_are_the_same_in_every_backend_and_after_every_resume():
+    small = {key: value for key, value in SMALL.items() if key not in ("opponent", "pool_size", "snapshot_freq")}
+    small |= {"stages": LEVELS, "n_envs": 3, "batch_size": 96}
+    whole = corral.train(Leveled, **small, timesteps=960, output_dir="whole").summary
+    rows = read_metrics(Path("whole/metrics.jsonl"))
+    levels = [row["info/level"] for row in rows]
+    assert levels[0] == levels[1] == 1 and 1 < levels[3] < 5 and levels[-1] == 5, "from the next episodes on"
+    assert [row["opponents/stage"] for row in rows] == [0] * 3 + [1] * 7
+    assert not any(name.startswith("opponents/rating") for name in rows[-1])
+    easy, hard = whole.stages
+    assert (easy["played"], easy["steps"], easy["reward"]) == ("with level=1", 288, 15) and hard["reward"] == 75
+    for i, place in enumerate(PLACES[1:]):
+        corral.train(Leveled, **small, timesteps=288 + 96 * i, output_dir=f"run{i}", **place)
+        again = corral.resume(f"run{i}", env=Leveled, timesteps=960, quiet=True, **PLACES[i]).summary
+        assert (again.weights_sha256, again.stages) == (whole.weights_sha256, whole.stages)
+    assert read_metrics(Path("whole/phases/easy/metrics.jsonl"))[-1]["time/total_timesteps"] == 288
+
+
+def test_evaluation_plays_the_last_of_stages_with_options():
+    small = {key: value for key, value in SMALL.items() if key not in ("opponent", "pool_size", "snapshot_freq")}
+    result = corral.train(Leveled, **{**small, "eval_freq": 128}, stages=LEVELS, timesteps=256, output_dir="run")
+    assert result.summary.eval_reward == result.summary.best_eval_reward == 75
+
+
+def test_a_fault_in_a_stage_with_options_can_be_seen_again():
+    stages = [{"name": "a", "options": {"level": 1}, "timesteps": 8}, {"name": "b", "options": {"level": 3}}]
+    how = {"n_envs": 1, "n_steps": 8, "batch_size": 8, "timesteps": 16, "backend": "serial", "quiet": True}
+    with pytest.raises(EnvFault, match="level 3"):
+        corral.train(Cursed, stages=stages, output_dir="run", **how)
+    assert {json.loads(fault.read_text())["options"]["level"] for fault in Path("run/faults").iterdir()} == {3}
+
+
+@pytest.mark.parametrize(
+    ("stages", "complaint"),
+    [
+        ([{"name": "a"}], "either an opponent or options"),
+        ([{"name": "a", "opponent": "x", "options": {"b": 1}}], "either an opponent or options"),
+        ([{"name": "a", "opponent": "x", "timesteps": 5}, {"name": "b", "options": {"b": 1}}], "either all have"),
+        ([{"name": "a", "options": {"b": {1, 2}}}], "a config holds numbers"),
+    ],
+)
+def test_stages_that_say_nothing_or_two_things_are_refused(stages, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        parse_config({"env": "x", "stages": stages})

@@ -11,9 +11,11 @@ import re
 from collections.abc import Container, Sequence
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-from corral.core.config import TrainConfig, did_you_mean
+from corral.core.config import TrainConfig, did_you_mean, parse_env_kwargs
+from corral.core.envs import OWN_FLAGS
+from corral.core.errors import UsageError
 
-__all__ = ["Parser", "add_config_flags"]
+__all__ = ["Parser", "add_config_flags", "add_own_flags", "own_kwargs"]
 
 _ALIASES = {"timesteps": ("--total-timesteps",)}
 _TITLES = {
@@ -83,6 +85,30 @@ def add_config_flags(
         else:
             options["metavar"] = _metavar(field.annotation)
         groups[title].add_argument(*flags, **options)
+
+
+def add_own_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that built-in envs have of their own: short for ``--env-kwargs``."""
+    for env, flags in OWN_FLAGS.items():
+        group = parser.add_argument_group(env)
+        for name, text in flags.items():
+            group.add_argument(f"--{name.replace('_', '-')}", dest=name, default=argparse.SUPPRESS, help=text)
+
+
+def own_kwargs(options: argparse.Namespace, env: str, given: Any) -> Any:
+    """``env_kwargs``, with the env's own flags among them."""
+    typed = {name: value for flags in OWN_FLAGS.values() for name in flags if (value := vars(options).get(name))}
+    for name in typed:
+        flag = f"--{name.replace('_', '-')}"
+        if name not in OWN_FLAGS.get(env, {}):
+            whose = ", ".join(owner for owner, flags in OWN_FLAGS.items() if name in flags)
+            raise UsageError(f"{flag} is a flag of {whose}; {env} may take it as --env-kwargs {name}={typed[name]}")
+    if not typed:
+        return given
+    words = parse_env_kwargs(given)
+    if twice := sorted(typed.keys() & words.keys()):
+        raise UsageError(f"{twice[0]} is given twice: as a flag and in env_kwargs; leave one out")
+    return words | parse_env_kwargs([f"{name}={value}" for name, value in typed.items()])
 
 
 def _metavar(annotation: Any) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 from corral import __version__
-from corral.cli.flags import Parser, add_config_flags
+from corral.cli.flags import Parser, add_config_flags, add_own_flags
 from corral.core.config import RESUMABLE, did_you_mean
 from corral.core.errors import CorralError, UnrepeatedCode
 from corral.core.output import forgive_output
@@ -116,8 +116,10 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
         "curriculum",
         "ENV",
         "corral.cli.recipes:run_curriculum",
-        "Train against opponents that get stronger, each until it is beaten often enough.",
-        "  corral curriculum card-battle\n  corral curriculum card-battle --preset v2 --quick",
+        "Train through stages that get harder: the env's own, or opponents that get stronger.",
+        "  corral curriculum card-battle\n  corral curriculum card-battle --preset v2 --quick\n"
+        "  corral curriculum territory --n-envs 12\n"
+        "  corral curriculum territory --no-curriculum --num-bots 5 --timesteps 10000",
     )
     hybrid = verb(
         "hybrid",
@@ -140,6 +142,9 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
         parser.add_argument("--random-weight", type=float, metavar="X", help="share against the weakest [0.2]")
     curriculum.add_argument("--preset", choices=("v1", "v2"), help="v2 mixes opponents in between [v1]")
     curriculum.add_argument("--fast", "--quick", action="store_true", default=None, help="a fifth of each budget")
+    curriculum.add_argument(
+        "--no-curriculum", action="store_true", default=None, help="one stage, with the whole budget"
+    )
     for parser in (selfplay, curriculum, hybrid, warmstart):
         _env_flags(parser)
         _closing_flags(parser)
@@ -162,10 +167,10 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
         "eval",
         "RUN",
         "corral.cli.show:run_eval",
-        "Play evaluation episodes with a trained policy and print their statistics.",
+        "Play evaluation episodes with a policy (or, for an env, random legal moves) and print their statistics.",
         "  corral eval latest\n  corral eval runs/my-run --episodes 100 --checkpoint latest\n"
         "  corral eval latest --opponent random greedy mcts-fast --games 200\n"
-        "  corral eval runs/one --vs runs/other",
+        "  corral eval runs/one --vs runs/other\n  corral eval territory --num-bots 25",
     )
     _policy_flags(evaluate)
     evaluate.add_argument("--episodes", type=int, metavar="N", help="how many episodes [20]")
@@ -179,15 +184,21 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
         "RUN",
         "corral.cli.show:run_play",
         "Show a policy (or, for an env, random legal moves) at play, or save it as a picture that moves.",
-        "  corral play latest --save clip.gif\n  corral play CartPole-v1 --save random.mp4 --episodes 2",
+        "  corral play latest --save clip.gif\n  corral play CartPole-v1 --save random.mp4 --episodes 2\n"
+        "  corral play latest --save episode.png\n  corral play territory --watch",
     )
-    _policy_flags(play, "a run directory, latest, or an env name for random play")
-    play.add_argument("--save", metavar="FILE", help="clip.gif or clip.mp4, for envs that render rgb_array")
+    _policy_flags(play)
+    play.add_argument(
+        "--save",
+        metavar="FILE",
+        help="clip.gif, clip.mp4, or one picture of an episode as .png, for envs that render rgb_array",
+    )
+    play.add_argument("--every", type=int, default=1, metavar="N", help="keep every Nth frame of a clip [1]")
+    play.add_argument("--watch", action="store_true", help="in the terminal, each frame in the place of the last")
     play.add_argument("--episodes", type=int, default=1, metavar="N", help="how many episodes [1]")
     play.add_argument("--max-steps", type=int, default=2000, metavar="N", help="cut episodes off here [2000]")
     play.add_argument("--fps", type=int, metavar="N", help="frames per second [the env's own]")
     play.add_argument("--opponent", metavar="NAME", help="who plays the other side, or a run directory")
-    play.add_argument("--env-kwargs", nargs="+", metavar="KEY=VALUE", default=[], help="for random play")
 
     doctor = verb(
         "doctor",
@@ -298,6 +309,7 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
 def _env_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("env", metavar="ENV", nargs="?", help=_ENV_HELP)
     parser.add_argument("--config", metavar="FILE", help="YAML file with settings; flags override it")
+    add_own_flags(parser)
 
 
 def _closing_flags(parser: argparse.ArgumentParser, default: int | None = 100) -> None:
@@ -310,9 +322,13 @@ def _closing_flags(parser: argparse.ArgumentParser, default: int | None = 100) -
     )
 
 
-def _policy_flags(parser: argparse.ArgumentParser, run_help: str = "a run directory, or latest") -> None:
-    parser.add_argument("run", metavar="RUN", help=run_help)
+def _policy_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run directory, latest, or an env name for random play")
     parser.add_argument("--checkpoint", default="best", metavar="WHICH", help="best, latest or a directory [best]")
     parser.add_argument("--env", help="the env again, where it is code of yours")
     parser.add_argument("--policy", help="the policy again, where it is code of yours")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the episodes [0]")
+    parser.add_argument(
+        "--env-kwargs", nargs="+", metavar="KEY=VALUE", default=[], help="arguments for the env; for a run's, changes"
+    )
+    add_own_flags(parser)

@@ -35,7 +35,7 @@ def run_selfplay(options: argparse.Namespace) -> int:
 
 def run_curriculum(options: argparse.Namespace) -> int:
     """Train through stages."""
-    return _run(curriculum, options, "preset", "fast")
+    return _run(curriculum, options, "preset", "fast", "no_curriculum")
 
 
 def run_hybrid(options: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,20 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
+from corral.cli.flags import own_kwargs
 from corral.cli.recipes import play_matches
 from corral.core.config import did_you_mean, parse_env_kwargs
 from corral.core.envs import EnvFactory, import_callable, resolve_env
 from corral.core.errors import UsageError
 from corral.core.opponents import OPPONENT
 from corral.monitor.console import print_table
+from corral.monitor.sheet import Sheet
+from corral.monitor.terminal import Screen
 from corral.monitor.video import check_video, save_video
 from corral.training.evaluate import evaluate_actor
 from corral.training.matches import Side
 from corral.training.model import Model, load
-from corral.training.play import play_episodes
+from corral.training.play import Moment, play_episodes
 from corral.training.run_directory import bare, check_named_code, find_run
 from corral.vec import make_vector_env
 from corral.vec.making import facts_of
@@ -41,29 +45,35 @@ def run_eval(options: argparse.Namespace) -> int:
     for name, usual in (("episodes", 20), ("max_steps", 10_000), ("games", 200)):
         setattr(options, name, usual if getattr(options, name) is None else getattr(options, name))
     _positive(options, "episodes", "max_steps", "games")
-    model, factory = _load(options)
+    model, factory, given = _subject(options)
     if against:
+        if model is None:
+            raise UsageError(f"{options.run} is an env, not a run: there is no policy to play against others")
         return _eval_games(options, model, factory)
-    env = make_vector_env(factory, 1, backend="serial", infos="summed")
+    env = make_vector_env(factory, 1, backend="serial", infos="full")
+    actor = None if model is None else model.actor
     try:
         with Progress(transient=True) as bar:
             task = bar.add_task("episodes", total=options.episodes)
-            result = evaluate_actor(
-                env, model.actor, options.episodes, options.seed, options.max_steps, lambda: bar.advance(task)
-            )
+            how = options.episodes, options.seed, options.max_steps
+            result = evaluate_actor(env, actor, *how, lambda: bar.advance(task), given)
     finally:
         env.close()
     rewards = result.rewards
+    moves = "random legal moves" if model is None else "most likely actions"
     rows = [
-        ("policy", f"{find_run(options.run).shown} ({options.checkpoint}, {model.timesteps:,} steps)"),
-        ("episodes", f"{len(rewards)}, most likely actions, seed {options.seed}"),
+        ("episodes", f"{len(rewards)}, {moves}, seed {options.seed}{_told(given)}"),
         ("mean reward", f"{result.mean_reward:.2f} ± {_interval(rewards):.2f} (95% interval)"),
         ("deviation, lowest, highest", f"{result.std_reward:.2f}, {min(rewards):.2f}, {max(rewards):.2f}"),
         ("mean length", f"{result.mean_length:.1f}"),
+        *((f"{name}, at the end", f"{np.mean(v):.4g} ± {_interval(v):.2g}") for name, v in result.infos.items()),
     ]
+    if model is not None:
+        shown = f"{find_run(options.run).shown} ({options.checkpoint}, {model.timesteps:,} steps)"
+        rows.insert(0, ("policy", shown))
     if result.cut_off:
         rows.append(("cut off", f"{result.cut_off} episodes after {options.max_steps} steps"))
-    print_table(Console(highlight=False), model.config.env, rows)
+    print_table(Console(highlight=False), factory.name, rows)
     return 0
 
 
@@ -99,27 +109,20 @@ def _rival(run: str, spaces: tuple[Any, Any], model: Model | None) -> Side:
 
 def run_play(options: argparse.Namespace) -> int:
     """Show episodes in the terminal, in a window, or in a file."""
-    _positive(options, "episodes", "max_steps", *(["fps"] if options.fps is not None else []))
+    _positive(options, "episodes", "max_steps", "every", *(["fps"] if options.fps is not None else []))
     save = Path(options.save) if options.save else None
     if save is not None:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame need not look for a screen
         check_video(save)
-    model = None
-    if options.run == "latest" or (Path(options.run) / "config.yaml").exists():
-        if options.env_kwargs:
-            raise UsageError("--env-kwargs is for random play on an env; a run has its own")
-        model, factory = _load(options)
-    else:
-        if Path(options.run).exists() or options.run.startswith(("runs/", "./", "/")):
-            raise UsageError(f"{options.run!r} is not a run directory: it has no config.yaml")
-        if options.env or options.policy or options.checkpoint != "best":
-            raise UsageError(
-                f"{options.run} is an env, not a run: --env, --policy and --checkpoint mean nothing for it"
-            )
-        factory = resolve_env(options.run, parse_env_kwargs(options.env_kwargs))
+    elif options.every != 1:
+        raise UsageError("--every is about the frames of a file; name it with --save")
+    if save is not None and options.watch:
+        raise UsageError("--watch shows it in the terminal, --save in a file; leave one of them out")
+    model, factory, given = _subject(options)
+    if model is None:
         print(f"{options.run} is an env, not a run: playing random legal moves")
-    seated = _seated(options.opponent, factory, model)
-    mode = "rgb_array" if save else _watch_mode(factory)
+    given = {**(given or {}), **_seated(options.opponent, factory, model)} or None
+    mode = "rgb_array" if save else _watch_mode(factory, options.watch)
     moments = play_episodes(
         factory,
         None if model is None else model.actor,
@@ -127,28 +130,59 @@ def run_play(options: argparse.Namespace) -> int:
         episodes=options.episodes,
         seed=options.seed,
         max_steps=options.max_steps,
-        options=seated,
+        options=given,
     )
-    frames = []
-    for moment in moments:
-        if save:
-            frames.append(np.asarray(moment.frame, np.uint8))
-        elif isinstance(moment.frame, str):
-            print(f"{moment.frame}\nstep {moment.step}, reward {moment.reward:.2f}\n", flush=True)
-            time.sleep(1 / options.fps if options.fps else 0)
-        if moment.done:
-            print(f"episode {moment.episode + 1}: reward {moment.reward:.2f} in {moment.step} steps")
-    if save:
-        fps = options.fps or resolve_fps(factory)
-        save_video(save, frames, fps)
-        print(f"saved {len(frames)} frame{'s' if len(frames) > 1 else ''} to {save}")
+    if save is None:
+        _watch(moments, options, factory)
+    elif save.suffix == ".png":
+        _save_sheet(save, moments, f"{options.run}{_told(given)}")
+    else:
+        frames = (np.asarray(m.frame, np.uint8) for m in _announced(moments) if m.done or m.step % options.every == 0)
+        save_video(save, frames, options.fps or resolve_fps(factory))
+        print(f"saved to {save}")
     return 0
 
 
-def _seated(opponent: str | None, factory: EnvFactory, model: Model | None) -> dict[str, Any] | None:
+def _announced(moments: Iterable[Moment]) -> Iterator[Moment]:
+    """Every moment, with a line at the end of each episode."""
+    for moment in moments:
+        yield moment
+        if moment.done:
+            print(f"episode {moment.episode + 1}: reward {moment.reward:.2f} in {moment.step} steps")
+
+
+def _watch(moments: Iterable[Moment], options: argparse.Namespace, factory: EnvFactory) -> None:
+    """In the terminal; a window shows itself."""
+    screen = Screen(options.fps or resolve_fps(factory)) if options.watch else None
+    for moment in _announced(moments):
+        if not isinstance(moment.frame, str | np.ndarray):
+            continue
+        caption = f"step {moment.step}, reward {moment.reward:.2f}"
+        if screen is not None:
+            screen.show(moment.frame, caption)
+        else:
+            print(f"{moment.frame}\n{caption}\n", flush=True)
+            time.sleep(1 / options.fps if options.fps else 0)
+
+
+def _save_sheet(path: Path, moments: Iterable[Moment], title: str) -> None:
+    """One picture of each episode; the first has the name that was given."""
+    sheet, count = Sheet(), 0
+    for moment in _announced(moments):
+        numbers = {"reward": moment.reward, **moment.info} if moment.step else {}
+        sheet.add(moment.step, np.asarray(moment.frame, np.uint8), numbers)
+        if moment.done:
+            count += 1
+            here = path if count == 1 else path.with_stem(f"{path.stem}-{count}")
+            sheet.save(here, title)
+            print(f"saved to {here}")
+            sheet = Sheet()
+
+
+def _seated(opponent: str | None, factory: EnvFactory, model: Model | None) -> dict[str, Any]:
     """The reset options that seat an opponent: one of the env's own, or the policy of a run."""
     if opponent is None:
-        return None
+        return {}
     facts = facts_of(factory)
     if not facts.opponents:
         raise UsageError(f"{factory.name} has no opponents: --opponent means nothing for it")
@@ -164,26 +198,57 @@ def resolve_fps(factory: EnvFactory) -> int:
     return int(facts_of(factory).metadata.get("render_fps") or 30)
 
 
-def _watch_mode(factory: EnvFactory) -> str:
+def _watch_mode(factory: EnvFactory, in_terminal: bool) -> str:
     modes = facts_of(factory).metadata.get("render_modes") or []
     if "ansi" in modes:
         return "ansi"
+    if in_terminal and "rgb_array" in modes:
+        return "rgb_array"
     has_window = sys.platform in ("win32", "darwin") or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
     if "human" in modes and has_window:
         return "human"
     if "rgb_array" in modes:
-        raise UsageError("there is no screen for a window here; save what it shows with --save clip.gif")
+        raise UsageError("there is no screen for a window here; see it with --watch, or save it with --save clip.gif")
     raise UsageError(f"{factory.name} renders neither text nor pictures (its render modes: {modes or 'none'})")
 
 
-def _load(options: argparse.Namespace) -> tuple[Model, EnvFactory]:
+def _subject(options: argparse.Namespace) -> tuple[Model | None, EnvFactory, dict[str, Any] | None]:
+    """What is to be shown: a run's policy and its env, or an env alone; and what the env is reset with.
+
+    A run through stages is shown as its last stage plays; ``--env-kwargs`` change the env, and then it is not.
+    """
+    if options.run == "latest" or (Path(options.run) / "config.yaml").exists():
+        return _load(options)
+    if Path(options.run).exists() or options.run.startswith(("runs/", "./", "/")):
+        raise UsageError(f"{options.run!r} is not a run directory: it has no config.yaml")
+    if options.env or options.policy or options.checkpoint != "best":
+        raise UsageError(f"{options.run} is an env, not a run: --env, --policy and --checkpoint mean nothing for it")
+    kwargs = parse_env_kwargs(own_kwargs(options, options.run, options.env_kwargs))
+    try:
+        return None, resolve_env(options.run, kwargs), None
+    except UsageError as error:
+        raise UsageError(f"{options.run!r} is not a run directory, and no env either: {error}") from None
+
+
+def _load(options: argparse.Namespace) -> tuple[Model, EnvFactory, dict[str, Any] | None]:
     directory = find_run(options.run)
     config = directory.read_config()
     check_named_code(config, options.env, options.policy)
-    factory = resolve_env(options.env or config.env, config.env_kwargs)
+    changed = parse_env_kwargs(own_kwargs(options, config.env, options.env_kwargs))
+    factory = resolve_env(options.env or config.env, {**config.env_kwargs, **changed})
     named = options.policy or config.policy
     network = import_callable(named, "policy") if named is not None else None
-    return load(directory.path, checkpoint=options.checkpoint, policy=network), factory
+    model = load(directory.path, checkpoint=options.checkpoint, policy=network)
+    if changed:
+        facts = facts_of(factory)
+        if (facts.observation_space, facts.action_space) != (model.observation_space, model.action_space):
+            raise UsageError(f"with {changed} the env has other observations or actions than the run was trained on")
+    last = config.stages[-1].options if config.stages else {}
+    return model, factory, dict(last) if last and not changed else None
+
+
+def _told(options: Mapping[str, Any] | None) -> str:
+    return "".join(f", {name} {value}" for name, value in (options or {}).items() if isinstance(value, str | int))
 
 
 def _positive(options: argparse.Namespace, *names: str) -> None:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from corral.cli.flags import own_kwargs
 from corral.core.config import TrainConfig
 from corral.core.config_file import load_yaml
 from corral.core.errors import UsageError
@@ -37,6 +38,8 @@ def settings_of(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     if env is None:
         raise UsageError("which env? For example: corral train CartPole-v1 (`corral list` shows what there is)")
     values.pop("env", None)
+    if kwargs := own_kwargs(options, env, values.get("env_kwargs", {})):
+        values["env_kwargs"] = kwargs
     return env, values
 
 

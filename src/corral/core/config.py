@@ -121,7 +121,7 @@ class TrainConfig(BaseModel):
         "Who plays the other side, in envs that have one: an opponent of the env's, current (the policy itself), "
         "checkpoint (its past), a run directory, or a mix: mixed:random=1,greedy=3 (default: as the env says).",
     )
-    stages: tuple[Stage, ...] = _field((), "opponents", "Opponents one after the other; in a config file.")
+    stages: tuple[Stage, ...] = _field((), "opponents", "What is played, one after the other; in a config file.")
     pool_size: int = _field(20, "opponents", "How many of its past selves checkpoint draws from.", ge=1, le=1000)
     snapshot_freq: int = _field(25_000, "opponents", "Another copy of the policy joins them every so many steps.", ge=1)
 
@@ -230,9 +230,11 @@ class TrainConfig(BaseModel):
             raise ValueError(f"stages {', '.join(names)}: each needs a name of its own")
         self._agree_on_start()
         if self.stages and self.opponent is not None:
-            raise ValueError("opponent and stages: the stages say who the opponents are; leave opponent out")
+            raise ValueError("opponent and stages: the stages say what is played; leave opponent out")
         if any(stage.timesteps is None for stage in self.stages[:-1]):
             raise ValueError("stages: every one but the last needs timesteps")
+        if len({stage.opponent is None for stage in self.stages}) > 1:
+            raise ValueError("stages: either all have an opponent or all have options")
         if self.num_envs_per_worker is not None:
             if self.num_workers is None:
                 if self.num_envs_per_worker > self.n_envs:
@@ -290,7 +292,7 @@ class TrainConfig(BaseModel):
     def _agree_on_start(self) -> None:
         """Imitation and self-play: what is set for them without them would be ignored."""
         asked = [name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default]
-        mixes = " ".join([self.opponent or "", *(stage.opponent for stage in self.stages)])
+        mixes = " ".join([self.opponent or "", *(stage.opponent or "" for stage in self.stages)])
         unused = [name for name in ("expert_steps", "expert_epochs", "expert_values") if self.expert is None]
         unused += [name for name in ("pool_size", "snapshot_freq") if not re.search("checkpoint|current", mixes)]
         if (name := next((name for name in unused if name in asked), None)) is not None:

@@ -8,39 +8,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 __all__ = ["KeyValues", "NetArch", "Stage"]
-
-
-class Stage(BaseModel):
-    """A part of a run: against whom, how long at most, and what has to be reached before the next one begins."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    name: str = Field(pattern=r"^\w[\w.-]*$")
-    opponent: str
-    """As the setting ``opponent``."""
-    timesteps: int | None = Field(default=None, ge=1)
-    """The next stage begins after so many steps, whatever was reached."""
-    win_rate: float | None = Field(default=None, gt=0, le=1)
-    """The next stage begins once the win rate over the last ``games`` games is this high."""
-    games: int = Field(default=100, ge=1)
-
-
-def _net_arch(given: Any) -> Any:
-    """``[64, 64]``, ``{pi: [64], vf: [64]}`` or the words ``pi=64,64 vf=32`` as a mapping with pi and vf."""
-    if isinstance(given, Mapping):
-        return {"pi": given.get("pi", ()), "vf": given.get("vf", ()), **given}
-    words = [str(word) for word in given] if isinstance(given, list | tuple) else str(given).split()
-    if not any("=" in word for word in words):
-        words = [size for word in words for size in word.split(",")]
-    else:
-        parts = dict(word.split("=", 1) for word in words if "=" in word)
-        if len(parts) < len(words):
-            raise ValueError("give either sizes for both (64 64) or pi=64,64 vf=64,64")
-        return {"pi": (), "vf": (), **{name: sizes.split(",") if sizes else () for name, sizes in parts.items()}}
-    return {"pi": tuple(words), "vf": tuple(words)}
 
 
 def _words_to_mapping(given: Any) -> Any:
@@ -83,5 +53,51 @@ def _yaml_scalar(text: str) -> Any:
     return value
 
 
-NetArch = Annotated[dict[Literal["pi", "vf"], tuple[Annotated[int, Field(ge=1)], ...]], BeforeValidator(_net_arch)]
 KeyValues = Annotated[dict[str, Any], BeforeValidator(_words_to_mapping), AfterValidator(_plain_data)]
+
+
+class Stage(BaseModel):
+    """A part of a run: what is played, how long at most, and what has to be reached before the next one begins."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    name: str = Field(pattern=r"^\w[\w.-]*$")
+    opponent: str | None = None
+    """As the setting ``opponent``."""
+    options: KeyValues = {}
+    """Or what the env is reset with: ``{num_bots: 25}``, ``{level: 3}``, whatever it takes."""
+    timesteps: int | None = Field(default=None, ge=1)
+    """The next stage begins after so many steps, whatever was reached."""
+    win_rate: float | None = Field(default=None, gt=0, le=1)
+    """The next stage begins once the win rate over the last ``games`` games is this high."""
+    games: int = Field(default=100, ge=1)
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Stage:
+        if (self.opponent is None) == (not self.options):
+            raise ValueError(f"stage {self.name}: should have either an opponent or options for the env's reset")
+        return self
+
+    @property
+    def told(self) -> str:
+        """What is played, for people."""
+        given = " ".join(f"{name}={value}" for name, value in self.options.items())
+        return f"with {given}" if self.opponent is None else f"against {self.opponent}"
+
+
+def _net_arch(given: Any) -> Any:
+    """``[64, 64]``, ``{pi: [64], vf: [64]}`` or the words ``pi=64,64 vf=32`` as a mapping with pi and vf."""
+    if isinstance(given, Mapping):
+        return {"pi": given.get("pi", ()), "vf": given.get("vf", ()), **given}
+    words = [str(word) for word in given] if isinstance(given, list | tuple) else str(given).split()
+    if not any("=" in word for word in words):
+        words = [size for word in words for size in word.split(",")]
+    else:
+        parts = dict(word.split("=", 1) for word in words if "=" in word)
+        if len(parts) < len(words):
+            raise ValueError("give either sizes for both (64 64) or pi=64,64 vf=64,64")
+        return {"pi": (), "vf": (), **{name: sizes.split(",") if sizes else () for name, sizes in parts.items()}}
+    return {"pi": tuple(words), "vf": tuple(words)}
+
+
+NetArch = Annotated[dict[Literal["pi", "vf"], tuple[Annotated[int, Field(ge=1)], ...]], BeforeValidator(_net_arch)]

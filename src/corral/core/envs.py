@@ -27,6 +27,7 @@ from corral.core.errors import UsageError
 
 __all__ = [
     "BUILT_IN",
+    "OWN_FLAGS",
     "SETTINGS",
     "EnvFactory",
     "import_callable",
@@ -61,6 +62,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }
 """Settings that suit a built-in env better than the defaults; what the user says comes first."""
+
+OWN_FLAGS: dict[str, dict[str, str]] = {"territory": {"num_bots": "bots on the map, 1 to 50 [10]"}}
+"""Arguments of a built-in env's constructor that are flags of the command line too, and what help says of them."""
 
 _GYM_ID = re.compile(r"^(?:[\w.\-]+:)?(?:[\w.\-]+/)?[\w.\-]+-v\d+$")
 

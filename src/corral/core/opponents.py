@@ -30,6 +30,7 @@ __all__ = [
     "SEAT",
     "HasOpponents",
     "Player",
+    "curriculum_of",
     "normalized_shares",
     "opponent_number",
     "opponents_of",
@@ -59,6 +60,16 @@ def opponents_of(env: gym.Env[Any, Any]) -> tuple[str, ...]:
     names = env.get_wrapper_attr("opponents") if env.has_wrapper_attr("opponents") else ()
     named = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
     return tuple(names) if named else ()
+
+
+def curriculum_of(env: gym.Env[Any, Any]) -> tuple[dict[str, Any], ...]:
+    """The stages in which an env says it is best learned, as data (see ``config_values.Stage``); none, if it does not.
+
+    ``curriculum = ({"name": "easy", "options": {"level": 1}, "timesteps": 100_000}, ...)``
+    """
+    stages = env.get_wrapper_attr("curriculum") if env.has_wrapper_attr("curriculum") else ()
+    listed = isinstance(stages, list | tuple) and all(isinstance(s, Mapping) and "name" in s for s in stages)
+    return tuple(dict(stage) for stage in stages) if listed else ()
 
 
 def opponent_number(options: Mapping[str, Any] | None) -> int:

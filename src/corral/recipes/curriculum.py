@@ -1,17 +1,25 @@
-"""Curriculum: opponents that get stronger, each until it is beaten often enough or its budget is used up."""
+"""Curriculum: stages that get harder.
+
+An env that names stages itself is trained through those, each for its budget. One that has opponents is trained against
+them, the weakest first, each until it is beaten often enough or its budget is used up.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from corral.core.config import parse_config, parse_env_kwargs
 from corral.core.config_values import Stage
+from corral.core.envs import resolve_env
 from corral.core.errors import UsageError
 from corral.training.api import TrainResult, train
-from corral.training.roles import EnvLike, Roles, recipe_settings, roles_of
+from corral.training.roles import EnvLike, Roles, recipe_settings, roles_of, steps_of
+from corral.vec.making import facts_of
 
-__all__ = ["curriculum", "curriculum_stages"]
+__all__ = ["curriculum", "curriculum_stages", "own_stages"]
 
 _FAST = 5
 """``fast`` divides every budget by this."""
@@ -46,25 +54,59 @@ def _names(opponents: list[str]) -> list[str]:
     return names
 
 
+def own_stages(
+    stages: Sequence[Stage], kwargs: Mapping[str, Any], settings: Mapping[str, Any], fast: bool, no_curriculum: bool
+) -> dict[str, Any]:
+    """``timesteps`` and ``stages`` of a run through stages that the env names; see ``curriculum``."""
+    shares = [stage.timesteps for stage in stages if stage.timesteps is not None]
+    if len(shares) < len(stages):
+        raise UsageError("every stage of the env's curriculum needs timesteps")
+    steps = steps_of(settings, sum(shares) // (_FAST if fast else 1))
+    if no_curriculum or any(name in kwargs for stage in stages for name in stage.options):
+        return {"timesteps": steps}
+    if steps is not None:
+        shares = [max(1, round(share * steps / sum(shares))) for share in shares]
+    ends = [*shares[:-1], None]  # the last goes on to the end of the run
+    return {
+        "timesteps": steps,
+        "stages": [stage.model_copy(update={"timesteps": end}) for stage, end in zip(stages, ends, strict=True)],
+    }
+
+
 def curriculum(
     env: EnvLike,
     *,
     config: str | os.PathLike[str] | None = None,
     preset: Literal["v1", "v2"] | None = None,
     fast: bool = False,
+    no_curriculum: bool = False,
     **settings: Any,
 ) -> TrainResult:
-    """Train through the stages of a curriculum on an env that has opponents.
+    """Train through the stages of a curriculum, on an env that names some or that has opponents.
 
     ``config`` and ``settings`` are those of ``corral.train``; ``stages`` among them take the place of ``preset`` (v1)
-    and ``fast``. Promotion takes effect with the next episode of every env. The run ends with the last stage, and its
-    summary says which targets were met.
+    and ``fast``. The next stage takes effect with the next episode of every env. The run ends with the last stage, and
+    its summary says how each went.
+
+    Where the env names its stages, ``timesteps`` are shared out among them as their own budgets are. With
+    ``no_curriculum``, or ``env_kwargs`` that say what the stages would, the whole budget goes to one stage.
     """
     why = "a curriculum's stages say who the opponents are; give stages in a config file"
     values = recipe_settings(settings, config, opponent=why)
     if values.get("stages"):
+        if preset is not None or fast or no_curriculum:
+            raise UsageError(
+                "preset, fast and no_curriculum choose stages, but there are stages of your own; leave one of them out"
+            )
+        return train(env, **values)
+    factory = resolve_env(env, parse_env_kwargs(values.get("env_kwargs", {})))
+    stages = parse_config({"env": factory.name, "stages": facts_of(factory).curriculum}).stages
+    if stages:
+        if preset is not None:
+            raise UsageError(f"preset {preset!r} is for opponents, but {factory.name} names stages of its own")
+        return train(env, **{**values, **own_stages(stages, factory.kwargs, values, fast, no_curriculum)})
+    if no_curriculum:
         if preset is not None or fast:
-            raise UsageError("preset and fast choose stages, but there are stages of your own; leave one of them out")
-    else:
-        values["stages"] = curriculum_stages(roles_of(env, values), preset or "v1", fast)
-    return train(env, **values)
+            raise UsageError("preset and fast choose stages, but no_curriculum leaves them out")
+        return train(env, **values)
+    return train(env, **values, stages=curriculum_stages(roles_of(env, values), preset or "v1", fast))

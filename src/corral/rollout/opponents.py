@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.actions import ActionCodec
-from corral.core.opponents import Player
+from corral.core.opponents import OPPONENT, Player
 from corral.core.spaces import Layout
 from corral.core.types import Actor, Weights
 from corral.vec import shared_memory
@@ -41,8 +41,9 @@ class Guest:
 class LineupSetup:
     """What a process needs to seat opponents, besides the shared arrays."""
 
-    names: tuple[str, ...]
-    """The env's own opponents; they are numbered first, then the guests, then the slots."""
+    own: tuple[tuple[str, Mapping[str, Any]], ...]
+    """What the env offers, by name, and what it is reset with to give it: its opponents, or the stages of a curriculum.
+    They are numbered first, then the guests, then the slots."""
     guests: tuple[Guest, ...]
     slots: int
     actor: Any
@@ -51,9 +52,14 @@ class LineupSetup:
     action_space: gym.Space[Any]
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Of what the env offers."""
+        return tuple(name for name, _ in self.own)
+
+    @property
     def first_slot(self) -> int:
         """The number of the first slot."""
-        return len(self.names) + len(self.guests)
+        return len(self.own) + len(self.guests)
 
     def build(self, arrays: Mapping[str, Array]) -> Lineup:
         """The lineup as this process sees it."""
@@ -77,14 +83,16 @@ class Lineup:
         at = np.random.default_rng([seed, 1]).random() * chances[-1]
         return int(possible[min(np.searchsorted(chances, at, side="right"), len(possible) - 1)])
 
-    def seat(self, opponent: int) -> str | Player:
-        """An opponent as the env wants it: a name, or a player."""
+    def options(self, opponent: int) -> dict[str, Any]:
+        """What an env is reset with, to play against it."""
+        own = self._setup.own
+        return dict(own[opponent][1]) if opponent < len(own) else {OPPONENT: self._player(opponent)}
+
+    def _player(self, opponent: int) -> Player:
         setup = self._setup
-        if opponent < len(setup.names):
-            return setup.names[opponent]
         slot = opponent - setup.first_slot
         if slot < 0:
-            guest = setup.guests[opponent - len(setup.names)]
+            guest = setup.guests[opponent - len(setup.own)]
             stamp, actor, weights = 0, guest.actor, guest.weights
         else:
             stamp, actor, weights = int(self._stamps[slot]), setup.actor, self._slots[slot]

@@ -176,7 +176,7 @@ def _carry_out(
                 else:
                     _finish(board, run, directory, _why(error))
                 if isinstance(error, EnvFault) and directory.path.exists():
-                    again = keep_fault(directory, config, error, run.named_opponents)
+                    again = keep_fault(directory, config, error, run.own_options)
                     error.advice = None if again is None else f"To see it again: {again}"
                 raise
             reporter.close()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from corral.core.seeding import EVALUATION, episode_seed
 from corral.core.types import Actor
-from corral.vec.api import CorralVectorEnv
+from corral.vec.api import CorralVectorEnv, InfoRow
+from corral.vec.rows import NUMBER
 
-__all__ = ["EvaluationResult", "evaluate_actor"]
+__all__ = ["EvaluationResult", "chosen", "evaluate_actor", "numbers_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,8 @@ class EvaluationResult:
     lengths: tuple[int, ...]
     cut_off: int
     """Episodes that were still going on after ``max_steps``."""
+    infos: Mapping[str, tuple[float, ...]]
+    """The numbers that every episode's last info had, by name; none, if the env does not pass infos on."""
 
     @property
     def mean_reward(self) -> float:
@@ -42,7 +46,7 @@ class EvaluationResult:
 
 def evaluate_actor(
     env: CorralVectorEnv,
-    actor: Actor,
+    actor: Actor | None,
     episodes: int,
     seed: int,
     max_steps: int,
@@ -51,22 +55,43 @@ def evaluate_actor(
 ) -> EvaluationResult:
     """Play ``episodes`` episodes, the k-th always with the same seed, each for at most ``max_steps``.
 
-    ``options`` are given to every reset.
+    Without an actor, moves are random and legal. ``options`` are given to every reset.
     """
     assert env.num_envs == 1
     now, rewards, lengths, cut_off = env.arrays, [], [], 0
+    infos: list[dict[str, float]] = []
+    generator = np.random.default_rng(seed)
     for episode in range(episodes):
         env.reset_arrays([episode_seed(seed, EVALUATION, episode)], [options])
         reward, length, done = 0.0, 0, False
+        told: dict[str, float] = {}
         while not done and length < max_steps:
-            env.codec.decode(actor.best(now.observations, env.masks), now.actions)
+            env.codec.decode(chosen(env, actor, generator), now.actions)
             env.send()
-            env.recv()
+            told = numbers_of(env.recv())
             reward += float(now.rewards[0])
             length += 1
             done = bool(now.terminated[0] or now.truncated[0])
         rewards.append(reward)
         lengths.append(length)
+        infos.append(told)
         cut_off += not done
         on_episode()
-    return EvaluationResult(tuple(rewards), tuple(lengths), cut_off)
+    names = [name for name in infos[0] if all(name in told for told in infos)]
+    last = {name: tuple(told[name] for told in infos) for name in names}
+    return EvaluationResult(tuple(rewards), tuple(lengths), cut_off, last)
+
+
+def chosen(env: CorralVectorEnv, actor: Actor | None, generator: np.random.Generator) -> npt.NDArray[Any]:
+    """The most likely actions, or random legal ones without an actor, as rows for the env's codec."""
+    if actor is None:
+        return env.codec.random(env.masks, env.num_envs, generator)
+    return actor.best(env.arrays.observations, env.masks)
+
+
+def numbers_of(rows: Sequence[InfoRow]) -> dict[str, float]:
+    """The numbers in the info of a step of one env; where it ended an episode, of that step and not of the reset."""
+    if not rows:
+        return {}
+    info = rows[0].info if rows[0].final is None else rows[0].final
+    return {name: float(value) for name, value in info.items() if isinstance(value, NUMBER)}

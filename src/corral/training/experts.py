@@ -6,7 +6,7 @@ workers that heal. What was really legal travels in the observation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from corral.core.envs import EnvFactory, resolve_env
 from corral.core.errors import UsageError
-from corral.core.opponents import OPPONENT, outcome
+from corral.core.opponents import outcome
 from corral.core.types import Leaves, Mishaps
 from corral.vec.care import Care
 from corral.vec.make import make_vector_env
@@ -46,9 +46,9 @@ class ExpertGames:
 class ExpertView(gym.Wrapper[Any, Any, Any, Any]):
     """Lets only the expert's choice be played."""
 
-    def __init__(self, env: gym.Env[Any, Any], expert: str, opponent: str | None) -> None:
+    def __init__(self, env: gym.Env[Any, Any], expert: str, options: Mapping[str, Any] | None) -> None:
         super().__init__(env)
-        self._expert, self._options = expert, None if opponent is None else {OPPONENT: opponent}
+        self._expert, self._options = expert, None if options is None else dict(options)
         self._advise: Callable[[str], Any] = env.get_wrapper_attr("advise")
         self._masks: Callable[[], Any] = env.get_wrapper_attr("action_masks")
         assert isinstance(env.action_space, spaces.Discrete)
@@ -82,7 +82,7 @@ class ExpertView(gym.Wrapper[Any, Any, Any, Any]):
 def collect_expert_games(
     factory: EnvFactory,
     expert: str,
-    opponent: str | None,
+    options: Mapping[str, Any] | None,
     steps: int,
     *,
     n_envs: int,
@@ -95,7 +95,7 @@ def collect_expert_games(
 ) -> ExpertGames:
     """Let ``expert`` play about ``steps`` steps in parallel; only whole games count. The same games for a seed."""
     _check(factory, expert)
-    view = resolve_env(lambda: ExpertView(factory(), expert, opponent))
+    view = resolve_env(lambda: ExpertView(factory(), expert, options))
     env = make_vector_env(
         view,
         n_envs,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +22,16 @@ MOST_FAULTS = 5
 
 
 def keep_fault(
-    directory: RunDirectory, config: TrainConfig, fault: EnvFault, opponents: Sequence[str] = ()
+    directory: RunDirectory, config: TrainConfig, fault: EnvFault, own: Sequence[Mapping[str, Any]] = ()
 ) -> str | None:
-    """Write a fault down; how to see it again, or None if it cannot be. ``opponents`` are the env's, by number."""
+    """Write a fault down; how to see it again, or None if it cannot be. ``own``: `Run.own_options`."""
     if fault.script is None:
         return None
     number = opponent_number(options := fault.script.get("options"))
-    if number >= len(opponents):
+    if number >= len(own):
         return None  # a policy that is nowhere else
     if number >= 0 and options is not None:
-        options = {**options, OPPONENT: opponents[number]}
+        options = {name: value for name, value in options.items() if name != OPPONENT} | dict(own[number])
     folder = directory.path / FAULTS
     place = fault.place
     path = folder / f"env-{place.env}-seed-{place.seed}-step-{place.step}.json"

@@ -14,7 +14,6 @@ import numpy as np
 
 from corral.core.errors import CheckpointError, EnvFault
 from corral.core.metrics import INFO_PREFIX
-from corral.core.opponents import OPPONENT
 from corral.core.types import Rollout, Weights
 from corral.monitor.report import Reporter
 from corral.ppo.gae import Advantages, estimate_advantages
@@ -262,7 +261,7 @@ def _evaluate(run: Run, directory: RunDirectory, reporter: Reporter, interrupts:
     started = time.perf_counter()
     with interrupts.allowed():
         run.actor.load(run.learner.policy.state_dict())
-        options = None if run.opponents is None else {OPPONENT: run.opponents.yardstick}
+        options = None if run.opponents is None else run.opponents.yardstick
         how = config.eval_episodes, run.seed, config.eval_max_steps
         result = evaluate_actor(run.eval_env, run.actor, *how, options=options)
         said = run.eval_env.drain()
@@ -299,7 +298,7 @@ def _tell(run: Run, directory: RunDirectory, reporter: Reporter, faults: Sequenc
     for fault in faults:
         run.faults_told += 1
         if run.faults_told <= MOST_FAULTS:
-            again = keep_fault(directory, run.config, fault, run.named_opponents)
+            again = keep_fault(directory, run.config, fault, run.own_options)
             more = "" if again is None else f" To see it again: {again}"
             reporter.board.warn(f"{fault.summary} ({fault.place}); the run goes on.{more}")
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from corral.core.config import TrainConfig
 from corral.core.config_values import Stage
 from corral.core.errors import CheckpointError, UsageError
-from corral.core.opponents import normalized_shares, parse_mix
+from corral.core.opponents import OPPONENT, normalized_shares, parse_mix
 from corral.core.types import EpisodeRecord
 from corral.policy.policy import Policy
 from corral.rollout.actors import ActorSetup
@@ -43,7 +43,8 @@ class StageResult:
     """How a stage ended."""
 
     name: str
-    opponent: str
+    played: str
+    """Against whom, or with which options."""
     steps: int
     games: int
     win_rate: float | None
@@ -51,6 +52,15 @@ class StageResult:
     target: float | None
     needed: int
     """Games that a win rate has to be of, to count."""
+    reward: float | None
+    """Mean reward of its last games."""
+
+    @property
+    def told(self) -> str:
+        """How it went, for people."""
+        if self.win_rate is None or self.reward is None:
+            return "no games"
+        return f"{self.win_rate:.0%} won, mean reward {self.reward:.2f}"
 
     @property
     def passed(self) -> bool | None:
@@ -96,6 +106,8 @@ class _State:
     """In this stage."""
     outcomes: list[float] = field(default_factory=list)
     """Of the stage's last games."""
+    rewards: list[float] = field(default_factory=list)
+    """Of the same."""
     recent: dict[str, list[float]] = field(default_factory=dict)
     """Outcomes of the last games against each kind of opponent."""
     results: list[dict[str, Any]] = field(default_factory=list)
@@ -108,45 +120,60 @@ def stages_of(config: TrainConfig) -> tuple[Stage, ...]:
     return config.stages
 
 
+def _mix_of(stage: Stage, known: Sequence[str] | None = None) -> dict[str, float]:
+    """How often whom, by name; a stage with options goes by its own name."""
+    return {stage.name: 1.0} if stage.opponent is None else parse_mix(stage.opponent, known)
+
+
 def seat_opponents(config: TrainConfig, facts: EnvFacts, policy: Policy, actor: ActorSetup) -> Opponents | None:
     """The opponents that a config asks for; None if it leaves them to the env."""
     stages = stages_of(config)
     if not stages:
         return None
-    if not facts.opponents:
+    own = _own(stages, facts.opponents)
+    if not own:
         raise UsageError(
             f"{config.env} has no opponents to choose from; an env offers them as docs/environments.md says"
         )
-    named = {name for stage in stages for name in parse_mix(stage.opponent)}
-    others = sorted(named - {*facts.opponents, CURRENT, CHECKPOINT})
+    named = {name for stage in stages for name in _mix_of(stage)}
+    others = sorted(named - {*dict(own), CURRENT, CHECKPOINT})
     guests = tuple(_guest(name, facts) for name in others)
     # One slot for each past self and the next, the policy as it is now and as it was in the rollout before, and whoever
     # an episode still plays against after leaving the pool.
     slots = config.pool_size + config.n_envs + 3 if named & {CURRENT, CHECKPOINT} else 0
     spaces = facts.observation_space, facts.action_space
-    setup = LineupSetup(facts.opponents, guests, slots, actor if slots else None, *spaces)
+    setup = LineupSetup(own, guests, slots, actor if slots else None, *spaces)
     return Opponents(config, SharedLineup(setup, {name: w.cpu() for name, w in policy.state_dict().items()}))
+
+
+def _own(stages: Sequence[Stage], opponents: Sequence[str]) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """What the env offers, by name, and what it is reset with: the stages' own options, or its opponents."""
+    if stages[0].opponent is None:
+        return tuple((stage.name, stage.options) for stage in stages)
+    return tuple((name, {OPPONENT: name}) for name in opponents)
 
 
 class _OwnSeats:
     """Seats none but the env's own opponents: for measuring what a step costs."""
 
-    def __init__(self, names: Sequence[str], shares: Sequence[float]) -> None:
-        self._names, self._shares = names, shares
+    def __init__(self, options: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> None:
+        self._options, self._shares = options, shares
 
     def draw(self, seed: int) -> int:
-        return int(np.random.default_rng(seed).choice(len(self._names), p=self._shares))
+        return int(np.random.default_rng(seed).choice(len(self._options), p=self._shares))
 
-    def seat(self, opponent: int) -> str:
-        return self._names[opponent]
+    def options(self, opponent: int) -> dict[str, Any]:
+        return dict(self._options[opponent])
 
 
 def own_seats(config: TrainConfig, names: Sequence[str]) -> Seats | None:
     """The env's own opponents of a run's first stage; None if it meets none of them there."""
     stages = stages_of(config)
-    mix = parse_mix(stages[0].opponent) if stages else {}
-    met = {name: share for name, share in mix.items() if name in names}
-    return _OwnSeats(list(met), list(normalized_shares(met).values())) if met else None
+    if not stages:
+        return None
+    own = dict(_own(stages, names))
+    met = {name: share for name, share in _mix_of(stages[0]).items() if name in own}
+    return _OwnSeats([own[name] for name in met], list(normalized_shares(met).values())) if met else None
 
 
 def _guest(name: str, facts: EnvFacts) -> Guest:
@@ -172,7 +199,8 @@ class Opponents:
         self._n_envs, self._budget = config.n_envs, config.timesteps
         setup = lineup.setup
         self._fixed = (*setup.names, *(guest.name for guest in setup.guests))
-        self._mixes = [parse_mix(stage.opponent, (*self._fixed, CURRENT, CHECKPOINT)) for stage in self.stages]
+        self._mixes = [_mix_of(stage, (*self._fixed, CURRENT, CHECKPOINT)) for stage in self.stages]
+        self._rated = self.stages[0].opponent is not None
         self._keeps_past = any(CHECKPOINT in mix for mix in self._mixes)
         self._s = _State(ratings=dict.fromkeys(self._fixed, _FIRST_RATING))
         self._kept: dict[int, dict[str, Array]] = {}
@@ -223,6 +251,7 @@ class Opponents:
             else:
                 s.games += 1
                 s.outcomes = [*s.outcomes, episode.outcome][-self.stages[s.stage].games :]
+                s.rewards = [*s.rewards, episode.reward][-self.stages[s.stage].games :]
             kind = self._rate(episode)
             s.recent[kind] = [*s.recent.get(kind, []), episode.outcome][-RECENT:]
         self._row = self._measure()
@@ -231,6 +260,8 @@ class Opponents:
     def _rate(self, episode: EpisodeRecord) -> str:
         """Move the ratings, as in chess; the kind of opponent it was. The weakest of the env's own stays as it is."""
         s, number = self._s, episode.opponent
+        if not self._rated:
+            return self._fixed[number]
         if 0 <= number < len(self._fixed):
             kind = self._fixed[number]
             s.ratings[kind], change = _rated(s.ratings[kind], s.rating, episode.outcome, fixed=number == 0)
@@ -257,12 +288,12 @@ class Opponents:
             s.ended_at = -1 if self._budget is None else self._budget
         else:
             s.results.append(asdict(result))
-            s.stage, s.since, s.games, s.outcomes = s.stage + 1, timesteps, 0, []
+            s.stage, s.since, s.games = s.stage + 1, timesteps, 0
+            s.outcomes, s.rewards = [], []
             s.older = list(range(self._n_envs))
-        shown = "no games" if rate is None else f"{rate:.0%} won"
         why = "target reached" if reached else "budget used up"
-        return f"stage {stage.name} ended after {result.steps:,} steps: {shown} ({why})" + (
-            "" if last else f"; next: {self.stages[s.stage].name}, against {self.stages[s.stage].opponent}"
+        return f"stage {stage.name} ended after {result.steps:,} steps: {result.told} ({why})" + (
+            "" if last else f"; next: {self.stages[s.stage].name}, {self.stages[s.stage].told}"
         )
 
     def _stage_rate(self) -> float | None:
@@ -281,11 +312,14 @@ class Opponents:
         return int(self._row.get("opponents/stage", 0.0))
 
     @property
-    def yardstick(self) -> str:
-        """The env's own opponent that evaluation is against: the strongest that the run ever meets."""
-        names = self.lineup.setup.names
-        met = [name for name in names if any(name in mix for mix in self._mixes)]
-        return met[-1] if met else roles_of_names(names).teacher
+    def yardstick(self) -> dict[str, Any]:
+        """What evaluation resets with: the strongest of the env's opponents that the run ever meets, or its last stage.
+
+        It means the same throughout the run.
+        """
+        own = dict(self.lineup.setup.own)
+        met = [name for name in own if any(name in mix for mix in self._mixes)]
+        return dict(own[met[-1] if met else roles_of_names(list(own)).teacher])
 
     def results(self) -> list[StageResult]:
         """How every stage that has begun went."""
@@ -294,8 +328,9 @@ class Opponents:
     def _result(self) -> StageResult:
         """How the stage goes that the run is in."""
         s, stage = self._s, self.stages[self._s.stage]
-        how = s.noted_at - s.since, s.games, self._stage_rate(), stage.win_rate, stage.games
-        return StageResult(stage.name, stage.opponent, *how)
+        rate, reward = self._stage_rate(), float(np.mean(s.rewards)) if s.rewards else None
+        how = s.noted_at - s.since, s.games, rate, stage.win_rate, stage.games, reward
+        return StageResult(stage.name, stage.told, *how)
 
     def win_rates(self) -> dict[str, float]:
         """Over the last games against each kind of opponent."""
@@ -307,11 +342,12 @@ class Opponents:
 
     def _measure(self) -> dict[str, float]:
         s = self._s
-        row = {"opponents/stage": float(s.stage), "opponents/rating": s.rating}
+        row = {"opponents/stage": float(s.stage)}
+        row |= {"opponents/rating": s.rating} if self._rated else {}
         rate = self._stage_rate()
         row |= {} if rate is None else {"opponents/win_rate": rate}
         row |= {f"opponents/win_rate/{kind}": rate for kind, rate in self.win_rates().items()}
-        row |= {f"opponents/rating/{name}": s.ratings[name] for name in self._fixed if name in s.recent}
+        row |= {f"opponents/rating/{name}": s.ratings[name] for name in self._fixed if self._rated and name in s.recent}
         if s.pool:
             ratings = [past.rating for past in s.pool]
             row |= {"opponents/pool_size": float(len(s.pool)), "opponents/pool_rating": float(np.mean(ratings))}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from corral.core.envs import EnvFactory
 from corral.core.errors import MissingPackage, UsageError
 from corral.core.seeding import EVALUATION, episode_seed
 from corral.core.types import Actor
+from corral.training.evaluate import chosen, numbers_of
 from corral.vec.serial import SerialVectorEnv
 
 __all__ = ["Moment", "play_episodes"]
@@ -29,6 +30,8 @@ class Moment:
     done: bool
     frame: Any
     """What ``render`` gave: an RGB array, or text."""
+    info: Mapping[str, float]
+    """The numbers in the step's info."""
 
 
 def play_episodes(
@@ -51,22 +54,17 @@ def play_episodes(
             raise UsageError(f"{factory.name} does not render as {render_mode}; its render modes: {modes}")
         for episode in range(episodes):
             env.reset_arrays([episode_seed(seed, EVALUATION, episode)], [options])
-            yield Moment(episode, 0, 0.0, False, env.render()[0])
+            yield Moment(episode, 0, 0.0, False, env.render()[0], {})
             reward, done, step = 0.0, False, 0
             while not done and step < max_steps:
-                rows = (
-                    env.codec.random(env.masks, 1, generator)
-                    if actor is None
-                    else actor.best(now.observations, env.masks)
-                )
-                env.codec.decode(rows, now.actions)
+                env.codec.decode(chosen(env, actor, generator), now.actions)
                 env.send()
-                env.recv()
+                info = numbers_of(env.recv())
                 reward, step = reward + float(now.rewards[0]), step + 1
                 done = bool(now.terminated[0] or now.truncated[0])
                 over = done or step == max_steps
                 frame = env.get_attr("last_frame")[0] if done else env.render()[0]
-                yield Moment(episode, step, reward, over, frame)
+                yield Moment(episode, step, reward, over, frame, info)
     except gym.error.DependencyNotInstalled as error:
         raise MissingPackage(f"{factory.name} cannot be rendered: {error}") from None
     finally:

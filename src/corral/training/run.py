@@ -94,9 +94,9 @@ class Run:
         return parts if self.return_scaler is None else {**parts, "return_scaler": self.return_scaler}
 
     @property
-    def named_opponents(self) -> tuple[str, ...]:
-        """The env's own opponents, by number, if the run chooses among them."""
-        return () if self.opponents is None else self.opponents.lineup.setup.names
+    def own_options(self) -> list[Mapping[str, Any]]:
+        """What the env is reset with to give each of its opponents, by number, if the run chooses among them."""
+        return [] if self.opponents is None else [options for _, options in self.opponents.lineup.setup.own]
 
     def close(self) -> None:
         """Release envs and processes."""

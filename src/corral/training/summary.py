@@ -114,9 +114,8 @@ def _games(run: Run) -> list[tuple[str, str]]:
     if len(run.opponents.stages) > 1:
         words = {True: "PASS", False: "FAIL", None: "done"}
         for stage in run.opponents.results():
-            rate = "no games" if stage.win_rate is None else f"{stage.win_rate:.0%} won"
             target = "" if stage.target is None else f", target {stage.target:.0%}"
-            rows.append((f"stage {stage.name}", f"{words[stage.passed]}: {rate}{target}, {stage.steps:,} steps"))
+            rows.append((f"stage {stage.name}", f"{words[stage.passed]}: {stage.told}{target}, {stage.steps:,} steps"))
     return rows if rates else rows[1:]
 
 

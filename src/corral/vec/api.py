@@ -20,7 +20,7 @@ from gymnasium.vector.utils import batch_space
 
 from corral.core.actions import ActionCodec
 from corral.core.errors import CorralError, EnvFault, UsageError
-from corral.core.opponents import OPPONENT, Player, opponents_of
+from corral.core.opponents import OPPONENT, curriculum_of, opponents_of
 from corral.core.spaces import Layout, poisoned
 from corral.core.types import InfoSums, Leaves, Mishaps, to_columns
 from corral.vec.history import EnvPosition
@@ -55,12 +55,14 @@ class EnvFacts:
     render_mode: str | None
     opponents: tuple[str, ...] = ()
     """The env's own opponents, if it has any (see ``core.opponents``)."""
+    curriculum: tuple[Mapping[str, Any], ...] = ()
+    """The stages that the env says it is best learned in, if it does."""
 
     @classmethod
     def of(cls, env: Env) -> EnvFacts:
         """Read them off an env."""
         spaces = env.observation_space, env.action_space
-        return cls(*spaces, dict(env.metadata), env.render_mode, opponents_of(env))
+        return cls(*spaces, dict(env.metadata), env.render_mode, opponents_of(env), curriculum_of(env))
 
     def check_same(self, other: EnvFacts) -> None:
         """Refuse envs of one run that differ."""
@@ -157,8 +159,8 @@ class Seats(Protocol):
         """The opponent of an episode with this seed, by number."""
         ...
 
-    def seat(self, opponent: int) -> str | Player:
-        """An opponent as the env wants it."""
+    def options(self, opponent: int) -> dict[str, Any]:
+        """What an env is reset with, to play against it."""
         ...
 
 
