@@ -42,6 +42,7 @@ Env = gym.Env[Any, Any]
 
 BUILT_IN: dict[str, str] = {
     "card-battle": "corral.games.card_battle.env:make",
+    "territory": "corral.games.territory.env:make",
     "toy-maze": "corral.games.toys:MaskedMaze",
     "toy-everything": "corral.games.toys:Everything",
     "toy-work": "corral.games.toys:BusyWork",
