@@ -1,5 +1,7 @@
 """``corral tune`` and ``corral bench`` as users meet them."""
 
+import re
+
 import pytest
 from PIL import Image
 
@@ -7,6 +9,7 @@ from corral.bench.speed import PARTS, Speed, measure_speed, median_speed
 from corral.bench.tune import Candidate, Trial, candidates, recommended
 from corral.cli.main import main
 from corral.core.errors import UsageError
+from corral.core.machine import available_cores
 
 SMALL = {"n_steps": 32, "batch_size": 32, "n_epochs": 1}
 FLAGS = ["--n-steps", "32", "--batch-size", "32", "--n-epochs", "1", "--seconds", "0.3", "--repeats", "1"]
@@ -36,6 +39,12 @@ def test_bench_compares_one_process_with_workers(capsys):
     assert main(["bench", "CartPole-v1", *FLAGS, "--n-envs", "4", "--num-workers", "2", *more]) == 0
     said = capsys.readouterr().out
     assert "2 workers" in said and "speed-up" in said and "is the limit" in said
+    told = re.search(
+        r"simulation ([\d,]+) \+ inference ([\d,]+) \+ learning ([\d,]+) = ([\d,]+) µs.*at best ([\d,]+)", said
+    )
+    step, act, learn, whole, most = (int(number.replace(",", "")) for number in told.groups())
+    assert min(step, act, learn) > 0 and abs(step + act + learn - whole) <= 2
+    assert most == pytest.approx(available_cores() * 1e6 / whole, rel=0.05)
     for part in PARTS:
         assert part in said
 

@@ -17,7 +17,7 @@ from corral.core.machine import available_cores
 __all__ = ["Candidate", "Trial", "candidates", "draw_trials", "recommended", "try_all"]
 
 _VARIED = ("n_envs", "num_workers", "num_envs_per_worker")
-_FOR_WORKERS = ("parallel_start_method", "adaptive")
+_FOR_WORKERS = ("parallel_start_method", "adaptive", "overlap")
 _AS_FAST = 0.95
 """Of the fastest: then fewer envs and fewer workers are better, for learning and for memory."""
 
@@ -77,8 +77,12 @@ def try_all(
     seconds: float,
     repeats: int,
     on_run: Callable[[Candidate], object] = lambda candidate: None,
+    one_core: bool = False,
 ) -> list[Trial]:
-    """Measure every candidate, round after round, so that a busy moment of the machine does not fall on one alone."""
+    """Measure every candidate, round after round, so that a busy moment of the machine does not fall on one alone.
+
+    With ``one_core``, one process is one core: its learner has one thread.
+    """
     speeds: dict[Candidate, list[Speed]] = {candidate: [] for candidate in tried}
     for _ in range(repeats):
         for candidate in tried:
@@ -87,7 +91,7 @@ def try_all(
             left_out = (*_VARIED, *_FOR_WORKERS) if alone else _VARIED
             how = {name: value for name, value in settings.items() if name not in left_out}
             how |= {"n_envs": candidate.n_envs, "backend": candidate.backend}
-            how |= {} if alone else {"num_workers": candidate.num_workers}
+            how |= ({"learner_threads": 1} if one_core else {}) if alone else {"num_workers": candidate.num_workers}
             speeds[candidate].append(measure_speed(env, seconds, how))
     return list(_trials({candidate: median_speed(found) for candidate, found in speeds.items()}))
 

@@ -54,9 +54,9 @@ def run_bench(options: argparse.Namespace) -> int:
     config, cores = parse_config({**settings, "env": env}), available_cores()
     n, workers = config.n_envs, config.num_workers or min(config.n_envs, max(2, cores))
     tried = [Candidate(n, "serial", 1), Candidate(n, "worker", workers)]
-    trials = _measure(env, tried, settings, options)
+    trials = _measure(env, tried, settings, options, one_core=True)
     console = Console(highlight=False, soft_wrap=True)
-    names = ["one process", f"{workers} workers"]
+    names = ["one process, one core", f"{workers} workers{', overlap' if config.overlap else ''}"]
     table = Table("", *names, title=f"{env}, {n} envs on {cores} cores", title_justify="left")
     table.add_row("steps per second", *(f"{trial.speed.fps:,.0f}" for trial in trials))
     table.add_row("speed-up", *(f"{trial.speed_up:.2f}x" for trial in trials))
@@ -68,8 +68,22 @@ def run_bench(options: argparse.Namespace) -> int:
     for part in PARTS:
         table.add_row(f"  {part}", *(_part(trial, part) for trial in trials))
     console.print(table)
+    console.print(_added_up(trials, config.rollout_size, cores), markup=False)
     console.print(_limit(trials[1]), markup=False)
     return 0
+
+
+def _added_up(trials: list[Trial], steps: int, cores: int) -> str:
+    """What the cores could do at best: simulation, inference and learning of one core, shared out without loss."""
+    words = {"step": "simulation", "inference": "inference", "update": "learning"}
+    cost = {word: trials[0].speed.seconds[part] / steps for part, word in words.items()}
+    most = cores / sum(cost.values())
+    told = " + ".join(f"{word} {seconds * 1e6:,.0f}" for word, seconds in cost.items())
+    whole, reached = f"{sum(cost.values()) * 1e6:,.0f} µs of one core", trials[1].speed.fps
+    return (
+        f"added up, a step costs {told} = {whole}: at best {most:,.0f} steps/s on {cores} cores. "
+        f"With workers: {reached:,.0f}, {reached / most:.0%} of that"
+    )
 
 
 def _settings(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
@@ -100,7 +114,9 @@ def _limit(parallel: Trial) -> str:
     return f"with workers, {advice[largest]}"
 
 
-def _measure(env: str, tried: list[Candidate], settings: dict[str, Any], options: argparse.Namespace) -> list[Trial]:
+def _measure(
+    env: str, tried: list[Candidate], settings: dict[str, Any], options: argparse.Namespace, one_core: bool = False
+) -> list[Trial]:
     if options.seconds <= 0 or options.repeats < 1:
         raise UsageError("--seconds should be more than 0, --repeats at least 1")
     with Progress(console=Console(stderr=True), transient=True) as bar:
@@ -111,7 +127,7 @@ def _measure(env: str, tried: list[Candidate], settings: dict[str, Any], options
             bar.update(task, description=f"{candidate.n_envs} envs {how}", advance=1, refresh=True)
 
         bar.update(task, completed=-1)
-        return try_all(env, tried, settings, options.seconds, options.repeats, show)
+        return try_all(env, tried, settings, options.seconds, options.repeats, show, one_core)
 
 
 def _output(options: argparse.Namespace, name: str) -> Path:
