@@ -21,11 +21,11 @@ def bot_order(me: Any, draw: Any, home: Any, land: Any, contacts: Any) -> tuple[
     """
     full = 100 * home[me] // capacity(land[me])
     if contacts[me, 0] > 0:
-        return (25 if full >= 20 else 0), FREE
+        return (45 if full >= 10 else 0), FREE
     border = 0
     for other in range(len(land)):
         border += contacts[me, 1 + other]
-    if border == 0 or full < 40:
+    if border == 0:
         return 0, FREE
     left = draw % border
     chosen = 0
@@ -33,9 +33,9 @@ def bot_order(me: Any, draw: Any, home: Any, land: Any, contacts: Any) -> tuple[
         if left >= 0:
             chosen = other
         left -= contacts[me, 1 + other]
-    if home[me] * land[chosen] * 10 < home[chosen] * land[me] * 11:
+    if full < 20 or home[me] * land[chosen] * 10 < home[chosen] * land[me] * 5:
         return 0, FREE
-    return 30, chosen
+    return 50, chosen
 
 
 class Patient:

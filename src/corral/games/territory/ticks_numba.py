@@ -114,7 +114,7 @@ def _kernels(version: int) -> tuple[Callable[..., Any], Callable[..., Any], Call
                     if of < 0:
                         total[best] += toll
                     else:
-                        total[best] += toll // 2 + ARMOUR[terrain[tile]] * (home[of] // land[of]) // 4
+                        total[best] += toll * 4 + ARMOUR[terrain[tile]] * (home[of] // land[of]) // 4
             taken = 0
             for claim in range(claims):
                 p = by[claim]
@@ -130,7 +130,7 @@ def _kernels(version: int) -> tuple[Callable[..., Any], Callable[..., Any], Call
                 if front[p] == 0:
                     home[p] += away[p]
                     away[p] = 0
-                home[p] -= home[p] * lost[p] // (2 * max(land[p], 1))
+                home[p] -= home[p] * lost[p] // (1 * max(land[p], 1))
             for claim in range(taken):
                 tile, p = at[claim], by[claim]
                 row, column = tile // width, tile % width

@@ -57,7 +57,7 @@ def _play_tick(w: World) -> None:
     density = w.home // np.maximum(w.land, 1)
     terrain = w.terrain[tile]
     toll = TOLL[terrain] * ONE
-    cost = np.where(of < 0, toll, toll // 2 + ARMOUR[terrain] * density[of] // 4)
+    cost = np.where(of < 0, toll, toll * 4 + ARMOUR[terrain] * density[of] // 4)
     total = np.zeros(players, np.int64)
     np.add.at(total, by, cost)
     # Who cannot pay for all its claims gets each with the chance that the troops suffice for.
@@ -70,7 +70,7 @@ def _play_tick(w: World) -> None:
     w.home[ended] += w.away[ended]
     w.away[ended] = 0
     lost = np.bincount(of[of >= 0], minlength=players)
-    w.home -= w.home * lost // (2 * np.maximum(w.land, 1))
+    w.home -= w.home * lost // (1 * np.maximum(w.land, 1))
     row, column = np.divmod(tile, width)
     mine = of >= 0
     np.subtract.at(w.land, of[mine], 1)
