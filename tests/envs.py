@@ -510,3 +510,36 @@ class Cursed(Leveled):
         if self.level == 3:
             raise ValueError("level 3 cannot be played")
         return super().step(action)
+
+
+class BrightSquare(gym.Env):
+    """Go to the bright square. The picture has the walker in one channel and the goal in the other."""
+
+    def __init__(self, side=16, cell=2, channels_first=True, vector=False):
+        self.side, self.cell, self.cells = side, cell, side // cell
+        self.channels_first, self.vector = channels_first, vector
+        shape = (2, side, side) if channels_first else (side, side, 2)
+        self.observation_space = spaces.Box(0, 255, shape, np.uint8)
+        if vector:
+            self.observation_space = spaces.Dict(map=self.observation_space, time=spaces.Box(0, 1, (1,), np.float32))
+        self.action_space = spaces.Discrete(4)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.walker, self.goal = self.np_random.integers(0, self.cells, (2, 2))
+        self.steps = 0
+        return self._observation(), {}
+
+    def step(self, action):
+        moves = ((-1, 0), (1, 0), (0, -1), (0, 1))
+        self.walker = np.clip(self.walker + moves[int(action)], 0, self.cells - 1)
+        self.steps += 1
+        there = bool((self.walker == self.goal).all())
+        return self._observation(), 1.0 if there else -0.02, there, self.steps >= 40, {}
+
+    def _observation(self):
+        picture = np.zeros((2, self.side, self.side), np.uint8)
+        for channel, (y, x) in zip(picture, (self.walker * self.cell, self.goal * self.cell), strict=True):
+            channel[y : y + self.cell, x : x + self.cell] = 255
+        picture = picture if self.channels_first else np.ascontiguousarray(picture.transpose(1, 2, 0))
+        return {"map": picture, "time": np.float32([self.steps / 40])} if self.vector else picture

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from corral.core.config_values import KeyValues, NetArch, Stage
+from corral.core.config_values import Cnn, KeyValues, NetArch, Stage
 from corral.core.errors import UsageError
 
 __all__ = [
@@ -165,9 +165,19 @@ class TrainConfig(BaseModel):
     policy: str | None = _field(
         None, "policy", "A torch network of your own, module:callable or file.py:callable (see docs/python.md)."
     )
-    net_arch: NetArch = _field(
-        {"pi": (64, 64), "vf": (64, 64)}, "policy", "Hidden layers: 64 64, or pi=64,64 vf=128 for separate ones."
+    net_arch: NetArch | None = _field(
+        None,
+        "policy",
+        "Hidden layers: 64 64, or pi=64,64 vf=128 for separate ones (default: 64 64; none if all there is to see is "
+        "pictures).",
     )
+    cnn: Cnn = _field(
+        "auto",
+        "policy",
+        "What sees pictures: nature (sides from 36 on), small, impala (slow, and often better) or none, which flattens "
+        "them; auto is nature or small.",
+    )
+    cnn_features: int = _field(256, "policy", "Numbers that it makes of a picture.", ge=1)
     activation_fn: Literal["tanh", "relu", "elu", "gelu", "silu", "leaky_relu"] = _field(
         "tanh", "policy", "Activation between the layers."
     )
@@ -195,7 +205,12 @@ class TrainConfig(BaseModel):
         "Parts of a minibatch that processes compute side by side (numpy; default: 1, 2, 4 or 8 by batch_size).",
         ge=1,
     )
-    learner_threads: int = _field(1, "learner", "Threads of a gradient step (torch).", ge=1)
+    learner_threads: int | None = _field(
+        None,
+        "learner",
+        "Threads of a gradient step (torch; default: 1; for a large cnn, without overlap, one per core, at most 8).",
+        ge=1,
+    )
     compile: bool = _field(False, "learner", "Compile the loss with torch.compile, which takes a minute at start.")
     output_dir: str | None = _field(None, "run", "The run directory (default: runs/<env>-<date>-<time>).")
     eval_freq: int = _field(50_000, "run", "Evaluate every so many steps, and at the end; 0 for never.", ge=0)
@@ -273,7 +288,7 @@ class TrainConfig(BaseModel):
         if self.backend == "serial" and self.needs_workers is not None:
             raise ValueError(f"{self.needs_workers} is for workers, but backend is serial")
         if self.policy is not None:
-            for name in ("net_arch", "activation_fn", "ortho_init", "score_actions"):
+            for name in ("net_arch", "activation_fn", "ortho_init", "score_actions", "cnn", "cnn_features"):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise ValueError(f"{name} shapes the built-in network, but policy is {self.policy}; set it there")
         self._agree_on_learner()
@@ -309,7 +324,7 @@ class TrainConfig(BaseModel):
     def _agree_on_learner(self) -> None:
         needs_torch = {
             "compile": self.compile,
-            f"learner_threads {self.learner_threads}": self.learner_threads > 1,
+            f"learner_threads {self.learner_threads}": (self.learner_threads or 1) > 1,
             f"policy {self.policy}": self.policy is not None,
             f"activation_fn {self.activation_fn}": self.activation_fn in ("gelu", "silu"),
             f"device {self.device}": self.device not in ("auto", "cpu"),

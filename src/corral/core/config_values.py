@@ -10,7 +10,10 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-__all__ = ["KeyValues", "NetArch", "Stage"]
+__all__ = ["Cnn", "KeyValues", "NetArch", "Stage"]
+
+Cnn = Literal["auto", "nature", "small", "impala", "none"]
+"""Networks that pictures are seen with."""
 
 
 def _words_to_mapping(given: Any) -> Any:

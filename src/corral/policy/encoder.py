@@ -6,7 +6,7 @@ Numpy, because workers without torch act with it too.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,14 +40,15 @@ def normalized(observations: Leaves, scales: Mapping[str, Scale]) -> Leaves:
 
 
 class Encoder:
-    """All leaves as one row of features [B, F]: one-hot codes for choices, 0 to 1 for bytes, the rest as it is."""
+    """Leaves as one row of features [B, F]: one-hot codes for choices, 0 to 1 for bytes, the rest as it is."""
 
-    def __init__(self, layout: Layout) -> None:
-        self.n_features = encoded_size(layout)
-        edges = itertools.accumulate((_leaf_size(leaf) for leaf in layout.leaves), initial=0)
+    def __init__(self, layout: Layout, leave_out: Collection[str] = ()) -> None:
+        leaves = [leaf for leaf in layout.leaves if leaf.path not in leave_out]
+        self.n_features = encoded_size(layout, leave_out)
+        edges = itertools.accumulate((_leaf_size(leaf) for leaf in leaves), initial=0)
         self._parts = [
             (leaf.path, slice(a, b), leaf.shape == (b - a,), _writer(leaf))
-            for leaf, (a, b) in zip(layout.leaves, itertools.pairwise(edges), strict=True)
+            for leaf, (a, b) in zip(leaves, itertools.pairwise(edges), strict=True)
         ]
         self._whole = len(self._parts) == 1
 
@@ -62,9 +63,9 @@ class Encoder:
         return out
 
 
-def encoded_size(layout: Layout) -> int:
+def encoded_size(layout: Layout, leave_out: Collection[str] = ()) -> int:
     """F."""
-    return sum(_leaf_size(leaf) for leaf in layout.leaves)
+    return sum(_leaf_size(leaf) for leaf in layout.leaves if leaf.path not in leave_out)
 
 
 def _writer(leaf: Leaf) -> Callable[[npt.NDArray[Any], Floats], None]:

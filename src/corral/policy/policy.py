@@ -13,10 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from corral.core.actions import ActionCodec
+from corral.core.config_values import Cnn
 from corral.core.errors import UsageError
 from corral.core.spaces import Layout
 from corral.core.types import Leaves
 from corral.policy import distributions, mlp
+from corral.policy.cnn import PictureEncoder, pictures_in
 from corral.policy.encoder import Encoder, Scale, encoded_size, normalized
 from corral.policy.scoring import ACTION_FEATURES, scored_leaf, state_layout
 
@@ -37,7 +39,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "leaky_relu": nn.LeakyReLU,
 }
 Inputs = dict[str, Tensor]
-FEATURES = "features"
+FEATURES, PICTURE = "features", "picture:"
 
 
 class Evaluation(NamedTuple):
@@ -142,32 +144,37 @@ class Policy(nn.Module):
         log_std_init: float = 0.0,
         normalize_obs: bool = False,
         score_actions: bool | None = None,
+        cnn: Cnn = "auto",
+        cnn_features: int = 256,
         network: NetworkFactory | None = None,
     ) -> None:
         super().__init__()
         self.layout = Layout(observation_space)
         self.codec = ActionCodec(action_space)
         self.custom = network is not None
-        arch = net_arch or {"pi": (64, 64), "vf": (64, 64)}
-        self.n_action_features = self._look_for_action_features(score_actions, tuple(arch["pi"]))
+        self.n_action_features = self._look_for_action_features(score_actions)
         """Numbers that describe each action; 0 if actions are not scored."""
         self.state_layout = state_layout(self.layout) if self.n_action_features else self.layout
-        self.encoder = Encoder(self.state_layout)
         self.normalizer = ObservationNormalizer(self.state_layout) if normalize_obs else None
-        self.net_arch = tuple(arch["pi"]), tuple(arch["vf"])
+        pictures = () if self.custom or cnn == "none" else pictures_in(self.state_layout)
+        self.pictures = PictureEncoder(pictures, cnn, cnn_features, ortho_init) if pictures else None
+        self.encoder = Encoder(self.state_layout, {picture.path for picture in pictures})
+        self.net_arch = self._choose_arch(net_arch)
+        self.cnn, self.cnn_features = cnn, cnn_features
         self.activation_fn = activation_fn
         if network is not None:
             self.network = network(observation_space, action_space)
             if not isinstance(self.network, nn.Module):
                 raise UsageError(f"the policy returned {type(self.network).__name__}, expected a torch.nn.Module")
         else:
-            sizes = encoded_size(self.state_layout), self.codec.n_params
+            n_seen = 0 if self.pictures is None else self.pictures.n_features
+            sizes = self.encoder.n_features + n_seen, self.codec.n_params
             self.network = MlpNetwork(*sizes, *self.net_arch, activation_fn, ortho_init, self.n_action_features)
         self.log_std = nn.Parameter(torch.full((sum(self.codec.gaussian),), log_std_init))
 
     def mlp_shape(self) -> mlp.MlpShape | None:
         """The built-in network's sizes, if numpy can run it; None for any other."""
-        if self.custom or self.activation_fn not in mlp.ACTIVATIONS:
+        if self.custom or self.pictures is not None or self.activation_fn not in mlp.ACTIVATIONS:
             return None
         return mlp.MlpShape(
             encoded_size(self.state_layout),
@@ -181,13 +188,18 @@ class Policy(nn.Module):
     def features(self, observations: Leaves, out: npt.NDArray[np.float32] | None = None) -> Leaves:
         """The part of the forward pass that no weight takes part in; the learner does it once for each rollout.
 
-        The built-in network's go to ``out`` [B, F], if that is given.
+        The built-in network's go to ``out`` [B, F], if that is given. Pictures stay what they are.
         """
         leaves = observations if self.normalizer is None else normalized(observations, self.normalizer.scales())
         if self.custom:
             return leaves
-        features = {FEATURES: self.encoder(leaves, out)}
-        return {**features, ACTION_FEATURES: leaves[ACTION_FEATURES]} if self.n_action_features else features
+        pictures = () if self.pictures is None else self.pictures.pictures
+        found = {PICTURE + picture.path: leaves[picture.path] for picture in pictures}
+        if self.encoder.n_features or not found:
+            found[FEATURES] = self.encoder(leaves, out)
+        if self.n_action_features:
+            found[ACTION_FEATURES] = leaves[ACTION_FEATURES]
+        return found
 
     def prepare(self, observations: Leaves) -> Inputs:
         """``features`` as tensors, where the weights are."""
@@ -197,7 +209,7 @@ class Policy(nn.Module):
     def forward(self, inputs: Inputs, masks: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Prepared observations to action parameters [B, P] and values [B]; ``masks`` only save work."""
         if not self.custom:
-            params, values = self.network(inputs[FEATURES], inputs.get(ACTION_FEATURES), masks)
+            params, values = self.network(self._see(inputs), inputs.get(ACTION_FEATURES), masks)
             return params, values
         params, values = self.network(self.layout.assemble([inputs[path] for path in self.layout.paths]))
         batch = len(next(iter(inputs.values())))
@@ -214,7 +226,27 @@ class Policy(nn.Module):
         known = distributions.likelihood(self.codec.heads, params, self.log_std, actions, masks)
         return Evaluation(known.log_probs, known.entropy, values, params)
 
-    def _look_for_action_features(self, score_actions: bool | None, pi: Sequence[int]) -> int:
+    def _see(self, inputs: Inputs) -> Tensor:
+        """All features [B, F], those of pictures after the others."""
+        if self.pictures is None:
+            return inputs[FEATURES]
+        seen = self.pictures({picture.path: inputs[PICTURE + picture.path] for picture in self.pictures.pictures})
+        return torch.cat([inputs[FEATURES], seen], dim=1) if FEATURES in inputs else seen
+
+    def _choose_arch(self, net_arch: Mapping[str, Sequence[int]] | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Hidden layers of the towers; as in Stable-Baselines3 there are none if there is nothing but a picture."""
+        if net_arch is None:
+            only_pictures = self.pictures is not None and not self.encoder.n_features and not self.n_action_features
+            sizes = () if only_pictures else (64, 64)
+            return sizes, sizes
+        if self.n_action_features and not net_arch["pi"]:
+            raise UsageError(
+                "score_actions needs a hidden layer in the policy's net_arch, but pi is empty; "
+                "give it one, such as pi=64, or turn score_actions off"
+            )
+        return tuple(net_arch["pi"]), tuple(net_arch["vf"])
+
+    def _look_for_action_features(self, score_actions: bool | None) -> int:
         """How many numbers describe an action, if actions are to be scored by them; else 0."""
         if self.custom or score_actions is False:
             return 0
@@ -227,11 +259,6 @@ class Policy(nn.Module):
                     f"{self.codec.layout.space} and {self.layout.space}. Add them, or leave score_actions out"
                 )
             return 0
-        if not pi:
-            raise UsageError(
-                "score_actions needs a hidden layer in the policy's net_arch, but pi is empty; "
-                "give it one, such as pi=64, or turn score_actions off"
-            )
         return leaf.shape[1]
 
 

@@ -33,7 +33,7 @@ _MEASURED = (
     "kl_ref",
     "grad_norm",
 )
-_EVALUATED = 4096  # rows that are evaluated at a time
+_EVALUATED, _BYTES = 4096, 2**25  # rows that are evaluated at a time, and bytes of their observations
 
 
 class TorchEngine:
@@ -122,8 +122,7 @@ class TorchEngine:
         inputs, actions = self._prepare(rollout), self._joined(rollout.actions)
         masks = None if rollout.masks is None else self._joined(rollout.masks)
         found = []
-        for start in range(0, len(actions), _EVALUATED):
-            part = slice(start, start + _EVALUATED)
+        for part in _parts(inputs):
             some = {name: column[part] for name, column in inputs.items()}
             now = self.policy.evaluate(some, actions[part], None if masks is None else masks[part])
             found.append(torch.stack([now.log_probs, now.values]))
@@ -177,15 +176,14 @@ class TorchEngine:
     def _ask_reference(self, rollout: Rollout) -> Tensor:
         """The reference's action parameters for every row."""
         assert self._reference is not None
-        inputs, rows = self._prepare(rollout, self._reference), len(self._actions)
-        parts = [slice(start, start + _EVALUATED) for start in range(0, rows, _EVALUATED)]
+        inputs = self._prepare(rollout, self._reference)
         masks = self._masks
         return torch.cat(
             [
                 self._reference(
                     {name: column[part] for name, column in inputs.items()}, None if masks is None else masks[part]
                 )[0]
-                for part in parts
+                for part in _parts(inputs)
             ]
         )
 
@@ -217,3 +215,11 @@ class TorchEngine:
                 self.optimizer.state[parameter] = {key: value.clone().to(self.device) for key, value in found.items()}
             else:
                 self.optimizer.state.pop(parameter, None)
+
+
+def _parts(inputs: Mapping[str, Tensor]) -> list[slice]:
+    """All rows, few enough at a time: those of pictures are large."""
+    rows = len(next(iter(inputs.values())))
+    row_bytes = sum(column[0].numel() * column.element_size() for column in inputs.values())
+    at_a_time = min(_EVALUATED, max(64, _BYTES // max(row_bytes, 1)))
+    return [slice(start, start + at_a_time) for start in range(0, rows, at_a_time)]

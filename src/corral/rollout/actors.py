@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +18,7 @@ from corral.core.types import Actor, Acts, Leaves, Weights
 from corral.policy import distributions
 from corral.policy.policy import NetworkFactory, Policy
 from corral.rollout.mlp_actor import MlpActorSetup, find_mlp_placement
-from corral.rollout.placement import Place, Placement, find_placement
+from corral.rollout.placement import ONE_AT_A_TIME, Place, Placement, find_placement, find_small_placement
 
 __all__ = ["ActorSetup", "TorchActor", "TorchActorSetup", "actor_setup"]
 
@@ -49,10 +50,12 @@ def actor_setup(policy: Policy, network: NetworkFactory | None, device: torch.de
         "activation_fn": policy.activation_fn,
         "normalize_obs": policy.normalizer is not None,
         "score_actions": policy.n_action_features > 0,
+        "cnn": policy.cnn,
+        "cnn_features": policy.cnn_features,
     }
     pickled = None if network is None else bytes(cloudpickle.dumps(network))
     placement = _find_placement(policy, n_envs)
-    return TorchActorSetup(*spaces, options, pickled, str(device), torch.get_num_threads(), placement)
+    return TorchActorSetup(*spaces, options, pickled, str(device), placement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +68,10 @@ class TorchActorSetup:
     network: bytes | None
     """A cloudpickled factory of the network, if it is not the built-in one."""
     device: str
-    threads: int
-    """The trainer's: another number could change the last bits."""
     placement: Placement
 
     def build(self, first_env: int, n_envs: int) -> TorchActor:
         """An actor with a policy of its own."""
-        torch.set_num_threads(self.threads)
         with torch.random.fork_rng(devices=[]):
             network = None if self.network is None else cloudpickle.loads(self.network)
             policy = Policy(self.observation_space, self.action_space, network=network, **self.options)
@@ -82,7 +82,7 @@ class TorchActorSetup:
 
 
 class TorchActor:
-    """Runs a torch policy, on whatever device it is."""
+    """Runs a torch policy, on whatever device it is. With one thread: another number could change the last bits."""
 
     values_later = False
     valued: frozenset[str] | None = None
@@ -125,11 +125,9 @@ class TorchActor:
         return found
 
     def _forward(self, observations: Leaves, place: Place) -> tuple[Tensor, Tensor]:
-        padded = {path: np.zeros((place.padded, *leaf.shape[1:]), leaf.dtype) for path, leaf in observations.items()}
-        for path, leaf in observations.items():
-            padded[path][place.rows] = leaf
-        inputs = self.policy.prepare(padded)
-        parts = [self.policy({name: leaf[call] for name, leaf in inputs.items()}) for call in place.calls()]
+        inputs = self.policy.prepare({path: _padded(leaf, place) for path, leaf in observations.items()})
+        with _one_thread():
+            parts = [self.policy({name: leaf[call] for name, leaf in inputs.items()}) for call in place.calls()]
         params, values = (torch.cat(column) for column in zip(*parts, strict=True))
         rows = place.rows if isinstance(place.rows, slice) else torch.from_numpy(place.rows)
         return params[rows], values[rows]
@@ -139,6 +137,27 @@ class TorchActor:
 
     def _tensor(self, array: Array) -> Tensor:
         return torch.from_numpy(array).to(self.policy.log_std.device)
+
+
+def _padded(leaf: Array, place: Place) -> Array:
+    if isinstance(place.rows, slice) and len(leaf) == place.padded:
+        return leaf
+    padded = np.zeros((place.padded, *leaf.shape[1:]), leaf.dtype)
+    padded[place.rows] = leaf
+    return padded
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    if threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @torch.no_grad()  # not inference mode: lazy layers are born here, and will be learned
@@ -152,6 +171,8 @@ def _try_out(policy: Policy, rows: Sequence[Any] = ()) -> list[Array]:
 
 
 def _find_placement(policy: Policy, n_envs: int) -> Placement:
+    if n_envs == 1:
+        return ONE_AT_A_TIME
     space = policy.layout.space
     space.seed(0)
     rows: list[Any] = []
@@ -161,5 +182,6 @@ def _find_placement(policy: Policy, n_envs: int) -> Placement:
             rows.append(space.sample())
         return _try_out(policy, rows[first:stop])
 
-    with torch.random.fork_rng(devices=[]):
-        return find_placement(run, n_envs)
+    find = find_placement if policy.pictures is None else find_small_placement
+    with torch.random.fork_rng(devices=[]), _one_thread():
+        return find(run, n_envs)

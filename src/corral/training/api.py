@@ -261,7 +261,7 @@ def _settle_n_envs(
 
     def costs(config: TrainConfig) -> Costs:
         limit_compute_threads()
-        torch.set_num_threads(config.learner_threads)
+        torch.set_num_threads(1)
         return measure(config, factory, network, choose_device(config.device).device, board.note)
 
     central = choose_device(str(values.get("device", "auto"))).device.type != "cpu"
@@ -290,7 +290,7 @@ def _with_changes(recorded: TrainConfig, settings: dict[str, Any]) -> TrainConfi
 
 
 def _write_config(run: Run, directory: RunDirectory) -> None:
-    choice = run.backend
+    choice, policy = run.backend, run.learner.policy
     decided = run.config.model_copy(
         update={
             "backend": choice.backend,
@@ -299,7 +299,9 @@ def _write_config(run: Run, directory: RunDirectory) -> None:
             "device": str(run.learner.device),
             "learner": "numpy" if isinstance(run.learner.engine, MlpEngine) else "torch",
             "learner_shares": run.config.shares if isinstance(run.learner.engine, MlpEngine) else None,
-            "score_actions": None if run.learner.policy.custom else run.learner.policy.n_action_features > 0,
+            "learner_threads": run.learner_threads,
+            "score_actions": None if policy.custom else policy.n_action_features > 0,
+            "net_arch": None if policy.custom else dict(zip(("pi", "vf"), policy.net_arch, strict=True)),
             "output_dir": directory.shown,
         }
     )

@@ -23,14 +23,14 @@ from corral.ppo.torch_engine import TorchEngine
 from corral.rollout.actors import ActorSetup, actor_setup
 from corral.rollout.arrays import named_columns
 from corral.training.opponents import own_seats
-from corral.training.policies import build_policy
+from corral.training.policies import build_policy, set_learner_threads
 from corral.vec.serial import SerialVectorEnv
 
 __all__ = ["Costs", "measure"]
 
 _STEP_SECONDS, _STEPS = 1.0, 400
 _REPEATS = 7
-_ROWS = 4096
+_ROWS, _BYTES = 4096, 2**24  # of a gradient step that is measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,8 @@ class Costs:
     """A gradient step, alone, by the rows of its minibatch."""
     memory_mb: float
     """Of one env."""
+    helped: bool = True
+    """Whether workers could help with gradients."""
 
     def acting(self, n: int) -> float:
         """An action for ``n`` envs."""
@@ -70,6 +72,7 @@ def measure(
         memory = _memory_of_another(factory)
         times = _step_times(env)
         policy = build_policy(config, env.single_observation_space, env.single_action_space, network).to(device).eval()
+        set_learner_threads(config, policy)
         setup = actor_setup(policy, network, device, config.n_envs)
         few, many = 1, max(2, config.n_envs)
         acting = [_act_time(env, setup, policy, n) for n in (few, many)]
@@ -81,6 +84,7 @@ def measure(
             act_per_env=per_env,
             gradient_per_row=_gradient_time(config, policy, env, device),
             memory_mb=memory,
+            helped=numpy_shape(policy, config, device) is not None,
         )
     finally:
         env.close()
@@ -121,7 +125,8 @@ def _act_time(env: SerialVectorEnv, setup: ActorSetup, policy: Policy, n: int) -
 
 def _gradient_time(config: TrainConfig, policy: Policy, env: SerialVectorEnv, device: torch.device) -> float:
     """A gradient step on a rollout that says nothing, by row; on fewer rows than a run's, if those are many."""
-    rows = min(config.minibatch_size, _ROWS)
+    row_bytes = sum(int(leaf[0].nbytes) for leaf in env.arrays.observations.values())
+    rows = min(config.minibatch_size, _ROWS, max(64, _BYTES // max(row_bytes, 1)))
     size = {"n_steps": rows, "n_envs": 1, "n_epochs": 1, "batch_size": rows}
     small = config.model_copy(update={**size, "learner_shares": min(config.shares, rows)})
     masked = bool(env.has_masks)

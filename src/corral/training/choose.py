@@ -121,7 +121,7 @@ def predict(config: TrainConfig, costs: Costs, backend: Backend, workers: int, c
     else:
         collect = t * (share * costs.step + costs.acting(share)) * (crowd if workers > 1 else 1) + _ROLLOUT_US
     steps = config.n_epochs * (config.rollout_size // config.minibatch_size)
-    helped = backend == "worker" and config.learner != "torch" and not config.overlap
+    helped = backend == "worker" and costs.helped and not config.overlap
     helpers = min(config.shares, workers + 1, cores) if helped else 1
     gradient = costs.gradient_per_row * config.minibatch_size
     if helpers > 1:

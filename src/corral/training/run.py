@@ -33,7 +33,7 @@ from corral.training.calibrate import Costs, measure
 from corral.training.checkpoint import Checkpoint
 from corral.training.choose import BackendChoice, EnvsChoice, choose_backend
 from corral.training.opponents import Opponents, seat_opponents
-from corral.training.policies import build_policy
+from corral.training.policies import build_policy, set_learner_threads
 from corral.training.progress import Progress
 from corral.vec import CorralVectorEnv, make_vector_env
 from corral.vec.care import Care
@@ -68,6 +68,7 @@ class Run:
     source: RolloutSource
     actor: Actor
     learner: Learner
+    learner_threads: int
     eval_env: CorralVectorEnv | None
     return_scaler: ReturnScaler | None
     moments: dict[str, RunningMoments]
@@ -121,7 +122,7 @@ def assemble(
     """Build every part; whatever is wrong with env, policy or machine shows here, before anything is written."""
     device, why_device = choose_device(config.device)
     limit_compute_threads()
-    torch.set_num_threads(config.learner_threads)
+    torch.set_num_threads(1)
     central = device.type != "cpu"
 
     def costs() -> Costs:
@@ -161,8 +162,9 @@ def assemble(
         facts = envs.facts
         policy = build_policy(config, facts.observation_space, facts.action_space, network, seed).to(device)
         _check_used(config, policy)
-        setup = actor_setup(policy, network, device, config.n_envs)
-        opponents = seat_opponents(config, facts, policy, actor_setup(policy, network, device, 1))
+        threads = set_learner_threads(config, policy)
+        setup, alone = (actor_setup(policy, network, device, n) for n in (config.n_envs, 1))
+        opponents = seat_opponents(config, facts, policy, alone)
         lineup = None if opponents is None else opponents.lineup
         source, masked, engine = _connect(envs, policy, setup, config, seed, device, backend.num_workers, warn, lineup)
         learner = Learner(policy, config, seed, device, engine)
@@ -183,7 +185,8 @@ def assemble(
         why_device=why_device,
         placement=str(setup.placement),
         source=source,
-        actor=setup.build(0, 1),
+        actor=alone.build(0, 1),
+        learner_threads=threads,
         learner=learner,
         eval_env=eval_env,
         return_scaler=ReturnScaler(config.n_envs, config.gamma) if config.normalize_reward else None,
@@ -242,6 +245,13 @@ def _check_used(config: TrainConfig, policy: Policy) -> None:
     """Refuse settings that these spaces have no use for: whatever is asked is done or refused, never ignored."""
     if config.normalize_obs and not any(leaf.is_float for leaf in policy.state_layout.leaves):
         raise UsageError("normalize_obs scales float observations, but this env has none; leave it out")
+    if policy.pictures is None and not policy.custom:
+        for name, value in (("cnn", config.cnn), ("cnn_features", config.cnn_features)):
+            if value not in (type(config).model_fields[name].default, "none"):
+                raise UsageError(f"{name} {value} is for pictures, but none is seen here; leave it out")
+    if policy.pictures is not None and (config.learner == "numpy" or config.learner_shares is not None):
+        asked = "learner_shares" if config.learner_shares is not None else "learner numpy"
+        raise UsageError(f"{asked} is for networks that numpy runs, but this one sees pictures; leave it out")
     if config.log_std_init != 0 and not any(policy.codec.gaussian):
         raise UsageError("log_std_init is for continuous actions, but this env has none; leave it out")
 

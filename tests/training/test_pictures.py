@@ -1,0 +1,93 @@
+"""Training on pictures: it learns, and whoever acts, it learns the same."""
+
+import pytest
+import yaml
+
+import corral
+from corral.core.errors import UsageError
+from tests.envs import BrightSquare
+
+SMALL = {
+    "n_envs": 5,
+    "n_steps": 48,
+    "batch_size": 60,
+    "n_epochs": 1,
+    "timesteps": 480,
+    "cnn_features": 32,
+    "seed": 3,
+    "eval_freq": 0,
+    "tensorboard": False,
+    "quiet": True,
+}
+
+
+def weights(env, **settings):
+    return corral.train(env, **{**SMALL, **settings}).summary.weights_sha256
+
+
+def test_the_bright_square_is_found():
+    result = corral.train(
+        lambda: BrightSquare(cell=4),
+        timesteps=10_240,
+        n_envs=8,
+        n_steps=64,
+        batch_size=128,
+        n_epochs=4,
+        learning_rate=1.5e-3,
+        ent_coef=0.01,
+        seed=1,
+        eval_freq=0,
+        tensorboard=False,
+        quiet=True,
+    )
+    assert result.summary.mean_reward > 0.6  # chance is 0.1
+
+
+@pytest.mark.parametrize(
+    ("how", "settings"),
+    [
+        ({}, {}),
+        ({"side": 40, "cell": 8, "vector": True}, {"learner_threads": 2, "n_steps": 24, "timesteps": 240}),
+        ({"side": 12, "channels_first": False}, {"cnn": "impala", "overlap": True, "n_steps": 24, "timesteps": 240}),
+    ],
+    ids=["small", "nature, two threads, beside a vector", "impala, overlapping"],
+)
+def test_weights_do_not_depend_on_who_acts(how, settings):
+    ways = [{"backend": "serial"}, {"backend": "process", "num_workers": 2}]
+    ways += [{"backend": "worker", "num_workers": n, "parallel_start_method": "fork"} for n in (1, 2, 3)]
+    found = [weights(lambda: BrightSquare(**how), **settings, **way) for way in ways]
+    assert len(set(found)) == 1, found
+
+
+def test_what_was_decided_is_recorded():
+    run = corral.train(lambda: BrightSquare(), **SMALL, backend="serial", output_dir="run")
+    config = yaml.safe_load(open("run/config.yaml"))
+    assert config["net_arch"] == {"pi": [], "vf": []} and config["learner"] == "torch" and config["learner_threads"] == 1
+    text = open("run/config.yaml").read()
+    assert "rows are inferred in batches of" in text
+    again = corral.resume("run", env=lambda: BrightSquare(), timesteps=720, quiet=True)
+    assert again.summary.steps == 720
+    assert again.summary.weights_sha256 == weights(lambda: BrightSquare(), timesteps=720)
+    assert run.summary.steps == 480
+
+
+@pytest.mark.parametrize(
+    ("env", "settings", "message"),
+    [
+        ("CartPole-v1", {"cnn": "nature"}, "cnn nature is for pictures, but none is seen here"),
+        ("CartPole-v1", {"cnn_features": 32}, "cnn_features 32 is for pictures, but none is seen here"),
+        (BrightSquare, {"cnn": "nature"}, "needs pictures of at least 36 x 36, but the picture is 16 x 16"),
+        (BrightSquare, {"learner": "numpy"}, "learner numpy is for networks that numpy runs"),
+        (BrightSquare, {"learner_shares": 2}, "learner_shares is for networks that numpy runs"),
+        (BrightSquare, {"cnn": "atari"}, "cnn 'atari': should be 'auto', 'nature', 'small', 'impala' or 'none'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(env, settings, message):
+    settings = {**{name: value for name, value in SMALL.items() if name != "cnn_features"}, **settings}
+    with pytest.raises(UsageError, match=message):
+        corral.train(env, **settings)
+
+
+def test_flat_pictures_are_learned_by_numpy():
+    corral.train(lambda: BrightSquare(12), **{**SMALL, "cnn_features": 256}, cnn="none", output_dir="flat")
+    assert yaml.safe_load(open("flat/config.yaml"))["learner"] == "numpy"
