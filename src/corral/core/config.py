@@ -200,15 +200,12 @@ class TrainConfig(BaseModel):
         "auto", "learner", "What computes gradients; auto is numpy for the built-in network on the CPU, else torch."
     )
     learner_shares: int | None = _field(
-        None,
-        "learner",
-        "Parts of a minibatch that processes compute side by side (numpy; default: 1, 2, 4 or 8 by batch_size).",
-        ge=1,
+        None, "learner", "Parts of a minibatch that are computed side by side (default: 1 to 8, by batch_size).", ge=1
     )
     learner_threads: int | None = _field(
         None,
         "learner",
-        "Threads of a gradient step (torch; default: 1; for a large cnn, without overlap, one per core, at most 8).",
+        "Threads of a gradient step (torch; default: 1, or for pictures one per core, whose number changes nothing).",
         ge=1,
     )
     compile: bool = _field(False, "learner", "Compile the loss with torch.compile, which takes a minute at start.")
@@ -335,10 +332,9 @@ class TrainConfig(BaseModel):
                 raise ValueError(f"{why} needs learner torch, but learner is numpy")
             object.__setattr__(self, "learner", "torch")
         if self.learner_shares is not None:
-            if self.learner == "torch":
-                raise ValueError(
-                    f"learner_shares {self.learner_shares} is for learner numpy, but {why or 'it is torch'}"
-                )
+            whole = next((name for name in ("compile", "policy") if getattr(self, name)), None)
+            if whole is not None:
+                raise ValueError(f"learner_shares {self.learner_shares} cannot be had with {whole}; leave one out")
             if self.learner_shares > self.minibatch_size:
                 raise ValueError(f"learner_shares {self.learner_shares} is more than the {self.minibatch_size} rows")
 
@@ -348,6 +344,12 @@ class TrainConfig(BaseModel):
         by_size = next(
             (shares for least, shares in ((4096, 8), (1024, 4), (256, 2)) if self.minibatch_size >= least), 1
         )
+        return self.learner_shares or by_size
+
+    @property
+    def picture_shares(self) -> int:
+        """The same where a row is a picture, and costs a hundred times as much."""
+        by_size = next((shares for shares in (8, 4, 2) if self.minibatch_size >= 64 * shares), 1)
         return self.learner_shares or by_size
 
     @property

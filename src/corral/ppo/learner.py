@@ -52,6 +52,11 @@ class UpdateStats:
 class Engine(Protocol):
     """Computes gradients and applies them."""
 
+    @property
+    def n_shares(self) -> int | None:
+        """Parts of a minibatch that are computed side by side, where there are any; part of the result."""
+        ...
+
     def load(
         self,
         rollout: Rollout,

@@ -74,6 +74,11 @@ class MlpEngine:
         self._totals = np.zeros(len(MEASURED))
         self._norms = 0.0
 
+    @property
+    def n_shares(self) -> int | None:
+        """Parts of a minibatch."""
+        return self.shares.setup.shares
+
     def load(
         self,
         rollout: Rollout,

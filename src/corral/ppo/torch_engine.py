@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
+import functools
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ import torch
 from torch import Tensor
 
 from corral.core.config import TrainConfig
+from corral.core.machine import available_cores
 from corral.core.types import Rollout
 from corral.policy import distributions
 from corral.policy.policy import Policy
@@ -49,8 +53,17 @@ class TorchEngine:
         self._loss: Callable[..., tuple[Tensor, Tensor]] = self._compute_loss
         if config.compile:
             self._loss = torch.compile(self._compute_loss)
+        self._parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+        self._shares = config.picture_shares if policy.pictures is not None and not config.compile else 1
+        threads = min(self._shares, config.learner_threads or available_cores())
+        self._pool = ThreadPoolExecutor(threads, initializer=_alone) if threads > 1 else None
         self._totals = torch.zeros(len(_MEASURED), device=device)
         self._reference: Policy | None = None
+
+    @property
+    def n_shares(self) -> int | None:
+        """Parts of a minibatch, where there are any."""
+        return None if self.policy.pictures is None else self._shares
 
     def load(
         self,
@@ -76,20 +89,32 @@ class TorchEngine:
         self.policy.train()
 
     def gradient(self, minibatch: int) -> None:
-        """Compute the gradient of a minibatch."""
-        rows = self._order[minibatch]
+        """Compute the gradient of a minibatch, in shares, which are summed in order whoever computes them."""
+        pairs = zip(
+            self._order[minibatch].tensor_split(self._shares),
+            self._advantages[minibatch].tensor_split(self._shares),
+            strict=True,
+        )
+        shares = list((self._pool or builtins).map(self._share, pairs))
+        for parameter, *gradients in zip(self._parameters, *(share[0] for share in shares), strict=True):
+            parameter.grad = None if gradients[0] is None else functools.reduce(torch.add, gradients)
+        for parameter in self._held:
+            parameter.grad = None
+        measured = functools.reduce(torch.add, [share[1] for share in shares])
+        self._kl = measured[4]
+        self._totals[:7] += measured
+
+    def _share(self, pair: tuple[Tensor, Tensor]) -> tuple[tuple[Tensor, ...], Tensor]:
+        """What some rows of a minibatch contribute to its gradient and to what is measured."""
+        rows, advantages = pair
         inputs = {name: column[rows] for name, column in self._inputs.items()}
         masks = None if self._masks is None else self._masks[rows]
         fixed = None if self._fixed is None else self._fixed[rows]
-        loss, measured = self._loss(
-            inputs, self._actions[rows], masks, self._scalars[rows], self._advantages[minibatch], fixed
-        )
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        for parameter in self._held:
-            parameter.grad = None
-        self._kl = measured[4]
-        self._totals[:7] += measured
+        loss, measured = self._loss(inputs, self._actions[rows], masks, self._scalars[rows], advantages, fixed)
+        if self._shares > 1:
+            weight = len(rows) / self.config.minibatch_size
+            loss, measured = loss * weight, measured * weight
+        return torch.autograd.grad(loss, self._parameters, allow_unused=True), measured
 
     def kl(self) -> float:
         """How far the last minibatch says the policy moved; waits for the device."""
@@ -223,3 +248,8 @@ def _parts(inputs: Mapping[str, Tensor]) -> list[slice]:
     row_bytes = sum(column[0].numel() * column.element_size() for column in inputs.values())
     at_a_time = min(_EVALUATED, max(64, _BYTES // max(row_bytes, 1)))
     return [slice(start, start + at_a_time) for start in range(0, rows, at_a_time)]
+
+
+def _alone() -> None:
+    """Each share is one thread's work."""
+    torch.set_num_threads(1)

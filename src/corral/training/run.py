@@ -68,7 +68,6 @@ class Run:
     source: RolloutSource
     actor: Actor
     learner: Learner
-    learner_threads: int
     eval_env: CorralVectorEnv | None
     return_scaler: ReturnScaler | None
     moments: dict[str, RunningMoments]
@@ -162,7 +161,7 @@ def assemble(
         facts = envs.facts
         policy = build_policy(config, facts.observation_space, facts.action_space, network, seed).to(device)
         _check_used(config, policy)
-        threads = set_learner_threads(config, policy)
+        set_learner_threads(config, policy)
         setup, alone = (actor_setup(policy, network, device, n) for n in (config.n_envs, 1))
         opponents = seat_opponents(config, facts, policy, alone)
         lineup = None if opponents is None else opponents.lineup
@@ -186,7 +185,6 @@ def assemble(
         placement=str(setup.placement),
         source=source,
         actor=alone.build(0, 1),
-        learner_threads=threads,
         learner=learner,
         eval_env=eval_env,
         return_scaler=ReturnScaler(config.n_envs, config.gamma) if config.normalize_reward else None,
@@ -249,9 +247,12 @@ def _check_used(config: TrainConfig, policy: Policy) -> None:
         for name, value in (("cnn", config.cnn), ("cnn_features", config.cnn_features)):
             if value not in (type(config).model_fields[name].default, "none"):
                 raise UsageError(f"{name} {value} is for pictures, but none is seen here; leave it out")
-    if policy.pictures is not None and (config.learner == "numpy" or config.learner_shares is not None):
-        asked = "learner_shares" if config.learner_shares is not None else "learner numpy"
-        raise UsageError(f"{asked} is for networks that numpy runs, but this one sees pictures; leave it out")
+    if policy.pictures is not None and config.learner == "numpy":
+        raise UsageError("learner numpy is for networks that numpy runs, but this one sees pictures; leave it out")
+    if policy.pictures is not None and config.compile and (config.learner_threads or 1) > 1:
+        raise UsageError("compile and learner_threads: with pictures, only one of them; leave one out")
+    if policy.pictures is None and config.learner == "torch" and config.learner_shares is not None:
+        raise UsageError("learner_shares with learner torch is for pictures, but none is seen here; leave it out")
     if config.log_std_init != 0 and not any(policy.codec.gaussian):
         raise UsageError("log_std_init is for continuous actions, but this env has none; leave it out")
 
