@@ -114,7 +114,7 @@ def _kernels(version: int) -> tuple[Callable[..., Any], Callable[..., Any], Call
                     if of < 0:
                         total[best] += toll
                     else:
-                        total[best] += toll * 4 + ARMOUR[terrain[tile]] * (home[of] // land[of]) // 4
+                        total[best] += toll * 3 + ARMOUR[terrain[tile]] * (home[of] // land[of]) // 4
             taken = 0
             for claim in range(claims):
                 p = by[claim]

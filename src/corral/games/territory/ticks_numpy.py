@@ -57,7 +57,7 @@ def _play_tick(w: World) -> None:
     density = w.home // np.maximum(w.land, 1)
     terrain = w.terrain[tile]
     toll = TOLL[terrain] * ONE
-    cost = np.where(of < 0, toll, toll * 4 + ARMOUR[terrain] * density[of] // 4)
+    cost = np.where(of < 0, toll, toll * 3 + ARMOUR[terrain] * density[of] // 4)
     total = np.zeros(players, np.int64)
     np.add.at(total, by, cost)
     # Who cannot pay for all its claims gets each with the chance that the troops suffice for.
