@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from corral.games.territory.rules import EVERYWHERE, FREE, capacity
 
 __all__ = ["PAUSE", "PAUSES", "Patient", "bot_order"]
@@ -35,7 +38,7 @@ def bot_order(me: Any, draw: Any, home: Any, land: Any, contacts: Any) -> tuple[
         left -= contacts[me, 1 + other]
     if full < 50 or home[me] * land[chosen] * 10 < home[chosen] * land[me] * 5:
         return 0, FREE
-    return 20, chosen
+    return 25, chosen
 
 
 class Patient:
