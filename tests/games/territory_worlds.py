@@ -66,7 +66,3 @@ def fronts(world, player):
                 down, right = np.array(divmod(tile, width)) - centre
                 found[tile] = round(math.degrees(math.atan2(right, -down)) / 45) % 8
     return found
-
-
-def as_bytes(world):
-    return world.to_bytes()

@@ -67,7 +67,7 @@ def test_sectors_are_the_eight_winds():
 @pytest.mark.parametrize("heading", range(9))
 def test_an_attack_takes_only_tiles_in_its_sector(ticks, heading):
     rows = ["." * 15] * 15
-    rows[7] = "." * 7 + "0" + "." * 7
+    rows[6:9] = ["." * 6 + "000" + "." * 6] * 3
     world = world_of(*rows, home=[400 * ONE])
     world.order(0, heading, 100, ANYONE)
     for _ in range(60):
@@ -75,7 +75,7 @@ def test_an_attack_takes_only_tiles_in_its_sector(ticks, heading):
         before = set(np.flatnonzero(world.owner == 0).tolist())
         ticks.advance(world, 1)
         assert set(np.flatnonzero(world.owner == 0).tolist()) - before <= allowed
-    assert world.land[0] > 5
+    assert world.land[0] > 14
 
 
 # ---- targets, costs --------------------------------------------------------------------------------------------

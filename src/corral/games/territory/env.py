@@ -242,7 +242,7 @@ def _read_options(options: dict[str, Any] | None, bots: int) -> int:
 
 
 def _checked_bots(number: Any) -> int:
-    if isinstance(number, bool) or number != int(number) or not 1 <= number <= MOST_BOTS:
+    if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 1 <= number <= MOST_BOTS:
         raise UsageError(f"num_bots {number!r} should be a whole number from 1 to {MOST_BOTS}")
     return int(number)
 
