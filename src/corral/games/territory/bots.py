@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from corral.games.territory.rules import EVERYWHERE, FREE, capacity
 
 __all__ = ["PAUSE", "PAUSES", "Patient", "bot_order"]
@@ -21,7 +24,7 @@ def bot_order(me: Any, draw: Any, home: Any, land: Any, contacts: Any) -> tuple[
     """
     full = 100 * home[me] // capacity(land[me])
     if contacts[me, 0] > 0:
-        return (45 if full >= 10 else 0), FREE
+        return (60 if full >= 10 else 0), FREE
     border = 0
     for other in range(len(land)):
         border += contacts[me, 1 + other]
@@ -33,9 +36,9 @@ def bot_order(me: Any, draw: Any, home: Any, land: Any, contacts: Any) -> tuple[
         if left >= 0:
             chosen = other
         left -= contacts[me, 1 + other]
-    if full < 20 or home[me] * land[chosen] * 10 < home[chosen] * land[me] * 5:
+    if full < 50 or home[me] * land[chosen] * 10 < home[chosen] * land[me] * 5:
         return 0, FREE
-    return 50, chosen
+    return 25, chosen
 
 
 class Patient:

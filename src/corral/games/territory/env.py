@@ -21,7 +21,7 @@ from corral.games.territory.state import World, default_ticks, found
 __all__ = ["DIRECTIONS", "FRAMES", "SHARES", "WAIT", "Territory", "make"]
 
 DIRECTIONS = ("N", "NE", "E", "SE", "S", "SW", "W", "NW", "everywhere")
-SHARES = (0, 10, 20, 35, 60)
+SHARES = (0, 5, 10, 25, 50)
 """Percent of all troops that an order sends. An action is ``direction * 5 + share``, both as indices."""
 WAIT = EVERYWHERE * len(SHARES)
 """The action that gives no order: an attack that is under way goes on."""
@@ -242,7 +242,7 @@ def _read_options(options: dict[str, Any] | None, bots: int) -> int:
 
 
 def _checked_bots(number: Any) -> int:
-    if isinstance(number, bool) or number != int(number) or not 1 <= number <= MOST_BOTS:
+    if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 1 <= number <= MOST_BOTS:
         raise UsageError(f"num_bots {number!r} should be a whole number from 1 to {MOST_BOTS}")
     return int(number)
 

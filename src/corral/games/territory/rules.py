@@ -38,17 +38,19 @@ ONE = 1024
 """One soldier."""
 CAP, CAP_PER_TILE = 10 * ONE, 5 * ONE
 """The most that a player's troops grow to: so much, and so much for each tile."""
-GROWTH_TICKS = 86
+GROWTH_TICKS = 50
 """Troops that are few multiply by e in so many ticks."""
 LEAST_PER_TILE = ONE // 8
 """Troops grow as if at least so many were at home, so that nobody is stuck at nothing."""
 START_PER_TILE = 2 * ONE
 PACE = np.array([0, 65536 // 6, 65536 // 9, 65536 // 12], np.int64)
 """By terrain: the chance, of 65,536, that an attack takes a tile in a tick, for each side on which it is met."""
-TOLL = np.array([0, 4, 5, 7], np.int64)
+TOLL = np.array([0, 6, 8, 11], np.int64)
 """By terrain: soldiers that a free tile costs."""
+GUARD = 4
+"""A tile that somebody owns costs so many times the toll, and the soldiers of its owner that stand on it."""
 ARMOUR = np.array([0, 4, 5, 6], np.int64)
-"""By terrain: quarters by which a defender's soldiers on a tile are multiplied; they come on top of half the toll."""
+"""By terrain: quarters by which the soldiers that stand on a tile count."""
 WIN_PERCENT = 80
 """Share of all land that wins."""
 

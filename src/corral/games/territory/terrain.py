@@ -65,7 +65,7 @@ def _relief(size: int, rng: np.random.Generator) -> Grid:
 def _flood(terrain: Grid, start: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """The land that can be reached from ``start``."""
     land = terrain != WATER
-    reached = np.zeros_like(land)
+    reached: npt.NDArray[np.bool_] = np.zeros_like(land)
     reached[start[0], start[1]] = True
     count = 0
     while count != (count := int(reached.sum())):

@@ -14,7 +14,7 @@ from numba.extending import register_jitable
 
 from corral.games.territory import bots, rules
 from corral.games.territory.bots import PAUSE, PAUSES, bot_order
-from corral.games.territory.rules import ANYONE, ARMOUR, EVERYWHERE, ONE, PACE, TOLL, growth, sector
+from corral.games.territory.rules import ANYONE, ARMOUR, BLOCKED, EVERYWHERE, GUARD, ONE, PACE, TOLL, growth, sector
 from corral.games.territory.state import NEVER, Ints, World
 
 __all__ = ["advance", "look_around", "paint"]
@@ -48,7 +48,7 @@ def paint(world: World, shades: npt.NDArray[np.uint8], frame: npt.NDArray[np.uin
     _paint(world.terrain, world.owner, shades, frame)
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _mix(x: Any) -> Any:
     x = (x ^ x >> _30) * _FIRST
     x = (x ^ x >> _27) * _SECOND
@@ -58,9 +58,10 @@ def _mix(x: Any) -> Any:
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compiled at its first call, and kept on disk where that is possible."""
     try:
-        return numba.njit(cache=True)(function)  # type: ignore[no-any-return]
+        compiled: Callable[..., Any] = numba.njit(cache=True)(function)
     except RuntimeError:  # there is no place to keep it
-        return numba.njit(function)  # type: ignore[no-any-return]
+        compiled = numba.njit(function)
+    return compiled
 
 
 def _kernels(version: int) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
@@ -86,9 +87,16 @@ def _kernels(version: int) -> tuple[Callable[..., Any], Callable[..., Any], Call
             claims = 0
             for tile in range(width, tiles - width):
                 of = owner[tile]
-                if of == rules.BLOCKED:
+                if of == BLOCKED:
                     continue
-                best, best_chance, best_number = -1, np.uint64(0), -1
+                if (
+                    owner[tile - width] == of
+                    and owner[tile + 1] == of
+                    and owner[tile + width] == of
+                    and owner[tile - 1] == of
+                ):
+                    continue
+                best, best_chance, best_number = np.int64(-1), np.uint64(0), np.int64(-1)
                 for side in range(4):
                     p = owner[tile + offsets[side]]
                     if p < 0 or p == of:
@@ -114,7 +122,7 @@ def _kernels(version: int) -> tuple[Callable[..., Any], Callable[..., Any], Call
                     if of < 0:
                         total[best] += toll
                     else:
-                        total[best] += toll * 4 + ARMOUR[terrain[tile]] * (home[of] // land[of]) // 4
+                        total[best] += toll * GUARD + ARMOUR[terrain[tile]] * (home[of] // land[of]) // 4
             taken = 0
             for claim in range(claims):
                 p = by[claim]
@@ -130,7 +138,7 @@ def _kernels(version: int) -> tuple[Callable[..., Any], Callable[..., Any], Call
                 if front[p] == 0:
                     home[p] += away[p]
                     away[p] = 0
-                home[p] -= home[p] * lost[p] // (1 * max(land[p], 1))
+                home[p] -= home[p] * lost[p] // max(land[p], 1)
             for claim in range(taken):
                 tile, p = at[claim], by[claim]
                 row, column = tile // width, tile % width
@@ -172,7 +180,7 @@ def _kernels(version: int) -> tuple[Callable[..., Any], Callable[..., Any], Call
             for side in range(4):
                 near = tile + offsets[side]
                 of = owner[near]
-                if of != player and of != rules.BLOCKED:
+                if of != player and of != BLOCKED:
                     row, column = near // width, near % width
                     sectors[sector(row * land[player] - rows[player], column * land[player] - columns[player])] += 1
                     contacts[1 + of] += 1
@@ -190,5 +198,5 @@ def _kernels(version: int) -> tuple[Callable[..., Any], Callable[..., Any], Call
 
 
 _advance, _look_around, _paint = _kernels(
-    zlib.crc32(b"".join(Path(module.__file__).read_bytes() for module in (rules, bots)))
+    zlib.crc32(b"".join(Path(str(module.__file__)).read_bytes() for module in (rules, bots)))
 )

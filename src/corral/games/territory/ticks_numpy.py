@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.games.territory.bots import PAUSE, PAUSES, bot_order
-from corral.games.territory.rules import ANYONE, ARMOUR, EVERYWHERE, ONE, PACE, TOLL, WATER, growth, sector
+from corral.games.territory.rules import ANYONE, ARMOUR, EVERYWHERE, GUARD, ONE, PACE, TOLL, WATER, growth, sector
 from corral.games.territory.state import NEVER, World
 
 __all__ = ["advance", "look_around", "paint"]
@@ -57,7 +57,7 @@ def _play_tick(w: World) -> None:
     density = w.home // np.maximum(w.land, 1)
     terrain = w.terrain[tile]
     toll = TOLL[terrain] * ONE
-    cost = np.where(of < 0, toll, toll * 4 + ARMOUR[terrain] * density[of] // 4)
+    cost = np.where(of < 0, toll, toll * GUARD + ARMOUR[terrain] * density[of] // 4)
     total = np.zeros(players, np.int64)
     np.add.at(total, by, cost)
     # Who cannot pay for all its claims gets each with the chance that the troops suffice for.
@@ -70,7 +70,7 @@ def _play_tick(w: World) -> None:
     w.home[ended] += w.away[ended]
     w.away[ended] = 0
     lost = np.bincount(of[of >= 0], minlength=players)
-    w.home -= w.home * lost // (1 * np.maximum(w.land, 1))
+    w.home -= w.home * lost // np.maximum(w.land, 1)  # those who stood there
     row, column = np.divmod(tile, width)
     mine = of >= 0
     np.subtract.at(w.land, of[mine], 1)
