@@ -62,7 +62,9 @@ def test_weights_do_not_depend_on_who_acts(how, settings):
 def test_what_was_decided_is_recorded():
     run = corral.train(lambda: BrightSquare(), **SMALL, backend="serial", output_dir="run")
     config = yaml.safe_load(open("run/config.yaml"))
-    assert config["net_arch"] == {"pi": [], "vf": []} and config["learner"] == "torch" and config["learner_threads"] == 1
+    assert (
+        config["net_arch"] == {"pi": [], "vf": []} and config["learner"] == "torch" and config["learner_threads"] == 1
+    )
     text = open("run/config.yaml").read()
     assert "rows are inferred in batches of" in text
     again = corral.resume("run", env=lambda: BrightSquare(), timesteps=720, quiet=True)

@@ -168,14 +168,10 @@ class TrainConfig(BaseModel):
     net_arch: NetArch | None = _field(
         None,
         "policy",
-        "Hidden layers: 64 64, or pi=64,64 vf=128 for separate ones (default: 64 64; none if all there is to see is "
-        "pictures).",
+        "Hidden layers: 64 64 (default; none after pictures alone), or pi=64,64 vf=128 for separate ones.",
     )
     cnn: Cnn = _field(
-        "auto",
-        "policy",
-        "What sees pictures: nature (sides from 36 on), small, impala (slow, and often better) or none, which flattens "
-        "them; auto is nature or small.",
+        "auto", "policy", "What sees pictures: nature (sides from 36 on), small, impala (slow) or none; auto: by size."
     )
     cnn_features: int = _field(256, "policy", "Numbers that it makes of a picture.", ge=1)
     activation_fn: Literal["tanh", "relu", "elu", "gelu", "silu", "leaky_relu"] = _field(
@@ -206,10 +202,7 @@ class TrainConfig(BaseModel):
         ge=1,
     )
     learner_threads: int | None = _field(
-        None,
-        "learner",
-        "Threads of a gradient step (torch; default: 1; for a large cnn, without overlap, one per core, at most 8).",
-        ge=1,
+        None, "learner", "Threads of a gradient step (torch; default: 1, for a large cnn one per core up to 8).", ge=1
     )
     compile: bool = _field(False, "learner", "Compile the loss with torch.compile, which takes a minute at start.")
     output_dir: str | None = _field(None, "run", "The run directory (default: runs/<env>-<date>-<time>).")
