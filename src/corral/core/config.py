@@ -166,9 +166,7 @@ class TrainConfig(BaseModel):
         None, "policy", "A torch network of your own, module:callable or file.py:callable (see docs/python.md)."
     )
     net_arch: NetArch | None = _field(
-        None,
-        "policy",
-        "Hidden layers: 64 64 (default; none after pictures alone), or pi=64,64 vf=128 for separate ones.",
+        None, "policy", "Hidden layers: 64 64 (default; pictures alone: none), or pi=64,64 vf=128 for separate ones."
     )
     cnn: Cnn = _field(
         "auto", "policy", "What sees pictures: nature (sides from 36 on), small, impala (slow) or none; auto: by size."
