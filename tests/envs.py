@@ -543,3 +543,49 @@ class BrightSquare(gym.Env):
             channel[y : y + self.cell, x : x + self.cell] = 255
         picture = picture if self.channels_first else np.ascontiguousarray(picture.transpose(1, 2, 0))
         return {"map": picture, "time": np.float32([self.steps / 40])} if self.vector else picture
+
+
+class Film(gym.Env):
+    """Pictures and numbers that say which episode and step it is, stacked; the reward needs the oldest frame."""
+
+    def __init__(self, frames=3, declare=True, flaw=None, length=7):
+        self.frames, self.flaw, self.length = frames, flaw, length
+        if declare:
+            self.frame_stacks = {"map": frames, "global": frames}
+        self.observation_space = spaces.Dict(
+            {
+                "map": spaces.Box(0, 255, (2 * frames, 8, 8), np.uint8),
+                "global": spaces.Box(-np.inf, np.inf, (3 * frames,), np.float32),
+                "plain": spaces.Box(-np.inf, np.inf, (2,), np.float32),
+                "choice": spaces.Discrete(3),
+            }
+        )
+        self.action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        self.ends = int(self.np_random.integers(1, self.length + 1))
+        first = self._frame()
+        blank = {key: np.zeros_like(value) for key, value in first.items()}
+        self.seen = [*([blank if self.flaw == "zeros" else first] * (self.frames - 1)), first]
+        return self._observation(), {}
+
+    def step(self, action):
+        self.steps += 1
+        self.seen = [*self.seen[1:], self._frame()]
+        ended = self.steps >= self.ends
+        reward = float(self.seen[0]["global"][0]) * (1 if action else -1)
+        return self._observation(), reward, ended and self.ends % 2 == 0, ended and self.ends % 2 == 1, {}
+
+    def _frame(self):
+        return {
+            "map": self.np_random.integers(0, 256, (2, 8, 8), np.uint8),
+            "global": self.np_random.standard_normal(3).astype(np.float32),
+        }
+
+    def _observation(self):
+        frames = self.seen[::-1] if self.flaw == "newest first" else self.seen
+        stacked = {key: np.concatenate([frame[key] for frame in frames]) for key in ("map", "global")}
+        plain = np.float32([self.steps, self.ends])
+        return {**stacked, "plain": plain, "choice": np.int64(self.steps % 3)}

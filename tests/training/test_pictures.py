@@ -1,5 +1,7 @@
 """Training on pictures: it learns, and whoever acts, it learns the same."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -61,11 +63,11 @@ def test_weights_do_not_depend_on_who_acts(how, settings):
 
 def test_what_was_decided_is_recorded():
     run = corral.train(lambda: BrightSquare(), **SMALL, backend="serial", output_dir="run")
-    config = yaml.safe_load(open("run/config.yaml"))
+    config = yaml.safe_load(Path("run/config.yaml").read_text())
     assert (
         config["net_arch"] == {"pi": [], "vf": []} and config["learner"] == "torch" and config["learner_threads"] == 1
     )
-    text = open("run/config.yaml").read()
+    text = Path("run/config.yaml").read_text()
     assert "rows are inferred in batches of" in text
     again = corral.resume("run", env=lambda: BrightSquare(), timesteps=720, quiet=True)
     assert again.summary.steps == 720
@@ -92,4 +94,4 @@ def test_what_does_not_fit_is_refused(env, settings, message):
 
 def test_flat_pictures_are_learned_by_numpy():
     corral.train(lambda: BrightSquare(12), **{**SMALL, "cnn_features": 256}, cnn="none", output_dir="flat")
-    assert yaml.safe_load(open("flat/config.yaml"))["learner"] == "numpy"
+    assert yaml.safe_load(Path("flat/config.yaml").read_text())["learner"] == "numpy"

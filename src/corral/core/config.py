@@ -166,16 +166,10 @@ class TrainConfig(BaseModel):
         None, "policy", "A torch network of your own, module:callable or file.py:callable (see docs/python.md)."
     )
     net_arch: NetArch | None = _field(
-        None,
-        "policy",
-        "Hidden layers: 64 64, or pi=64,64 vf=128 for separate ones (default: 64 64; none if all there is to see is "
-        "pictures).",
+        None, "policy", "Hidden layers: 64 64 (default; pictures alone: none), or pi=64,64 vf=128 for separate ones."
     )
     cnn: Cnn = _field(
-        "auto",
-        "policy",
-        "What sees pictures: nature (sides from 36 on), small, impala (slow, and often better) or none, which flattens "
-        "them; auto is nature or small.",
+        "auto", "policy", "What sees pictures: nature (sides from 36 on), small, impala (slow) or none; auto: by size."
     )
     cnn_features: int = _field(256, "policy", "Numbers that it makes of a picture.", ge=1)
     activation_fn: Literal["tanh", "relu", "elu", "gelu", "silu", "leaky_relu"] = _field(

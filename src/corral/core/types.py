@@ -128,7 +128,7 @@ class Seconds:
 class Rollout:
     """T steps of N envs, collected with one version of the policy. Masks are an optional column."""
 
-    observations: Leaves  # each [T, N, ...]
+    observations: Leaves  # each [T, N, ...]; frames of ``stacks`` are there once (see ``core.stacks``)
     actions: Array  # [T, N, D]
     log_probs: npt.NDArray[np.float32]  # [T, N]
     values: npt.NDArray[np.float32]  # [T, N]
@@ -151,11 +151,13 @@ class Rollout:
     """On the way to it."""
     faults: tuple[EnvFault, ...] = ()
     """What envs raised in it that did not end the run."""
+    stacks: Mapping[str, int] = field(default_factory=dict)
+    """By path, the frames of observations that are several of them."""
 
     @classmethod
-    def of(cls, arrays: Mapping[str, Array]) -> Rollout:
+    def of(cls, arrays: Mapping[str, Array], stacks: Mapping[str, int] | None = None) -> Rollout:
         """A rollout of named arrays (see ``to_columns``), about which nothing is known yet."""
-        return cls(**to_columns(arrays))
+        return cls(**to_columns(arrays), stacks=stacks or {})
 
     @property
     def n_steps(self) -> int:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from corral.core.config import TrainConfig
+from corral.core.stacks import Observed
 from corral.core.types import Leaves, Rollout
 from corral.policy import array_distributions
 from corral.policy.mlp import Mlp, MlpShape
@@ -89,7 +90,7 @@ class MlpEngine:
     ) -> None:
         """Take in a rollout; ``advantages`` and ``order`` [minibatches, minibatch] are as they will be used."""
         rows = self.config.rollout_size
-        leaves = {path: _joined(leaf) for path, leaf in rollout.observations.items()}
+        leaves = Observed(rollout).all()
         self.policy.features(leaves, self.shares.features)
         self.shares.action_features = leaves.get(ACTION_FEATURES)
         self.shares.fill(
@@ -154,7 +155,7 @@ class MlpEngine:
 
     def evaluate(self, rollout: Rollout) -> tuple[Floats, Floats]:
         """Log-probabilities and values [T, N] of a rollout's actions under the weights as they are now."""
-        features = self.policy.features({path: _joined(leaf) for path, leaf in rollout.observations.items()})
+        features = self.policy.features(Observed(rollout).all())
         described, actions = features.get(ACTION_FEATURES), _joined(rollout.actions)
         masks = None if rollout.masks is None else _joined(rollout.masks)
         log_probs, found = np.empty(len(actions), np.float32), np.empty(len(actions), np.float32)

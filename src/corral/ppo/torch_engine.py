@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from corral.core.config import TrainConfig
 from corral.core.machine import available_cores
+from corral.core.stacks import Observed
 from corral.core.types import Rollout
 from corral.policy import distributions
 from corral.policy.policy import Policy
@@ -107,7 +109,7 @@ class TorchEngine:
     def _share(self, pair: tuple[Tensor, Tensor]) -> tuple[tuple[Tensor, ...], Tensor]:
         """What some rows of a minibatch contribute to its gradient and to what is measured."""
         rows, advantages = pair
-        inputs = {name: column[rows] for name, column in self._inputs.items()}
+        inputs = self._inputs(rows)
         masks = None if self._masks is None else self._masks[rows]
         fixed = None if self._fixed is None else self._fixed[rows]
         loss, measured = self._loss(inputs, self._actions[rows], masks, self._scalars[rows], advantages, fixed)
@@ -147,9 +149,8 @@ class TorchEngine:
         inputs, actions = self._prepare(rollout), self._joined(rollout.actions)
         masks = None if rollout.masks is None else self._joined(rollout.masks)
         found = []
-        for part in _parts(inputs):
-            some = {name: column[part] for name, column in inputs.items()}
-            now = self.policy.evaluate(some, actions[part], None if masks is None else masks[part])
+        for part in self._parts(len(actions)):
+            now = self.policy.evaluate(inputs(part), actions[part], None if masks is None else masks[part])
             found.append(torch.stack([now.log_probs, now.values]))
         log_probs, values = torch.cat(found, dim=1).cpu().numpy()
         return log_probs.reshape(rollout.log_probs.shape), values.reshape(rollout.values.shape)
@@ -184,9 +185,19 @@ class TorchEngine:
             measured = torch.stack([loss, policy_loss, value_loss, entropy_loss, kl, clipped, kl_ref])
         return loss, measured
 
-    def _prepare(self, rollout: Rollout, policy: Policy | None = None) -> dict[str, Tensor]:
-        leaves = {path: leaf.reshape(-1, *leaf.shape[2:]) for path, leaf in rollout.observations.items()}
-        return (policy or self.policy).prepare(leaves)
+    def _prepare(self, rollout: Rollout, policy: Policy | None = None) -> Callable[[Tensor], dict[str, Tensor]]:
+        """What gives the policy's inputs for some rows: all are prepared here, unless that means to unfold stacks."""
+        policy, seen = policy or self.policy, Observed(rollout)
+        if rollout.stacks:
+            return lambda rows: policy.prepare(seen[rows.cpu().numpy()])
+        inputs = policy.prepare(seen.all())
+        return lambda rows: {name: column[rows] for name, column in inputs.items()}
+
+    def _parts(self, rows: int) -> list[Tensor]:
+        """All rows, few enough at a time: those of pictures are large."""
+        row_bytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in self.policy.layout.leaves)
+        at_a_time = min(_EVALUATED, max(64, _BYTES // max(row_bytes, 1)))
+        return list(torch.split(torch.arange(rows, device=self.device), at_a_time))
 
     def _joined(self, column: npt.NDArray[Any]) -> Tensor:
         return torch.from_numpy(column.reshape(-1, *column.shape[2:])).to(self.device)
@@ -205,17 +216,14 @@ class TorchEngine:
         masks = self._masks
         return torch.cat(
             [
-                self._reference(
-                    {name: column[part] for name, column in inputs.items()}, None if masks is None else masks[part]
-                )[0]
-                for part in _parts(inputs)
+                self._reference(inputs(part), None if masks is None else masks[part])[0]
+                for part in self._parts(len(self._actions))
             ]
         )
 
     def _policy_parameters(self) -> list[Tensor]:
         """Those that the action depends on, also where the value does too."""
-        rows = self._order[0]
-        params, _ = self.policy({name: column[rows] for name, column in self._inputs.items()})
+        params, _ = self.policy(self._inputs(self._order[0]))
         parameters = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
         found = torch.autograd.grad(params.sum(), parameters, allow_unused=True)
         return [parameter for parameter, grad in zip(parameters, found, strict=True) if grad is not None]
@@ -240,14 +248,6 @@ class TorchEngine:
                 self.optimizer.state[parameter] = {key: value.clone().to(self.device) for key, value in found.items()}
             else:
                 self.optimizer.state.pop(parameter, None)
-
-
-def _parts(inputs: Mapping[str, Tensor]) -> list[slice]:
-    """All rows, few enough at a time: those of pictures are large."""
-    rows = len(next(iter(inputs.values())))
-    row_bytes = sum(column[0].numel() * column.element_size() for column in inputs.values())
-    at_a_time = min(_EVALUATED, max(64, _BYTES // max(row_bytes, 1)))
-    return [slice(start, start + at_a_time) for start in range(0, rows, at_a_time)]
 
 
 def _alone() -> None:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 from corral.core.actions import ActionCodec
+from corral.core.errors import UsageError
 from corral.core.spaces import Layout, poisoned
+from corral.core.stacks import column_shape
 from corral.core.types import Rollout
+from corral.policy.scoring import ACTION_FEATURES
 
 __all__ = ["allocate", "columns_of", "named_columns"]
 
 
 def named_columns(
-    layout: Layout, codec: ActionCodec, t: int, n: int, masked: bool
+    layout: Layout, codec: ActionCodec, t: int, n: int, masked: bool, stacks: Mapping[str, int]
 ) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
     """Shape and dtype of every column, under the names that ``to_columns`` expects."""
     single, boolean = np.dtype(np.float32), np.dtype(np.bool_)
-    named = {f"observations:{leaf.path}": ((t, n, *leaf.shape), leaf.dtype) for leaf in layout.leaves}
+    if ACTION_FEATURES in stacks:
+        raise UsageError(f"the env's frame_stacks name {ACTION_FEATURES!r}, which is no stack of frames; remove it")
+    named = {f"observations:{leaf.path}": (column_shape(leaf, stacks, t, n), leaf.dtype) for leaf in layout.leaves}
     named |= {"actions": ((t, n, codec.n_actions), codec.dtype)}
     named |= dict.fromkeys(("log_probs", "values", "final_values"), ((t, n), single))
     named |= dict.fromkeys(("terminated", "truncated"), ((t, n), boolean))
@@ -32,15 +38,15 @@ def named_columns(
     return named
 
 
-def allocate(layout: Layout, codec: ActionCodec, t: int, n: int, masked: bool) -> Rollout:
+def allocate(layout: Layout, codec: ActionCodec, t: int, n: int, masked: bool, stacks: Mapping[str, int]) -> Rollout:
     """A rollout with new poisoned arrays in this process."""
-    named = named_columns(layout, codec, t, n, masked)
-    return Rollout.of({name: poisoned(shape, dtype) for name, (shape, dtype) in named.items()})
+    named = named_columns(layout, codec, t, n, masked, stacks)
+    return Rollout.of({name: poisoned(shape, dtype) for name, (shape, dtype) in named.items()}, stacks)
 
 
 def columns_of(rollout: Rollout, first: int, stop: int) -> Rollout:
     """A view of some envs' columns."""
-    columns: dict[str, Any] = {}
+    columns: dict[str, Any] = {"stacks": rollout.stacks}
     for column in fields(rollout):
         value: Any = getattr(rollout, column.name)
         part: Any = slice(first, stop) if column.name.startswith("last_") else (slice(None), slice(first, stop))

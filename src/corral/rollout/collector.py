@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.seeding import action_noise
+from corral.core.stacks import ColumnWriter, Observed
 from corral.core.types import Actor, EpisodeRecord, Mishaps, Rollout, Seconds
 from corral.vec.api import CorralVectorEnv, Drained, merge_sums
 
@@ -60,13 +61,16 @@ class Collector:
         """
         env, now, clock = self.env, self.env.arrays, time.perf_counter
         noise = self._noise(iteration)  # [T, N, D]
-        shown = [(leaf, out.observations[path], out.last_observations[path]) for path, leaf in now.observations.items()]
+        shown = [
+            ColumnWriter(path, leaf, out.observations[path], out.last_observations[path], out.stacks.get(path, 1))
+            for path, leaf in now.observations.items()
+        ]
         if out.masks is not None and out.last_masks is not None:
-            shown.append((now.masks, out.masks, out.last_masks))
+            shown.append(ColumnWriter("masks", now.masks, out.masks, out.last_masks))
         out.final_values[first_step:] = 0.0
         if first_step == 0:
-            for leaf, column, _ in shown:
-                column[0] = leaf
+            for column in shown:
+                column.first(begun=iteration == 0)
         acting = stepping = 0.0
 
         for t in range(first_step, self.n_steps):
@@ -88,7 +92,8 @@ class Collector:
             out.terminated[t] = now.terminated
             out.truncated[t] = now.truncated
 
-            ended = bool((now.terminated | now.truncated).any())
+            ends = now.terminated | now.truncated
+            ended = bool(ends.any())
             if ended:
                 out.began[t] = now.episode
                 out.opponents[t] = now.opponent
@@ -96,21 +101,16 @@ class Collector:
                 if cut.size:
                     finals = {path: leaf[cut] for path, leaf in now.final_observations.items()}
                     out.final_values[t, cut] = self.actor.values(finals, self._envs[cut])
-            for leaf, column, last in shown:
+            for column in shown:
                 if t + 1 < self.n_steps:
-                    column[t + 1] = leaf
+                    column.write(t + 1, ends if ended else None)
                 else:
-                    last[...] = leaf
+                    column.last()
             watch(t + 1, ended)
 
         started = clock()
         if self.actor.values_later:
-            valued = self.actor.valued
-            seen = {
-                path: column.reshape(-1, *column.shape[2:])
-                for path, column in out.observations.items()
-                if valued is None or path in valued
-            }
+            seen = Observed(out, self.actor.valued).all()
             out.values[...] = self.actor.values(seen, np.tile(self._envs, self.n_steps)).reshape(out.values.shape)
         out.last_values[...] = self.actor.values(out.last_observations, self._envs)
         acting += clock() - started

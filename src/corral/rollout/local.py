@@ -41,7 +41,7 @@ class LocalSource:
             env.seat(lineup.setup, lineup.shared)
         self._collector = Collector(env, actor, n_steps, seed)
         self._positions = Positions(seed, env.num_envs, env.codec)
-        shape = n_steps, env.num_envs, bool(env.has_masks)
+        shape = n_steps, env.num_envs, bool(env.has_masks), env.facts.stacks
         self._slots = [allocate(env.layout, env.codec, *shape) for _ in range(2 if overlap else 1)]
         self._begun = 0
         self._segment: Segment | None = None

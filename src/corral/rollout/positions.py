@@ -15,6 +15,7 @@ import numpy.typing as npt
 from corral.core.actions import ActionCodec
 from corral.core.opponents import OPPONENT, outcome
 from corral.core.seeding import episode_seed
+from corral.core.stacks import Observed
 from corral.core.types import EpisodeRecord, Leaves, Rollout
 from corral.vec.api import Seats
 from corral.vec.history import REPLAY_LIMIT, EnvPosition
@@ -76,8 +77,11 @@ class Positions:
     def _in(self, rollout: Rollout, steps: int, i: int) -> EnvPosition:
         ended = np.flatnonzero(rollout.terminated[:steps, i] | rollout.truncated[:steps, i])
         whole = steps == rollout.n_steps
-        seen = rollout.last_observations if whole else {p: leaf[steps] for p, leaf in rollout.observations.items()}
-        observation = {path: leaf[i].copy() for path, leaf in seen.items()}
+        if whole:
+            observation = {path: leaf[i].copy() for path, leaf in rollout.last_observations.items()}
+        else:
+            row = Observed(rollout)[np.array([steps * rollout.n_envs + i])]
+            observation = {path: leaf[0] for path, leaf in row.items()}
         masks = rollout.last_masks if whole else None if rollout.masks is None else rollout.masks[steps]
         mask = None if masks is None else masks[i].copy()
         if ended.size:

@@ -148,7 +148,7 @@ def serve(pipe: Connection, setup: RolloutWorkerSetup) -> None:
         try:
             plan: WorkerPlan = cloudpickle.loads(pipe.recv_bytes())
             seats = None if plan.lineup is None else Lineup(plan.lineup, shared_memory.attach(pipe).arrays)
-            serving = _Serving(env, setup, plan, shared, seats)
+            serving = _Serving(env, setup, plan, shared, seats, facts)
         except Exception as error:
             pipe.send_bytes(ERROR + pickle_error(error))
             return
@@ -196,12 +196,13 @@ class _Serving:
         plan: WorkerPlan,
         shared: Mapping[str, Array],
         seats: Lineup | None,
+        facts: EnvFacts,
     ) -> None:
         self._seats = seats
         self._setup = setup
         self._plan = plan
         self._shared = shared
-        self._rollouts = [Rollout.of(slot) for slot in group(shared, "slot")]
+        self._rollouts = [Rollout.of(slot, facts.stacks) for slot in group(shared, "slot")]
         self._weights = group(shared, "weights")
         self._stop = memoryview(shared[STOP].data)
         self._pulse = memoryview(shared[PULSES].data).cast("B").cast("q")[LINE * plan.index : LINE * (plan.index + 1)]

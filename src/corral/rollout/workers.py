@@ -102,7 +102,7 @@ class WorkerSource:
         """Give the workers memory, an actor and, if there are ``helpers``, a part in the update; returns that crew."""
         self._lineup = lineup
         layout, codec = Layout(self.facts.observation_space), ActionCodec(self.facts.action_space)
-        rollout = named_columns(layout, codec, self.n_steps, self.n_envs, bool(self.has_masks))
+        rollout = named_columns(layout, codec, self.n_steps, self.n_envs, bool(self.has_masks), self.facts.stacks)
         specs = [spec for slot in range(self._n_slots) for spec in worker.specs("slot", slot, rollout)]
         for slot in range(2):
             named = {name: (tuple(tensor.shape), _dtype(tensor)) for name, tensor in weights.items()}
@@ -131,7 +131,7 @@ class WorkerSource:
         except BaseException:
             self.close()
             raise
-        self._slots = [Rollout.of(slot) for slot in worker.group(arrays, "slot")]
+        self._slots = [Rollout.of(slot, self.facts.stacks) for slot in worker.group(arrays, "slot")]
         self._weights = worker.group(arrays, "weights")
         self._pulses = arrays[worker.PULSES]
         self._pool.sign_of = lambda w: self._pulses[w.index].tobytes()

@@ -136,7 +136,7 @@ def _gradient_time(config: TrainConfig, policy: Policy, env: SerialVectorEnv, de
         engine = TorchEngine(policy, small.model_copy(update={"compile": False}), device)
     else:
         engine = MlpEngine(policy, small, Shares.here(share_setup(policy, shape, small, masked)))
-    named = named_columns(env.layout, env.codec, rows, 1, masked)
+    named = named_columns(env.layout, env.codec, rows, 1, masked, stacks={})
     rollout = Rollout.of({name: np.zeros(shape, dtype) for name, (shape, dtype) in named.items()})
     for path, leaf in env.arrays.observations.items():
         rollout.observations[path][...] = leaf[0]

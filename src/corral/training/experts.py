@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -45,6 +45,8 @@ class ExpertGames:
 
 class ExpertView(gym.Wrapper[Any, Any, Any, Any]):
     """Lets only the expert's choice be played."""
+
+    frame_stacks: ClassVar[dict[str, int]] = {}  # these observations are others
 
     def __init__(self, env: gym.Env[Any, Any], expert: str, options: Mapping[str, Any] | None) -> None:
         super().__init__(env)

@@ -14,6 +14,7 @@ import numpy as np
 
 from corral.core.errors import CheckpointError, EnvFault
 from corral.core.metrics import INFO_PREFIX
+from corral.core.stacks import Observed
 from corral.core.types import Rollout, Weights
 from corral.monitor.report import Reporter
 from corral.ppo.gae import Advantages, estimate_advantages
@@ -192,10 +193,12 @@ def _lag(run: Run, rollout: Rollout) -> float:
 def _merge_observations(run: Run, rollout: Rollout) -> None:
     """Let the observation statistics catch up; until here they were the ones the rollout was collected with."""
     normalizer = run.learner.policy.normalizer
+    if normalizer is None:
+        return
+    t, n = rollout.n_steps, rollout.n_envs
+    seen = Observed(rollout, run.moments)[np.arange(t * n).reshape(t, n).T.reshape(-1)]  # env by env
     for path, moments in run.moments.items():
-        assert normalizer is not None
-        column = rollout.observations[path]
-        moments.merge(column.swapaxes(0, 1).reshape(-1, *column.shape[2:]))  # env by env
+        moments.merge(seen[path])
         normalizer.set(path, moments.mean, moments.deviation)
 
 

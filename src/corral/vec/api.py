@@ -22,6 +22,7 @@ from corral.core.actions import ActionCodec
 from corral.core.errors import CorralError, EnvFault, UsageError
 from corral.core.opponents import OPPONENT, curriculum_of, opponents_of
 from corral.core.spaces import Layout, poisoned
+from corral.core.stacks import stacks_of
 from corral.core.types import InfoSums, Leaves, Mishaps, to_columns
 from corral.vec.history import EnvPosition
 from corral.vec.shared_memory import SharedArrays
@@ -57,19 +58,23 @@ class EnvFacts:
     """The env's own opponents, if it has any (see ``core.opponents``)."""
     curriculum: tuple[Mapping[str, Any], ...] = ()
     """The stages that the env says it is best learned in, if it does."""
+    stacks: Mapping[str, int] = field(default_factory=dict)
+    """Its observations that are several frames (see ``core.stacks``)."""
 
     @classmethod
     def of(cls, env: Env) -> EnvFacts:
         """Read them off an env."""
         spaces = env.observation_space, env.action_space
-        return cls(*spaces, dict(env.metadata), env.render_mode, opponents_of(env), curriculum_of(env))
+        asked = opponents_of(env), curriculum_of(env)
+        return cls(*spaces, dict(env.metadata), env.render_mode, *asked, stacks=stacks_of(env))
 
     def check_same(self, other: EnvFacts) -> None:
         """Refuse envs of one run that differ."""
-        for name in ("observation_space", "action_space"):
+        for name in ("observation_space", "action_space", "stacks"):
             one, two = getattr(self, name), getattr(other, name)
             if one != two:
-                raise UsageError(f"envs of one run must be alike, but their {name}s differ: {one} and {two}")
+                what = name if name.endswith("s") else f"{name}s"
+                raise UsageError(f"envs of one run must be alike, but their {what} differ: {one} and {two}")
 
 
 @dataclass(frozen=True, slots=True)
