@@ -71,6 +71,8 @@ def test_the_first_minibatch_has_ratio_one(name, normalize_obs, kind):
     log_probs, values = learner.engine.evaluate(rollout)
     assert np.abs(np.exp(log_probs - rollout.log_probs) - 1).max() < 1e-5
     np.testing.assert_allclose(values, rollout.values, atol=1e-5, rtol=1e-5)
+    for whole, some in zip((log_probs, values), learner.engine.evaluate(rollout, 3), strict=True):
+        np.testing.assert_allclose(some, whole[::3], atol=1e-6, rtol=1e-6)
     stats = learner.update(rollout, estimate, 0, 3e-4)
     assert stats.grad_norm > 0
     log_probs, _ = learner.engine.evaluate(rollout)

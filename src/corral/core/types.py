@@ -169,6 +169,10 @@ class Rollout:
         """N."""
         return int(self.rewards.shape[1])
 
+    def rows_of_steps(self, every: int) -> npt.NDArray[np.int64]:
+        """The rows, ``t * N + n``, of every so many steps."""
+        return (np.arange(0, self.n_steps, every)[:, None] * self.n_envs + np.arange(self.n_envs)).reshape(-1)
+
 
 class RolloutSource(Protocol):
     """Decides who acts. The training loop knows nothing else about parallelism."""

@@ -92,8 +92,8 @@ class Engine(Protocol):
         """Whether every weight is a number."""
         ...
 
-    def evaluate(self, rollout: Rollout) -> tuple[Floats, Floats]:
-        """Log-probabilities and values [T, N] of a rollout's actions under the weights as they are now."""
+    def evaluate(self, rollout: Rollout, every: int = 1) -> tuple[Floats, Floats]:
+        """Log-probabilities and values [T, N] of actions under the weights as they are now; of every so many steps."""
         ...
 
     def copies(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

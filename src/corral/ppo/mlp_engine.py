@@ -153,11 +153,11 @@ class MlpEngine:
         """Whether every weight is a number."""
         return bool(np.isfinite(self._mlp.flat).all())
 
-    def evaluate(self, rollout: Rollout) -> tuple[Floats, Floats]:
-        """Log-probabilities and values [T, N] of a rollout's actions under the weights as they are now."""
-        features = self.policy.features(Observed(rollout).all())
-        described, actions = features.get(ACTION_FEATURES), _joined(rollout.actions)
-        masks = None if rollout.masks is None else _joined(rollout.masks)
+    def evaluate(self, rollout: Rollout, every: int = 1) -> tuple[Floats, Floats]:
+        """Log-probabilities and values [T, N] of actions under the weights as they are now; of every so many steps."""
+        features = self.policy.features(Observed(rollout)[rollout.rows_of_steps(every)])
+        described, actions = features.get(ACTION_FEATURES), _joined(rollout.actions[::every])
+        masks = None if rollout.masks is None else _joined(rollout.masks[::every])
         log_probs, found = np.empty(len(actions), np.float32), np.empty(len(actions), np.float32)
         for part in _parts(len(actions), self._mlp):
             params, values = self._mlp.forward(features[FEATURES][part])
@@ -168,7 +168,7 @@ class MlpEngine:
                 taken = scored.choices.columns_of(taken)
             known = array_distributions.likelihood(heads, params, self._mlp.log_std, taken, legal)
             log_probs[part], found[part] = known.log_probs, values
-        return log_probs.reshape(rollout.log_probs.shape), found.reshape(rollout.values.shape)
+        return log_probs.reshape(-1, rollout.n_envs), found.reshape(-1, rollout.n_envs)
 
     # ---- a reference to stay near ----------------------------------------------------------------------------
 

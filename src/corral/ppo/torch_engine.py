@@ -144,16 +144,16 @@ class TorchEngine:
         return all(bool(torch.isfinite(parameter).all()) for parameter in self.policy.parameters())
 
     @torch.no_grad()
-    def evaluate(self, rollout: Rollout) -> tuple[Floats, Floats]:
-        """Log-probabilities and values [T, N] of a rollout's actions under the weights as they are now."""
+    def evaluate(self, rollout: Rollout, every: int = 1) -> tuple[Floats, Floats]:
+        """Log-probabilities and values [T, N] of actions under the weights as they are now; of every so many steps."""
         inputs, actions = self._prepare(rollout), self._joined(rollout.actions)
         masks = None if rollout.masks is None else self._joined(rollout.masks)
         found = []
-        for part in self._parts(len(actions)):
+        for part in self._parts(torch.from_numpy(rollout.rows_of_steps(every)).to(self.device)):
             now = self.policy.evaluate(inputs(part), actions[part], None if masks is None else masks[part])
             found.append(torch.stack([now.log_probs, now.values]))
         log_probs, values = torch.cat(found, dim=1).cpu().numpy()
-        return log_probs.reshape(rollout.log_probs.shape), values.reshape(rollout.values.shape)
+        return log_probs.reshape(-1, rollout.n_envs), values.reshape(-1, rollout.n_envs)
 
     def _compute_loss(
         self,
@@ -193,11 +193,11 @@ class TorchEngine:
         inputs = policy.prepare(seen.all())
         return lambda rows: {name: column[rows] for name, column in inputs.items()}
 
-    def _parts(self, rows: int) -> list[Tensor]:
-        """All rows, few enough at a time: those of pictures are large."""
+    def _parts(self, rows: Tensor) -> list[Tensor]:
+        """Few enough rows at a time: those of pictures are large."""
         row_bytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in self.policy.layout.leaves)
         at_a_time = min(_EVALUATED, max(64, _BYTES // max(row_bytes, 1)))
-        return list(torch.split(torch.arange(rows, device=self.device), at_a_time))
+        return list(torch.split(rows, at_a_time))
 
     def _joined(self, column: npt.NDArray[Any]) -> Tensor:
         return torch.from_numpy(column.reshape(-1, *column.shape[2:])).to(self.device)
@@ -217,7 +217,7 @@ class TorchEngine:
         return torch.cat(
             [
                 self._reference(inputs(part), None if masks is None else masks[part])[0]
-                for part in self._parts(len(self._actions))
+                for part in self._parts(torch.arange(len(self._actions), device=self.device))
             ]
         )
 

@@ -33,6 +33,8 @@ from corral.training.warmstart import warm_start
 __all__ = ["Callback", "TrainingState", "train_loop"]
 
 Metrics = dict[str, float]
+_LAG_ROWS = 2048
+"""That are looked at to tell how far a policy lags behind."""
 
 
 @dataclass(slots=True)
@@ -186,8 +188,9 @@ def _advantages(run: Run, rollout: Rollout) -> Advantages:
 
 def _lag(run: Run, rollout: Rollout) -> float:
     """The mean importance weight, clipped at 1, that a rollout begins with: below 1 if an older policy collected it."""
-    log_probs, _ = run.learner.engine.evaluate(rollout)
-    return float(np.minimum(np.exp(log_probs - rollout.log_probs), 1).mean())
+    every = max(1, run.config.rollout_size // _LAG_ROWS)
+    log_probs, _ = run.learner.engine.evaluate(rollout, every)
+    return float(np.minimum(np.exp(log_probs - rollout.log_probs[::every]), 1).mean())
 
 
 def _merge_observations(run: Run, rollout: Rollout) -> None:
