@@ -42,12 +42,12 @@ def bot_order(me: Any, draw: Any, home: Any, land: Any, contacts: Any) -> tuple[
 
 
 class Patient:
-    """Waits until its troops are about half of what they can be, then sends some of them everywhere.
+    """Waits until its troops are half of what they can be, then sends half of them everywhere.
 
     A ``corral.core.opponents.Player``: it sees what the agent sees.
     """
 
-    def __init__(self, enough: float = 0.5, share: int = 3) -> None:
+    def __init__(self, enough: float = 0.5, share: int = 4) -> None:
         self.enough, self.share = enough, share
 
     def __call__(
