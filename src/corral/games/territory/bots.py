@@ -38,16 +38,16 @@ def bot_order(me: Any, draw: Any, home: Any, land: Any, contacts: Any) -> tuple[
         left -= contacts[me, 1 + other]
     if full < 50 or home[me] * land[chosen] * 10 < home[chosen] * land[me] * 5:
         return 0, FREE
-    return 25, chosen
+    return 20, chosen
 
 
 class Patient:
-    """Waits until its troops are half of what they can be, then sends half of them everywhere.
+    """Waits until its troops are half of what they can be, then sends a quarter of them everywhere.
 
     A ``corral.core.opponents.Player``: it sees what the agent sees.
     """
 
-    def __init__(self, enough: float = 0.5, share: int = 4) -> None:
+    def __init__(self, enough: float = 0.5, share: int = 3) -> None:
         self.enough, self.share = enough, share
 
     def __call__(
