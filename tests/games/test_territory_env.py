@@ -193,7 +193,7 @@ def test_the_number_of_bots_is_an_option_that_lasts():
 def test_waiting_leaves_an_attack_under_way():
     env = small()
     env.reset(seed=1)
-    env.step(WAIT + SHARES.index(50))
+    env.step(WAIT + SHARES.index(40))
     env._world.order(0, EVERYWHERE, 90, ANYONE)
     world = World.from_bytes(env._world.to_bytes(), env.size)
     assert world.away[0] > 0
