@@ -213,4 +213,3 @@ def test_bots_take_free_land_first_and_then_attack_if_they_are_strong_enough():
     chosen = [bot_order(0, draw, np.array([full, 0, 0]), land, contacts)[1] for draw in range(10)]
     assert chosen == [1] * 3 + [2] * 7  # by the length of the border
     assert bot_order(0, 0, np.array([full // 10, 0, 0]), land, contacts)[0] == 0
-    assert bot_order(0, 0, np.array([full * 6 // 10, 6 * full, 0]), land, contacts)[0] == 0

@@ -21,7 +21,7 @@ from corral.games.territory.state import World, default_ticks, found
 __all__ = ["DIRECTIONS", "FRAMES", "SHARES", "WAIT", "Territory", "make"]
 
 DIRECTIONS = ("N", "NE", "E", "SE", "S", "SW", "W", "NW", "everywhere")
-SHARES = (0, 5, 10, 25, 50)
+SHARES = (0, 2, 5, 15, 40)
 """Percent of all troops that an order sends. An action is ``direction * 5 + share``, both as indices."""
 WAIT = EVERYWHERE * len(SHARES)
 """The action that gives no order: an attack that is under way goes on."""

@@ -33,12 +33,12 @@ def draw_picture(world: World, step: int, max_steps: int) -> Pixels:
     draw, font = ImageDraw.Draw(strip), ImageFont.load_default(12)
     draw.text((8, 4), _headline(world, step, max_steps), (240, 240, 240), font)
     land, all_land = world.land.tolist(), world.all_land
-    length = picture.shape[1] - 160
+    length, most = picture.shape[1] - 130, max(land)
     for line, player in enumerate(_largest(world)):
         top = (line + 1) * _LINE + 8
         colour = tuple(_palette(world.players)[player].tolist())
         draw.text((8, top), "you" if player == 0 else f"bot {player}", (240, 240, 240), font)
-        draw.rectangle((60, top + 2, 60 + length * land[player] // all_land, top + 13), colour)
+        draw.rectangle((60, top + 2, 60 + length * land[player] // most, top + 13), colour)
         draw.text((68 + length, top), f"{100 * land[player] / all_land:.1f}%", (240, 240, 240), font)
     return np.concatenate([picture, np.asarray(strip)])
 
@@ -57,7 +57,7 @@ def draw_text(world: World, step: int, max_steps: int) -> str:
     lines.append(_headline(world, step, max_steps))
     for player in _largest(world):
         share = int(world.land[player]) / world.all_land
-        bar = "█" * max(1, round(50 * share)) if share else ""
+        bar = "█" * -(-50 * int(world.land[player]) // int(world.land.max()))
         name = "you" if player == 0 else f"bot {player}"
         colour = _ansi(38, _palette(world.players)[player].tolist())
         lines.append(f"{name:<7}{100 * share:5.1f}% {colour}{bar}\x1b[0m")
