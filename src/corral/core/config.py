@@ -200,7 +200,7 @@ class TrainConfig(BaseModel):
         ge=1,
     )
     learner_threads: int | None = _field(
-        None, "learner", "Threads of a gradient step (torch; default: 1, for a large cnn one per core up to 8).", ge=1
+        None, "learner", "Threads of a gradient step (torch; default: 1; for pictures one per core, up to 8).", ge=1
     )
     compile: bool = _field(False, "learner", "Compile the loss with torch.compile, which takes a minute at start.")
     output_dir: str | None = _field(None, "run", "The run directory (default: runs/<env>-<date>-<time>).")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from corral.policy.policy import Policy
 from corral.ppo import losses
 from corral.ppo.adam import EPSILON
 from corral.ppo.gae import Advantages
+from corral.ppo.side_by_side import SideBySide, shares_of
 from corral.ppo.terms import PLAIN, Terms
 
 __all__ = ["TorchEngine"]
@@ -53,6 +55,7 @@ class TorchEngine:
             self._loss = torch.compile(self._compute_loss)
         self._totals = torch.zeros(len(_MEASURED), device=device)
         self._reference: Policy | None = None
+        self._crew = SideBySide(shares_of(policy, config), config.learner_threads)
 
     def load(
         self,
@@ -79,19 +82,40 @@ class TorchEngine:
 
     def gradient(self, minibatch: int) -> None:
         """Compute the gradient of a minibatch."""
-        rows = self._order[minibatch]
-        inputs = self._inputs(rows)
-        masks = None if self._masks is None else self._masks[rows]
-        fixed = None if self._fixed is None else self._fixed[rows]
-        loss, measured = self._loss(
-            inputs, self._actions[rows], masks, self._scalars[rows], self._advantages[minibatch], fixed
-        )
+        rows, advantages = self._order[minibatch], self._advantages[minibatch]
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        if self._crew.shares == 1:
+            loss, measured = self._loss_of(rows, advantages)
+            loss.backward()  # type: ignore[no-untyped-call]
+        else:
+            measured = self._gather_shares(rows, advantages)
         for parameter in self._held:
             parameter.grad = None
         self._kl = measured[4]
         self._totals[:7] += measured
+
+    def _gather_shares(self, rows: Tensor, advantages: Tensor) -> Tensor:
+        """The gradient as a sum of parts; what was measured is one too."""
+        parameters = list(self.policy.parameters())
+
+        def share(part: slice) -> list[Tensor | None]:
+            loss, measured = self._loss_of(rows[part], advantages[part])
+            weight = (part.stop - part.start) / len(rows)
+            gradients = torch.autograd.grad(loss * weight, parameters, allow_unused=True)
+            return [measured * weight, *(None if found is None else found.contiguous() for found in gradients)]
+
+        edges = [len(rows) * i // self._crew.shares for i in range(self._crew.shares + 1)]
+        shares = self._crew.each(share, [slice(a, b) for a, b in itertools.pairwise(edges)])
+        measured, *gradients = (_total(column) for column in zip(*shares, strict=True))
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        assert measured is not None
+        return measured
+
+    def _loss_of(self, rows: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:
+        masks = None if self._masks is None else self._masks[rows]
+        fixed = None if self._fixed is None else self._fixed[rows]
+        return self._loss(self._inputs(rows), self._actions[rows], masks, self._scalars[rows], advantages, fixed)
 
     def kl(self) -> float:
         """How far the last minibatch says the policy moved; waits for the device."""
@@ -123,10 +147,13 @@ class TorchEngine:
         """Log-probabilities and values [T, N] of a rollout's actions under the weights as they are now."""
         inputs, actions = self._prepare(rollout), self._joined(rollout.actions)
         masks = None if rollout.masks is None else self._joined(rollout.masks)
-        found = []
-        for part in self._parts(len(actions)):
+
+        @torch.no_grad()
+        def ask(part: Tensor) -> Tensor:
             now = self.policy.evaluate(inputs(part), actions[part], None if masks is None else masks[part])
-            found.append(torch.stack([now.log_probs, now.values]))
+            return torch.stack([now.log_probs, now.values])
+
+        found = self._crew.each(ask, self._parts(len(actions)))
         log_probs, values = torch.cat(found, dim=1).cpu().numpy()
         return log_probs.reshape(rollout.log_probs.shape), values.reshape(rollout.values.shape)
 
@@ -223,3 +250,11 @@ class TorchEngine:
                 self.optimizer.state[parameter] = {key: value.clone().to(self.device) for key, value in found.items()}
             else:
                 self.optimizer.state.pop(parameter, None)
+
+
+def _total(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """The sum, in order; None of what no part depends on."""
+    found = [part for part in parts if part is not None]
+    for part in found[1:]:
+        found[0] += part
+    return found[0] if found else None

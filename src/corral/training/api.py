@@ -299,7 +299,6 @@ def _write_config(run: Run, directory: RunDirectory) -> None:
             "device": str(run.learner.device),
             "learner": "numpy" if isinstance(run.learner.engine, MlpEngine) else "torch",
             "learner_shares": run.config.shares if isinstance(run.learner.engine, MlpEngine) else None,
-            "learner_threads": run.learner_threads,
             "score_actions": None if policy.custom else policy.n_action_features > 0,
             "net_arch": None if policy.custom else dict(zip(("pi", "vf"), policy.net_arch, strict=True)),
             "output_dir": directory.shown,

@@ -1,4 +1,4 @@
-"""The policy that a config describes, and the threads that learn it."""
+"""The policy that a config describes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ import gymnasium as gym
 import torch
 
 from corral.core.config import TrainConfig
-from corral.core.machine import available_cores
 from corral.core.seeding import network_seed
 from corral.policy.policy import NetworkFactory, Policy
 
-__all__ = ["build_policy", "set_learner_threads"]
-
-_MOST_THREADS = 8  # that a minibatch of pictures keeps busy
+__all__ = ["build_policy"]
 
 
 def build_policy(
@@ -41,13 +38,3 @@ def build_policy(
             network=network,
         )
     return policy.eval()  # dropout and the like are for gradient steps alone
-
-
-def set_learner_threads(config: TrainConfig, policy: Policy) -> int:
-    """Give torch as many threads as its gradient steps are worth; the number of them is part of the run."""
-    threads, pictures = 1, policy.pictures
-    large = pictures is not None and any(kind != "small" for kind in pictures.kinds)
-    if large and policy.log_std.device.type == "cpu" and not config.overlap:
-        threads = min(available_cores(), _MOST_THREADS)
-    torch.set_num_threads(config.learner_threads or threads)
-    return torch.get_num_threads()
