@@ -88,7 +88,7 @@ def test_what_was_decided_is_recorded():
     config = yaml.safe_load(Path("run/config.yaml").read_text())
     assert config["net_arch"] == {"pi": [], "vf": []} and config["learner"] == "torch"
     text = Path("run/config.yaml").read_text()
-    assert "rows are inferred in batches of" in text
+    assert "rows are inferred in tiles of" in text
     again = corral.resume("run", env=lambda: BrightSquare(), timesteps=720, quiet=True)
     assert again.summary.steps == 720
     assert again.summary.weights_sha256 == weights(lambda: BrightSquare(), timesteps=720)
