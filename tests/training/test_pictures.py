@@ -1,5 +1,6 @@
 """Training on pictures: it learns, and whoever acts, it learns the same."""
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -49,10 +50,10 @@ def test_the_bright_square_is_found():
     ("how", "settings"),
     [
         ({}, {}),
-        ({"side": 40, "cell": 8, "vector": True}, {"learner_threads": 2, "n_steps": 24, "timesteps": 240}),
+        ({"side": 40, "cell": 8, "vector": True}, {"batch_size": 120, "n_steps": 24, "timesteps": 240}),
         ({"side": 12, "channels_first": False}, {"cnn": "impala", "overlap": True, "n_steps": 24, "timesteps": 240}),
     ],
-    ids=["small", "nature, two threads, beside a vector", "impala, overlapping"],
+    ids=["small", "nature, beside a vector", "impala, overlapping"],
 )
 def test_weights_do_not_depend_on_who_acts(how, settings):
     ways = [{"backend": "serial"}, {"backend": "process", "num_workers": 2}]
@@ -61,14 +62,33 @@ def test_weights_do_not_depend_on_who_acts(how, settings):
     assert len(set(found)) == 1, found
 
 
+def test_weights_do_not_depend_on_threads():
+    """Of any kind, those of the actor included: parts of a minibatch are the run's."""
+    ways = [{"learner_threads": n} for n in (1, 2, 3)]
+    found = [weights(BrightSquare, batch_size=120, backend="serial", **way) for way in (*ways, {})]
+    assert len(set(found)) == 1, found
+
+
+def test_parts_of_a_minibatch_add_up(monkeypatch):
+    """Whole or in parts, the gradient is the same but for rounding."""
+    settings = {**SMALL, "batch_size": 240, "timesteps": 240, "learning_rate": 1e-5, "backend": "serial"}
+    parts = corral.train(BrightSquare, **settings)
+    monkeypatch.setattr("corral.ppo.side_by_side._SHARES", ())
+    whole = corral.train(BrightSquare, **settings)
+    assert parts.summary.weights_sha256 != whole.summary.weights_sha256
+    rows = [list(csv.DictReader((run.run_dir / "progress.csv").open()))[-1] for run in (parts, whole)]
+    names = [name for name in rows[0] if name.startswith("train/")]
+    assert len(names) > 5
+    for name in names:
+        assert float(rows[0][name]) == pytest.approx(float(rows[1][name]), rel=1e-3, abs=1e-6), name
+
+
 def test_what_was_decided_is_recorded():
     run = corral.train(lambda: BrightSquare(), **SMALL, backend="serial", output_dir="run")
     config = yaml.safe_load(Path("run/config.yaml").read_text())
-    assert (
-        config["net_arch"] == {"pi": [], "vf": []} and config["learner"] == "torch" and config["learner_threads"] == 1
-    )
+    assert config["net_arch"] == {"pi": [], "vf": []} and config["learner"] == "torch"
     text = Path("run/config.yaml").read_text()
-    assert "rows are inferred in batches of" in text
+    assert "rows are inferred in tiles of" in text
     again = corral.resume("run", env=lambda: BrightSquare(), timesteps=720, quiet=True)
     assert again.summary.steps == 720
     assert again.summary.weights_sha256 == weights(lambda: BrightSquare(), timesteps=720)

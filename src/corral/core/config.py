@@ -197,10 +197,7 @@ class TrainConfig(BaseModel):
         None, "learner", "Parts of a minibatch that are computed side by side (default: 1 to 8, by batch_size).", ge=1
     )
     learner_threads: int | None = _field(
-        None,
-        "learner",
-        "Threads of a gradient step (torch; default: 1, or for pictures one per core, whose number changes nothing).",
-        ge=1,
+        None, "learner", "Threads of a gradient step (torch; default: 1; for pictures one per core, up to 8).", ge=1
     )
     compile: bool = _field(False, "learner", "Compile the loss with torch.compile, which takes a minute at start.")
     output_dir: str | None = _field(None, "run", "The run directory (default: runs/<env>-<date>-<time>).")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
-import functools
+import itertools
 import math
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +21,7 @@ from corral.policy.policy import Policy
 from corral.ppo import losses
 from corral.ppo.adam import EPSILON
 from corral.ppo.gae import Advantages
+from corral.ppo.side_by_side import SideBySide, shares_of
 from corral.ppo.terms import PLAIN, Terms
 
 __all__ = ["TorchEngine"]
@@ -61,6 +60,7 @@ class TorchEngine:
         self._pool = ThreadPoolExecutor(threads, initializer=_alone) if threads > 1 else None
         self._totals = torch.zeros(len(_MEASURED), device=device)
         self._reference: Policy | None = None
+        self._crew = SideBySide(shares_of(policy, config), config.learner_threads)
 
     @property
     def n_shares(self) -> int | None:
@@ -91,32 +91,41 @@ class TorchEngine:
         self.policy.train()
 
     def gradient(self, minibatch: int) -> None:
-        """Compute the gradient of a minibatch, in shares, which are summed in order whoever computes them."""
-        pairs = zip(
-            self._order[minibatch].tensor_split(self._shares),
-            self._advantages[minibatch].tensor_split(self._shares),
-            strict=True,
-        )
-        shares = list((self._pool or builtins).map(self._share, pairs))
-        for parameter, *gradients in zip(self._parameters, *(share[0] for share in shares), strict=True):
-            parameter.grad = None if gradients[0] is None else functools.reduce(torch.add, gradients)
+        """Compute the gradient of a minibatch."""
+        rows, advantages = self._order[minibatch], self._advantages[minibatch]
+        self.optimizer.zero_grad(set_to_none=True)
+        if self._crew.shares == 1:
+            loss, measured = self._loss_of(rows, advantages)
+            loss.backward()  # type: ignore[no-untyped-call]
+        else:
+            measured = self._gather_shares(rows, advantages)
         for parameter in self._held:
             parameter.grad = None
-        measured = functools.reduce(torch.add, [share[1] for share in shares])
         self._kl = measured[4]
         self._totals[:7] += measured
 
-    def _share(self, pair: tuple[Tensor, Tensor]) -> tuple[tuple[Tensor, ...], Tensor]:
-        """What some rows of a minibatch contribute to its gradient and to what is measured."""
-        rows, advantages = pair
-        inputs = self._inputs(rows)
+    def _gather_shares(self, rows: Tensor, advantages: Tensor) -> Tensor:
+        """The gradient as a sum of parts; what was measured is one too."""
+        parameters = list(self.policy.parameters())
+
+        def share(part: slice) -> list[Tensor | None]:
+            loss, measured = self._loss_of(rows[part], advantages[part])
+            weight = (part.stop - part.start) / len(rows)
+            gradients = torch.autograd.grad(loss * weight, parameters, allow_unused=True)
+            return [measured * weight, *(None if found is None else found.contiguous() for found in gradients)]
+
+        edges = [len(rows) * i // self._crew.shares for i in range(self._crew.shares + 1)]
+        shares = self._crew.each(share, [slice(a, b) for a, b in itertools.pairwise(edges)])
+        measured, *gradients = (_total(column) for column in zip(*shares, strict=True))
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        assert measured is not None
+        return measured
+
+    def _loss_of(self, rows: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:
         masks = None if self._masks is None else self._masks[rows]
         fixed = None if self._fixed is None else self._fixed[rows]
-        loss, measured = self._loss(inputs, self._actions[rows], masks, self._scalars[rows], advantages, fixed)
-        if self._shares > 1:
-            weight = len(rows) / self.config.minibatch_size
-            loss, measured = loss * weight, measured * weight
-        return torch.autograd.grad(loss, self._parameters, allow_unused=True), measured
+        return self._loss(self._inputs(rows), self._actions[rows], masks, self._scalars[rows], advantages, fixed)
 
     def kl(self) -> float:
         """How far the last minibatch says the policy moved; waits for the device."""
@@ -148,10 +157,13 @@ class TorchEngine:
         """Log-probabilities and values [T, N] of actions under the weights as they are now; of every so many steps."""
         inputs, actions = self._prepare(rollout), self._joined(rollout.actions)
         masks = None if rollout.masks is None else self._joined(rollout.masks)
-        found = []
-        for part in self._parts(torch.from_numpy(rollout.rows_of_steps(every)).to(self.device)):
+
+        @torch.no_grad()
+        def ask(part: Tensor) -> Tensor:
             now = self.policy.evaluate(inputs(part), actions[part], None if masks is None else masks[part])
-            found.append(torch.stack([now.log_probs, now.values]))
+            return torch.stack([now.log_probs, now.values])
+
+        found = self._crew.each(ask, self._parts(len(actions)))
         log_probs, values = torch.cat(found, dim=1).cpu().numpy()
         return log_probs.reshape(-1, rollout.n_envs), values.reshape(-1, rollout.n_envs)
 
@@ -250,6 +262,9 @@ class TorchEngine:
                 self.optimizer.state.pop(parameter, None)
 
 
-def _alone() -> None:
-    """Each share is one thread's work."""
-    torch.set_num_threads(1)
+def _total(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """The sum, in order; None of what no part depends on."""
+    found = [part for part in parts if part is not None]
+    for part in found[1:]:
+        found[0] += part
+    return found[0] if found else None

@@ -18,7 +18,7 @@ from corral.core.types import Actor, Acts, Leaves, Weights
 from corral.policy import distributions
 from corral.policy.policy import NetworkFactory, Policy
 from corral.rollout.mlp_actor import MlpActorSetup, find_mlp_placement
-from corral.rollout.placement import ONE_AT_A_TIME, Place, Placement, find_placement, find_small_placement
+from corral.rollout.placement import ONE_AT_A_TIME, Place, Placement, find_placement
 
 __all__ = ["ActorSetup", "TorchActor", "TorchActorSetup", "actor_setup"]
 
@@ -182,6 +182,5 @@ def _find_placement(policy: Policy, n_envs: int) -> Placement:
             rows.append(space.sample())
         return _try_out(policy, rows[first:stop])
 
-    find = find_placement if policy.pictures is None else find_small_placement
     with torch.random.fork_rng(devices=[]), _one_thread():
-        return find(run, n_envs)
+        return find_placement(run, n_envs, dear=policy.pictures is not None)

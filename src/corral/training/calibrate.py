@@ -19,11 +19,12 @@ from corral.ppo.gae import Advantages
 from corral.ppo.learner import Engine
 from corral.ppo.mlp_engine import MlpEngine, numpy_shape, share_setup
 from corral.ppo.shares import Shares
+from corral.ppo.side_by_side import set_torch_threads
 from corral.ppo.torch_engine import TorchEngine
 from corral.rollout.actors import ActorSetup, actor_setup
 from corral.rollout.arrays import named_columns
 from corral.training.opponents import own_seats
-from corral.training.policies import build_policy, set_learner_threads
+from corral.training.policies import build_policy
 from corral.vec.serial import SerialVectorEnv
 
 __all__ = ["Costs", "measure"]
@@ -72,7 +73,7 @@ def measure(
         memory = _memory_of_another(factory)
         times = _step_times(env)
         policy = build_policy(config, env.single_observation_space, env.single_action_space, network).to(device).eval()
-        set_learner_threads(config, policy)
+        set_torch_threads(policy, config)
         setup = actor_setup(policy, network, device, config.n_envs)
         few, many = 1, max(2, config.n_envs)
         acting = [_act_time(env, setup, policy, n) for n in (few, many)]

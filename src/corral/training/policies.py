@@ -1,4 +1,4 @@
-"""The policy that a config describes, and the threads that learn it."""
+"""The policy that a config describes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from corral.core.config import TrainConfig
 from corral.core.seeding import network_seed
 from corral.policy.policy import NetworkFactory, Policy
 
-__all__ = ["build_policy", "set_learner_threads"]
+__all__ = ["build_policy"]
 
 
 def build_policy(
@@ -38,8 +38,3 @@ def build_policy(
             network=network,
         )
     return policy.eval()  # dropout and the like are for gradient steps alone
-
-
-def set_learner_threads(config: TrainConfig, policy: Policy) -> None:
-    """Torch's own threads, whose number is part of the result; the shares of pictures are computed by one each."""
-    torch.set_num_threads(1 if policy.pictures is not None else config.learner_threads or 1)

@@ -24,6 +24,7 @@ from corral.ppo.learner import Engine, Learner
 from corral.ppo.mlp_engine import MlpEngine, numpy_shape, share_setup
 from corral.ppo.normalization import ReturnScaler, RunningMoments
 from corral.ppo.shares import Shares
+from corral.ppo.side_by_side import set_torch_threads
 from corral.ppo.torch_engine import TorchEngine
 from corral.rollout.actors import ActorSetup, actor_setup
 from corral.rollout.local import LocalSource
@@ -33,7 +34,7 @@ from corral.training.calibrate import Costs, measure
 from corral.training.checkpoint import Checkpoint
 from corral.training.choose import BackendChoice, EnvsChoice, choose_backend
 from corral.training.opponents import Opponents, seat_opponents
-from corral.training.policies import build_policy, set_learner_threads
+from corral.training.policies import build_policy
 from corral.training.progress import Progress
 from corral.vec import CorralVectorEnv, make_vector_env
 from corral.vec.care import Care
@@ -161,7 +162,7 @@ def assemble(
         facts = envs.facts
         policy = build_policy(config, facts.observation_space, facts.action_space, network, seed).to(device)
         _check_used(config, policy)
-        set_learner_threads(config, policy)
+        set_torch_threads(policy, config)
         setup, alone = (actor_setup(policy, network, device, n) for n in (config.n_envs, 1))
         opponents = seat_opponents(config, facts, policy, alone)
         lineup = None if opponents is None else opponents.lineup
