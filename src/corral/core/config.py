@@ -338,12 +338,6 @@ class TrainConfig(BaseModel):
         return self.learner_shares or by_size
 
     @property
-    def picture_shares(self) -> int:
-        """The same where a row is a picture, and costs a hundred times as much."""
-        by_size = next((shares for shares in (8, 4, 2) if self.minibatch_size >= 64 * shares), 1)
-        return self.learner_shares or by_size
-
-    @property
     def needs_workers(self) -> str | None:
         """A setting that only worker processes can honour."""
         return next((name for name in CARE if getattr(self, name) != type(self).model_fields[name].default), None)

@@ -28,7 +28,8 @@ def shares_of(policy: Policy, config: TrainConfig) -> int:
     """Parts of a minibatch: several where a row costs enough, and where nothing looks at the whole of it."""
     if policy.pictures is None or config.compile or policy.log_std.device.type != "cpu":
         return 1
-    return next((shares for least, shares in _SHARES if config.minibatch_size >= least), 1)
+    by_size = next((shares for least, shares in _SHARES if config.minibatch_size >= least), 1)
+    return config.learner_shares or by_size
 
 
 def set_torch_threads(policy: Policy, config: TrainConfig) -> None:

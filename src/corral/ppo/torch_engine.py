@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from corral.core.config import TrainConfig
-from corral.core.machine import available_cores
 from corral.core.stacks import Observed
 from corral.core.types import Rollout
 from corral.policy import distributions
@@ -54,10 +53,6 @@ class TorchEngine:
         self._loss: Callable[..., tuple[Tensor, Tensor]] = self._compute_loss
         if config.compile:
             self._loss = torch.compile(self._compute_loss)
-        self._parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]
-        self._shares = config.picture_shares if policy.pictures is not None and not config.compile else 1
-        threads = min(self._shares, config.learner_threads or available_cores())
-        self._pool = ThreadPoolExecutor(threads, initializer=_alone) if threads > 1 else None
         self._totals = torch.zeros(len(_MEASURED), device=device)
         self._reference: Policy | None = None
         self._crew = SideBySide(shares_of(policy, config), config.learner_threads)
@@ -65,7 +60,7 @@ class TorchEngine:
     @property
     def n_shares(self) -> int | None:
         """Parts of a minibatch, where there are any."""
-        return None if self.policy.pictures is None else self._shares
+        return None if self.policy.pictures is None else self._crew.shares
 
     def load(
         self,
@@ -163,7 +158,7 @@ class TorchEngine:
             now = self.policy.evaluate(inputs(part), actions[part], None if masks is None else masks[part])
             return torch.stack([now.log_probs, now.values])
 
-        found = self._crew.each(ask, self._parts(len(actions)))
+        found = self._crew.each(ask, self._parts(torch.from_numpy(rollout.rows_of_steps(every)).to(self.device)))
         log_probs, values = torch.cat(found, dim=1).cpu().numpy()
         return log_probs.reshape(-1, rollout.n_envs), values.reshape(-1, rollout.n_envs)
 
