@@ -298,7 +298,7 @@ def _write_config(run: Run, directory: RunDirectory) -> None:
             "parallel_start_method": run.config.parallel_start_method if choice.backend != "serial" else "auto",
             "device": str(run.learner.device),
             "learner": "numpy" if isinstance(run.learner.engine, MlpEngine) else "torch",
-            "learner_shares": run.config.shares if isinstance(run.learner.engine, MlpEngine) else None,
+            "learner_shares": run.learner.engine.n_shares,
             "score_actions": None if policy.custom else policy.n_action_features > 0,
             "net_arch": None if policy.custom else dict(zip(("pi", "vf"), policy.net_arch, strict=True)),
             "output_dir": directory.shown,

@@ -19,7 +19,7 @@ from corral.ppo.gae import Advantages
 from corral.ppo.learner import Engine
 from corral.ppo.mlp_engine import MlpEngine, numpy_shape, share_setup
 from corral.ppo.shares import Shares
-from corral.ppo.side_by_side import set_torch_threads
+from corral.ppo.side_by_side import set_torch_threads, shares_of
 from corral.ppo.torch_engine import TorchEngine
 from corral.rollout.actors import ActorSetup, actor_setup
 from corral.rollout.arrays import named_columns
@@ -129,7 +129,8 @@ def _gradient_time(config: TrainConfig, policy: Policy, env: SerialVectorEnv, de
     row_bytes = sum(int(leaf[0].nbytes) for leaf in env.arrays.observations.values())
     rows = min(config.minibatch_size, _ROWS, max(64, _BYTES // max(row_bytes, 1)))
     size = {"n_steps": rows, "n_envs": 1, "n_epochs": 1, "batch_size": rows}
-    small = config.model_copy(update={**size, "learner_shares": min(config.shares, rows)})
+    shares = config.shares if policy.pictures is None else shares_of(policy, config)
+    small = config.model_copy(update={**size, "learner_shares": min(shares, rows)})
     masked = bool(env.has_masks)
     shape = numpy_shape(policy, config, device)
     engine: Engine
