@@ -186,7 +186,7 @@ def test_no_number_and_no_seat_wins_more_than_others():
 
 @pytest.mark.deep
 def test_no_number_and_no_seat_wins_more_than_others_in_many_games():
-    for counts in winners(4000, ticks=3000):
+    for counts in winners(2000, ticks=2000):
         assert chi_square(counts) < 24.3, counts
 
 

@@ -47,7 +47,7 @@ _HOME, _WAIT = 1 - 16, 5 * EVERYWHERE  # in the latest of the frames; in the act
 
 
 class Patient:
-    """Waits until its troops are half of what they can be, then sends a quarter of them everywhere.
+    """Waits until its troops are half of what they can be, then sends some of them everywhere.
 
     A ``corral.core.opponents.Player``: it sees what the agent sees.
     """

@@ -17,7 +17,7 @@ GLOBALS = (
     "own share of all land",
     "troops at home, of the most one can have",
     "troops in the attack, of the most one can have",
-    "growth of the troops, of the fastest possible",
+    "growth of the troops, of that when half full, at most 1",
     "free share of all land",
     "rank: 1 first, 0 last",
     "bots alive, of those at the beginning",
@@ -51,7 +51,7 @@ def shade(world: World, all_land: int) -> npt.NDArray[np.uint8]:
 def summarize(
     world: World, all_land: int, contacts: Ints, land_before: int, progress: float
 ) -> npt.NDArray[np.float32]:
-    """The sixteen numbers, in about [-1, 1]; ``contacts`` is the agent's border with free land and each player."""
+    """The sixteen numbers, in [-1, 1]; ``contacts`` is the agent's border with free land and each player."""
     land, home, away = world.land.tolist(), world.home.tolist(), world.away.tolist()
     others, players = land[1:], len(land)
     cap = int(capacity(land[0]))
@@ -66,9 +66,9 @@ def summarize(
     return np.array(
         [
             land[0] / all_land,
-            home[0] / cap,
-            away[0] / cap,
-            int(growth(home[0], away[0], land[0])) / max(int(growth(cap // 2, 0, land[0])), 1),
+            min(1.0, home[0] / cap),  # more, for a while, when land is lost
+            min(1.0, away[0] / cap),
+            min(1.0, int(growth(home[0], away[0], land[0])) / max(int(growth(cap // 2, 0, land[0])), 1)),
             free / all_land,
             1 - sum(n > land[0] for n in others) / (players - 1),
             alive / (players - 1),
