@@ -164,6 +164,8 @@ class Territory(gym.Env[Any, Any]):
             packed = zlib.decompress(state[_HEAD.size + length :])
             seen = self._map.nbytes + self._global.nbytes
             world = World.from_bytes(packed[:-seen], self.size)
+            if world.players != 1 + bots:
+                raise ValueError("it has another number of players than it says")
             self.np_random.bit_generator.state = head["np_random"]
         except (struct.error, zlib.error, ValueError, KeyError, TypeError, UsageError) as error:
             raise ValueError(
