@@ -191,18 +191,17 @@ def test_what_is_returned_may_be_changed():
         one[0]["global"][:] = 9
 
 
-def test_the_number_of_bots_is_an_option_that_lasts():
+def test_the_number_of_bots_is_an_option_of_an_episode():
     env = small()
     assert env.reset(seed=1)[1]["bots_alive"] == 5
     space = env.observation_space
     observation, info = env.reset(seed=1, options={"num_bots": 9})
     assert info["bots_alive"] == 9 and space.contains(observation)
-    assert env.reset(seed=2)[1]["bots_alive"] == 9
-    assert same(env.reset(seed=2)[0], small(num_bots=9).reset(seed=2)[0])
+    assert same(observation, small(num_bots=9).reset(seed=1)[0])
     for options, complaint in (({"num_bots": 51}, "from 1 to 50"), ({"bots": 3}, "did you mean 'num_bots'")):
         with pytest.raises(UsageError, match=complaint):
             env.reset(options=options)
-    assert env.num_bots == 9
+    assert env.reset(seed=2)[1]["bots_alive"] == 5 and same(env.reset(seed=1)[0], small().reset(seed=1)[0])
 
 
 def test_waiting_leaves_an_attack_under_way():

@@ -61,6 +61,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "ent_coef": 0.003,
         "eval_episodes": 100,
     },
+    "territory": {
+        "timesteps": 100_000,
+        "n_steps": 256,
+        "batch_size": 256,
+        "n_epochs": 4,
+        "learning_rate": 5e-4,
+        "gamma": 0.995,
+        "ent_coef": 0.005,
+    },
 }
 """Settings that suit a built-in env better than the defaults; what the user says comes first."""
 

@@ -40,11 +40,15 @@ class Territory(gym.Env[Any, Any]):
 
     ``reward``: ``territory`` pays 10 times the gain in share of the land; ``rank`` pays, over a whole game, 5 for being
     first in every step, later steps more than early ones. Both add 1 for a win and take 1 for a loss, which is to own
-    nothing or to let a bot win. ``reset(options={"num_bots": n})`` changes the number of bots from then on.
+    nothing or to let a bot win. ``reset(options={"num_bots": n})`` plays an episode against as many.
     """
 
     metadata = {"render_modes": ["rgb_array", "ansi"], "render_fps": 10}
     frame_stacks = {"map": FRAMES, "global": FRAMES}
+    curriculum = tuple(
+        {"name": f"{bots}-bots", "options": {"num_bots": bots}, "timesteps": steps}
+        for bots, steps in ((10, 100_000), (25, 300_000), (50, 500_000))
+    )
 
     def __init__(
         self,
@@ -84,7 +88,6 @@ class Territory(gym.Env[Any, Any]):
         """Begin a game on a new map. Options: num_bots."""
         bots = _read_options(options, self.num_bots)
         super().reset(seed=seed)
-        self.num_bots = bots
         world = found(int(self.np_random.integers(1 << 62)), self.size, 1 + bots)
         self._enter(world, 0, False)
         self._look(world, int(world.land[0]))
@@ -141,7 +144,6 @@ class Territory(gym.Env[Any, Any]):
             "size": self.size,
             "max_steps": self.max_steps,
             "reward": self.reward,
-            "num_bots": self.num_bots,
             "steps": self._steps,
             "over": self._over,
             "np_random": self.np_random.bit_generator.state,
@@ -160,18 +162,16 @@ class Territory(gym.Env[Any, Any]):
             for name in ("size", "max_steps", "reward"):
                 if head[name] != getattr(self, name):
                     raise ValueError(f"it was saved with {name} {head[name]!r}, here it is {getattr(self, name)!r}")
-            bots, steps, over = _checked_bots(head["num_bots"]), int(head["steps"]), bool(head["over"])
+            steps, over = int(head["steps"]), bool(head["over"])
             packed = zlib.decompress(state[_HEAD.size + length :])
             seen = self._map.nbytes + self._global.nbytes
             world = World.from_bytes(packed[:-seen], self.size)
-            if world.players != 1 + bots:
-                raise ValueError("it has another number of players than it says")
+            _checked_bots(world.bots)
             self.np_random.bit_generator.state = head["np_random"]
         except (struct.error, zlib.error, ValueError, KeyError, TypeError, UsageError) as error:
             raise ValueError(
                 f"{len(state)} bytes are no state of this territory env ({error}); give what get_state() returned"
             ) from None
-        self.num_bots = bots
         self._enter(world, steps, over)
         self._map.reshape(-1)[:] = np.frombuffer(packed, np.uint8, self._map.size, len(packed) - seen)
         self._global[:] = np.frombuffer(packed, np.float32, self._global.size, len(packed) - self._global.nbytes)
@@ -210,7 +210,7 @@ class Territory(gym.Env[Any, Any]):
         if self.reward == "territory":
             return LAND_REWARD * (int(world.land[0]) - before) / self._all_land + bonus
         weights = self.max_steps * (self.max_steps + 1) / 2
-        earned = self._steps * (1 - (world.rank(0) - 1) / self.num_bots)
+        earned = self._steps * (1 - (world.rank(0) - 1) / world.bots)
         if won:  # first in all steps that are not played
             earned += weights - self._steps * (self._steps + 1) / 2
         return RANK_REWARD * earned / weights + bonus
@@ -221,7 +221,7 @@ class Territory(gym.Env[Any, Any]):
             "land_share": float(land[0]) / self._all_land,
             "rank": world.rank(0),
             "bots_alive": int(np.count_nonzero(land[1:])),
-            "mean_bot_share": float(land[1:].sum()) / self.num_bots / self._all_land,
+            "mean_bot_share": float(land[1:].sum()) / world.bots / self._all_land,
         }
 
     def _going_on(self) -> World:

@@ -59,6 +59,11 @@ class World:
         return len(self.home)
 
     @property
+    def bots(self) -> int:
+        """All of them but the first."""
+        return len(self.home) - 1
+
+    @property
     def all_land(self) -> int:
         """Tiles that can be owned."""
         return int(np.count_nonzero(self.terrain))
