@@ -3,6 +3,7 @@
 import csv
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -89,6 +90,11 @@ def test_what_was_decided_is_recorded():
     assert config["net_arch"] == {"pi": [], "vf": []} and config["learner"] == "torch"
     text = Path("run/config.yaml").read_text()
     assert "rows are inferred in tiles of" in text
+    model = corral.load("run")
+    observation, _ = BrightSquare().reset(seed=0)
+    one, _ = model.predict(observation)
+    several, _ = model.predict(np.stack([observation] * 3))
+    assert several.tolist() == [one] * 3
     again = corral.resume("run", env=lambda: BrightSquare(), timesteps=720, quiet=True)
     assert again.summary.steps == 720
     assert again.summary.weights_sha256 == weights(lambda: BrightSquare(), timesteps=720)

@@ -126,6 +126,24 @@ def test_a_worker_that_dies_in_the_middle_of_a_rollout_is_replaced(tmp_path):
     assert result.summary.weights_sha256 == weights(lambda: Film(length=50, declare=False))
 
 
+class Taught(Film):
+    """Knows what to do, and who plays the other side."""
+
+    opponents = ("teacher",)
+
+    def advise(self, name):
+        return int(self.seen[1]["global"][0] > 0)
+
+    def action_masks(self):
+        return np.ones(2, np.bool_)
+
+
+def test_experts_are_imitated():
+    expert = {"expert": "teacher", "expert_steps": 200, "expert_epochs": 2, "backend": "serial"}
+    once, whole = (weights(lambda declare=declare: Taught(declare=declare), **expert) for declare in (True, False))
+    assert once == whole
+
+
 @pytest.mark.parametrize("workers", [{"backend": "serial"}, {"num_workers": 2, **FORKED}], ids=["serial", "workers"])
 @pytest.mark.parametrize(
     ("flaw", "message"),

@@ -81,7 +81,7 @@ def choose_backend(config: TrainConfig, costs: Callable[[], Costs], central: boo
     found = costs()
     rates = {way: predict(config, found, *way, cores) for way in _ways(config, central, cores)}
     best = max(rates, key=lambda way: rates[way])
-    if rates[best] < _BETTER * rates["serial", 1] or _is_short(config, rates["serial", 1], rates[best]):
+    if rates[best] < _BETTER * rates["serial", 1] or _is_short(config, found, rates["serial", 1], rates[best]):
         best = "serial", 1
     words = ", ".join(f"{rates[way]:,.0f} with {_named(*way)}" for way in dict.fromkeys([*list(rates)[:1], best]))
     why = f"auto: {_told(config, found)}; expected steps/s: {words}"
@@ -100,11 +100,11 @@ def _ways(config: TrainConfig, central: bool, cores: int) -> list[tuple[Backend,
     return several if config.backend != "auto" else [("serial", 1), *several]
 
 
-def _is_short(config: TrainConfig, alone: float, together: float) -> bool:
+def _is_short(config: TrainConfig, costs: Costs, alone: float, together: float) -> bool:
     """Whether a run of so many steps would be over before workers have made up for their start."""
     if config.timesteps is None:
         return False
-    start = _START_SECONDS + (_TORCH_SECONDS if config.learner == "torch" else 0)
+    start = _START_SECONDS + (_TORCH_SECONDS if config.learner == "torch" or not costs.helped else 0)
     return config.timesteps / alone - config.timesteps / together < start
 
 
