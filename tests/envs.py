@@ -589,3 +589,11 @@ class Film(gym.Env):
         stacked = {key: np.concatenate([frame[key] for frame in frames]) for key in ("map", "global")}
         plain = np.float32([self.steps, self.ends])
         return {**stacked, "plain": plain, "choice": np.int64(self.steps % 3)}
+
+
+class Coins(Counter):
+    """Pays for one of its two actions, and the better one is not known from what it shows."""
+
+    def step(self, action):
+        observation, _, terminated, truncated, info = super().step(action)
+        return observation, float(action), terminated, truncated, info

@@ -22,6 +22,7 @@ def train(env, directory, *words):
         ("--games 10", "--games is for games against --opponent or --vs"),
         ("--opponent miser --episodes 3", "--episodes is for episodes, not for games against"),
         ("--vs run --max-steps 3", "--max-steps is for episodes, not for games against"),
+        ("--opponent miser --sample", "--sample is for episodes, not for games against"),
         ("--episodes 0", "--episodes 0: should be at least 1"),
         ("--opponent miser --games 0", "--games 0: should be at least 1"),
     ],
@@ -88,6 +89,20 @@ def test_eval_tells_what_infos_say_at_the_end_and_takes_an_env_for_random_moves(
     train(ENV, "cards")
     assert main(["eval", "cards", "--env", ENV, "--env-kwargs", "cards=9"]) == 2
     assert "other observations or actions than the run was trained on" in capsys.readouterr().err
+
+
+def test_actions_are_drawn_where_that_is_asked_or_how_the_run_was_evaluated(capsys):
+    train("tests.envs:Coins", "plain")
+    train("tests.envs:Coins", "drawn", "--eval-sample", "--eval-freq", "32")
+
+    def told(run, *words):
+        assert main(["eval", run, "--env", "tests.envs:Coins", "--episodes", "6", *words]) == 0
+        return next(line for line in capsys.readouterr().out.splitlines() if "mean reward" in line)
+
+    capsys.readouterr()
+    assert told("plain") == told("drawn", "--no-sample") != told("plain", "--sample") == told("drawn")
+    assert main(["eval", "tests.envs:Coins", "--sample"]) == 2
+    assert "random moves are drawn anyway" in capsys.readouterr().err
 
 
 def test_a_run_through_stages_is_shown_as_its_last_one_plays(capsys):

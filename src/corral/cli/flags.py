@@ -11,9 +11,10 @@ import re
 from collections.abc import Container, Sequence
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-from corral.core.config import TrainConfig, did_you_mean, parse_env_kwargs
+from corral.core.config import TrainConfig, parse_env_kwargs
 from corral.core.envs import OWN_FLAGS
 from corral.core.errors import UsageError
+from corral.core.spelling import did_you_mean
 
 __all__ = ["Parser", "add_config_flags", "add_own_flags", "own_kwargs"]
 

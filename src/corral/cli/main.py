@@ -14,9 +14,10 @@ from types import FrameType
 
 from corral import __version__
 from corral.cli.flags import Parser, add_config_flags, add_own_flags
-from corral.core.config import RESUMABLE, did_you_mean
+from corral.core.config import RESUMABLE
 from corral.core.errors import CorralError, UnrepeatedCode
 from corral.core.output import forgive_output
+from corral.core.spelling import did_you_mean
 from corral.training import interrupts
 from corral.training.interrupts import Interrupted
 
@@ -328,6 +329,12 @@ def _policy_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--env", help="the env again, where it is code of yours")
     parser.add_argument("--policy", help="the policy again, where it is code of yours")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the episodes [0]")
+    parser.add_argument(
+        "--sample",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="draw actions as in training, instead of taking the most likely [as the run's eval_sample]",
+    )
     parser.add_argument(
         "--env-kwargs", nargs="+", metavar="KEY=VALUE", default=[], help="arguments for the env; for a run's, changes"
     )

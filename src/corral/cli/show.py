@@ -16,10 +16,11 @@ from rich.progress import Progress
 
 from corral.cli.flags import own_kwargs
 from corral.cli.recipes import play_matches
-from corral.core.config import did_you_mean, parse_env_kwargs
+from corral.core.config import parse_env_kwargs
 from corral.core.envs import EnvFactory, import_callable, resolve_env
 from corral.core.errors import UsageError
 from corral.core.opponents import OPPONENT
+from corral.core.spelling import did_you_mean
 from corral.monitor.console import print_table
 from corral.monitor.sheet import Sheet
 from corral.monitor.terminal import Screen
@@ -38,7 +39,7 @@ __all__ = ["run_eval", "run_play"]
 def run_eval(options: argparse.Namespace) -> int:
     """Evaluate a run's policy on one env, or against opponents."""
     against = bool(options.opponent or options.vs)
-    for name in ("episodes", "max_steps") if against else ("games",):
+    for name in ("episodes", "max_steps", "sample") if against else ("games",):
         if getattr(options, name) is not None:
             flag, others = f"--{name.replace('_', '-')}", "games against --opponent or --vs"
             raise UsageError(f"{flag} is for {'episodes, not for ' if against else ''}{others}; leave it out")
@@ -56,11 +57,12 @@ def run_eval(options: argparse.Namespace) -> int:
         with Progress(transient=True) as bar:
             task = bar.add_task("episodes", total=options.episodes)
             how = options.episodes, options.seed, options.max_steps
-            result = evaluate_actor(env, actor, *how, lambda: bar.advance(task), given)
+            result = evaluate_actor(env, actor, *how, lambda: bar.advance(task), given, _samples(options, model))
     finally:
         env.close()
     rewards = result.rewards
-    moves = "random legal moves" if model is None else "most likely actions"
+    drawn = "actions as likely as in training" if _samples(options, model) else "most likely actions"
+    moves = "random legal moves" if model is None else drawn
     rows = [
         ("episodes", f"{len(rewards)}, {moves}, seed {options.seed}{_told(given)}"),
         ("mean reward", f"{result.mean_reward:.2f} ± {_interval(rewards):.2f} (95% interval)"),
@@ -131,6 +133,7 @@ def run_play(options: argparse.Namespace) -> int:
         seed=options.seed,
         max_steps=options.max_steps,
         options=given,
+        sample=_samples(options, model),
     )
     if save is None:
         _watch(moments, options, factory)
@@ -221,6 +224,8 @@ def _subject(options: argparse.Namespace) -> tuple[Model | None, EnvFactory, dic
         return _load(options)
     if Path(options.run).exists() or options.run.startswith(("runs/", "./", "/")):
         raise UsageError(f"{options.run!r} is not a run directory: it has no config.yaml")
+    if options.sample is not None:
+        raise UsageError(f"{options.run} is an env, not a run: random moves are drawn anyway; leave --sample out")
     if options.env or options.policy or options.checkpoint != "best":
         raise UsageError(f"{options.run} is an env, not a run: --env, --policy and --checkpoint mean nothing for it")
     kwargs = parse_env_kwargs(own_kwargs(options, options.run, options.env_kwargs))
@@ -245,6 +250,13 @@ def _load(options: argparse.Namespace) -> tuple[Model, EnvFactory, dict[str, Any
             raise UsageError(f"with {changed} the env has other observations or actions than the run was trained on")
     last = config.stages[-1].options if config.stages else {}
     return model, factory, dict(last) if last and not changed else None
+
+
+def _samples(options: argparse.Namespace, model: Model | None) -> bool:
+    """Whether actions are drawn: as asked, or as the run was evaluated."""
+    if options.sample is not None:
+        return bool(options.sample)
+    return model is not None and model.config.eval_sample
 
 
 def _told(options: Mapping[str, Any] | None) -> str:

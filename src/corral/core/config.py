@@ -6,7 +6,6 @@ where it has one. ``parse_config`` is the only way in: a wrong value or key beco
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Mapping
@@ -16,12 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from corral.core.config_values import Cnn, KeyValues, NetArch, Stage
 from corral.core.errors import UsageError
+from corral.core.spelling import did_you_mean
 
 __all__ = [
     "RESUMABLE",
     "SECTIONS",
     "TrainConfig",
-    "did_you_mean",
     "parse_config",
     "parse_env_kwargs",
 ]
@@ -45,6 +44,7 @@ RESUMABLE = (
     "device",
     "eval_freq",
     "eval_episodes",
+    "eval_sample",
     "eval_max_steps",
     "checkpoint_freq",
     "keep_checkpoints",
@@ -202,7 +202,10 @@ class TrainConfig(BaseModel):
     compile: bool = _field(False, "learner", "Compile the loss with torch.compile, which takes a minute at start.")
     output_dir: str | None = _field(None, "run", "The run directory (default: runs/<env>-<date>-<time>).")
     eval_freq: int = _field(50_000, "run", "Evaluate every so many steps, and at the end; 0 for never.", ge=0)
-    eval_episodes: int = _field(10, "run", "Episodes of each evaluation, on one env, most likely actions.", ge=1)
+    eval_episodes: int = _field(10, "run", "Episodes of each evaluation, on one env.", ge=1)
+    eval_sample: bool = _field(
+        False, "run", "Evaluate with actions drawn as in training, instead of the most likely ones."
+    )
     eval_max_steps: int = _field(10_000, "run", "Evaluation episodes are cut off after so many steps.", ge=1)
     checkpoint_freq: int = _field(
         50_000, "run", "Save every so many steps, and at the end; 0 for at the end only.", ge=0
@@ -384,28 +387,6 @@ def _number(key: str, value: Any) -> Any:
     if isinstance(value, str) and int in kinds and re.fullmatch(r"\d+(\.\d+)?[eE]\+?\d{1,2}", value):
         return float(value)  # taken as a whole number if it is one
     return value
-
-
-_ELSEWHERE = {
-    "lr": "learning_rate",
-    "num_envs": "n_envs",
-    "steps": "timesteps",
-    "total_timesteps": "timesteps",
-    "epochs": "n_epochs",
-    "minibatch_size": "batch_size",
-    "entropy_coef": "ent_coef",
-    "hidden_sizes": "net_arch",
-}
-"""What other libraries call it."""
-
-
-def did_you_mean(word: str, known: Any) -> str:
-    """`` (did you mean …?)`` with the closest of the known words, or nothing."""
-    flag = "--" if word.startswith("--") else ""
-    usual = _ELSEWHERE.get(word.lstrip("-").replace("-", "_"), "")
-    usual = flag + usual.replace("_", "-") if flag else usual
-    close = [usual] if usual in known else difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _one_line(detail: Any, values: Mapping[str, Any]) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 
 import yaml
 
-from corral.core.config import SECTIONS, TrainConfig, did_you_mean
+from corral.core.config import SECTIONS, TrainConfig
 from corral.core.errors import UsageError
+from corral.core.spelling import did_you_mean
 
 __all__ = ["dump_yaml", "load_yaml", "read_mapping"]
 

@@ -22,8 +22,8 @@ from typing import Any
 import cloudpickle
 import gymnasium as gym
 
-from corral.core.config import did_you_mean
 from corral.core.errors import UsageError
+from corral.core.spelling import did_you_mean
 
 __all__ = [
     "BUILT_IN",
@@ -67,8 +67,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "batch_size": 256,
         "n_epochs": 4,
         "learning_rate": 5e-4,
-        "gamma": 0.995,
-        "ent_coef": 0.005,
+        "gamma": 0.99,
+        "ent_coef": 0.002,
+        "eval_sample": True,
     },
 }
 """Settings that suit a built-in env better than the defaults; what the user says comes first."""

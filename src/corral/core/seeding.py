@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["action_noise", "episode_seed", "fresh_seed", "minibatch_generator", "network_seed"]
+__all__ = ["action_noise", "episode_seed", "fresh_seed", "minibatch_generator", "network_seed", "noise_row"]
 
 _NOISE, _MINIBATCHES, _GAUSSIAN = 0, 1, 2  # highest word of the Philox counter: streams that can never meet
 _ENV_SEEDS, _NETWORK = 0, 1  # first word of the SeedSequence spawn key
@@ -55,6 +55,14 @@ def action_noise(
     for i, env in enumerate(envs if columns.size else ()):
         normal = _philox(seed, int(env), iteration, _GAUSSIAN)
         noise[:, i, columns] = normal.standard_normal((n_steps, columns.size), dtype=np.float32)
+    return noise
+
+
+def noise_row(generator: np.random.Generator, gaussian: Sequence[bool]) -> npt.NDArray[np.float32]:
+    """The noise [1, D] behind one action outside of training; columns are as in ``action_noise``."""
+    normal = np.array(gaussian, np.bool_)
+    noise = (1.0 - generator.random((1, len(normal)))).astype(np.float32)
+    noise[:, normal] = generator.standard_normal((1, int(normal.sum())), dtype=np.float32)
     return noise
 
 

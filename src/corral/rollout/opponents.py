@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from corral.core.actions import ActionCodec
 from corral.core.opponents import OPPONENT, Player
+from corral.core.seeding import noise_row
 from corral.core.spaces import Layout
 from corral.core.types import Actor, Weights
 from corral.vec import shared_memory
@@ -115,7 +116,6 @@ class PolicyPlayer:
         self._best = best
         self._layout, self._codec = Layout(observation_space), ActionCodec(action_space)
         self._seen, self._done = self._layout.allocate(1), self._codec.layout.allocate(1)
-        self._gaussian = np.array(self._codec.gaussian, np.bool_)
 
     def __call__(self, observation: Any, mask: npt.NDArray[np.bool_] | None, generator: np.random.Generator) -> Any:
         """An action for what this side observes."""
@@ -126,9 +126,7 @@ class PolicyPlayer:
         if self._best:
             actions = self.actor.best(self._seen, masks)
         else:
-            noise = (1.0 - generator.random((1, len(self._gaussian)))).astype(np.float32)
-            noise[:, self._gaussian] = generator.standard_normal((1, int(self._gaussian.sum())), dtype=np.float32)
-            actions = self.actor.act(self._seen, masks, noise).actions
+            actions = self.actor.act(self._seen, masks, noise_row(generator, self._codec.gaussian)).actions
         self._codec.decode(actions, self._done)
         return self._codec.layout.read(self._done, 0)
 

@@ -17,7 +17,6 @@ from corral.core.config import (
     CARE,
     RESUMABLE,
     TrainConfig,
-    did_you_mean,
     parse_config,
     parse_env_kwargs,
 )
@@ -26,6 +25,7 @@ from corral.core.envs import EnvFactory, import_callable, python_name, resolve_e
 from corral.core.errors import CheckpointError, EnvFault, UsageError
 from corral.core.machine import limit_compute_threads
 from corral.core.seeding import fresh_seed
+from corral.core.spelling import did_you_mean
 from corral.monitor.console import Board, QuietBoard
 from corral.monitor.report import Reporter
 from corral.policy.device import choose_device

@@ -1,4 +1,4 @@
-"""Evaluation: one env, most likely actions, the same episodes every time."""
+"""Evaluation: one env, the same episodes every time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from corral.core.seeding import EVALUATION, episode_seed
+from corral.core.seeding import EVALUATION, episode_seed, noise_row
 from corral.core.types import Actor
 from corral.vec.api import CorralVectorEnv, InfoRow
 from corral.vec.rows import NUMBER
 
-__all__ = ["EvaluationResult", "chosen", "evaluate_actor", "numbers_of"]
+__all__ = ["Chooser", "EvaluationResult", "evaluate_actor", "numbers_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +52,22 @@ def evaluate_actor(
     max_steps: int,
     on_episode: Callable[[], object] = lambda: None,
     options: dict[str, Any] | None = None,
+    sample: bool = False,
 ) -> EvaluationResult:
     """Play ``episodes`` episodes, the k-th always with the same seed, each for at most ``max_steps``.
 
-    Without an actor, moves are random and legal. ``options`` are given to every reset.
+    ``options`` are given to every reset; for ``sample`` and without an actor see ``Chooser``.
     """
     assert env.num_envs == 1
     now, rewards, lengths, cut_off = env.arrays, [], [], 0
     infos: list[dict[str, float]] = []
-    generator = np.random.default_rng(seed)
+    choose = Chooser(env, actor, sample)
     for episode in range(episodes):
-        env.reset_arrays([episode_seed(seed, EVALUATION, episode)], [options])
+        env.reset_arrays([choose.begin(seed, episode)], [options])
         reward, length, done = 0.0, 0, False
         told: dict[str, float] = {}
         while not done and length < max_steps:
-            env.codec.decode(chosen(env, actor, generator), now.actions)
+            env.codec.decode(choose(), now.actions)
             env.send()
             told = numbers_of(env.recv())
             reward += float(now.rewards[0])
@@ -82,11 +83,30 @@ def evaluate_actor(
     return EvaluationResult(tuple(rewards), tuple(lengths), cut_off, last)
 
 
-def chosen(env: CorralVectorEnv, actor: Actor | None, generator: np.random.Generator) -> npt.NDArray[Any]:
-    """The most likely actions, or random legal ones without an actor, as rows for the env's codec."""
-    if actor is None:
-        return env.codec.random(env.masks, env.num_envs, generator)
-    return actor.best(env.arrays.observations, env.masks)
+class Chooser:
+    """Chooses for one env: the most likely action, or one drawn (``sample``); without an actor, a random legal one.
+
+    What is drawn in an episode follows from its seed.
+    """
+
+    def __init__(self, env: CorralVectorEnv, actor: Actor | None, sample: bool) -> None:
+        self._env, self._actor, self._sample = env, actor, sample
+        self._generator = np.random.default_rng(0)
+
+    def begin(self, seed: int, episode: int) -> int:
+        """The seed of an episode, which begins now."""
+        own = episode_seed(seed, EVALUATION, episode)
+        self._generator = np.random.default_rng([own, 2])
+        return own
+
+    def __call__(self) -> npt.NDArray[Any]:
+        """The action for what the env shows now, a row [1, D] for its codec."""
+        env, seen = self._env, self._env.arrays.observations
+        if self._actor is None:
+            return env.codec.random(env.masks, 1, self._generator)
+        if self._sample:
+            return self._actor.act(seen, env.masks, noise_row(self._generator, env.codec.gaussian)).actions
+        return self._actor.best(seen, env.masks)
 
 
 def numbers_of(rows: Sequence[InfoRow]) -> dict[str, float]:

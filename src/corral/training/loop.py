@@ -269,7 +269,7 @@ def _evaluate(run: Run, directory: RunDirectory, reporter: Reporter, interrupts:
         run.actor.load(run.learner.policy.state_dict())
         options = None if run.opponents is None else run.opponents.yardstick
         how = config.eval_episodes, run.seed, config.eval_max_steps
-        result = evaluate_actor(run.eval_env, run.actor, *how, options=options)
+        result = evaluate_actor(run.eval_env, run.actor, *how, options=options, sample=config.eval_sample)
         said = run.eval_env.drain()
     progress.mishaps += said.mishaps
     _tell(run, directory, reporter, said.faults)

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 
 from corral.core.envs import EnvFactory
 from corral.core.errors import MissingPackage, UsageError
-from corral.core.seeding import EVALUATION, episode_seed
 from corral.core.types import Actor
-from corral.training.evaluate import chosen, numbers_of
+from corral.training.evaluate import Chooser, numbers_of
 from corral.vec.serial import SerialVectorEnv
 
 __all__ = ["Moment", "play_episodes"]
@@ -43,21 +41,21 @@ def play_episodes(
     seed: int,
     max_steps: int,
     options: dict[str, Any] | None = None,
+    sample: bool = False,
 ) -> Iterator[Moment]:
-    """Play and yield every moment. Without an actor, moves are random and legal. ``options`` go to every reset."""
+    """Play and yield every moment; as ``evaluate_actor`` does."""
     env = SerialVectorEnv(lambda: _LastFrame(factory(render_mode)), 1)
-    generator = np.random.default_rng(seed)
-    now = env.arrays
+    now, choose = env.arrays, Chooser(env, actor, sample)
     try:
         if env.render_mode != render_mode:
             modes = env.metadata.get("render_modes") or "none"
             raise UsageError(f"{factory.name} does not render as {render_mode}; its render modes: {modes}")
         for episode in range(episodes):
-            env.reset_arrays([episode_seed(seed, EVALUATION, episode)], [options])
+            env.reset_arrays([choose.begin(seed, episode)], [options])
             yield Moment(episode, 0, 0.0, False, env.render()[0], {})
             reward, done, step = 0.0, False, 0
             while not done and step < max_steps:
-                env.codec.decode(chosen(env, actor, generator), now.actions)
+                env.codec.decode(choose(), now.actions)
                 env.send()
                 info = numbers_of(env.recv())
                 reward, step = reward + float(now.rewards[0]), step + 1

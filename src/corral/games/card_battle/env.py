@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from corral.core.config import did_you_mean
 from corral.core.errors import UsageError
+from corral.core.spelling import did_you_mean
 from corral.games.card_battle.action_features import ACTION_FEATURES, describe_actions
 from corral.games.card_battle.bots import BOT_NAMES, make_bot
 from corral.games.card_battle.decks import DECK_NAMES, RANDOM_DECK

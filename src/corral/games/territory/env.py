@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from corral.core.config import did_you_mean
 from corral.core.errors import UsageError
+from corral.core.spelling import did_you_mean
 from corral.games.territory.observe import GLOBALS, PLANES, shade, summarize
 from corral.games.territory.rules import ANYONE, EVERYWHERE
 from corral.games.territory.state import World, default_ticks, found

@@ -13,11 +13,12 @@ from typing import Any
 
 import yaml
 
-from corral.core.config import TrainConfig, did_you_mean, parse_config
+from corral.core.config import TrainConfig, parse_config
 from corral.core.config_file import read_mapping
 from corral.core.envs import settings_of
 from corral.core.errors import UsageError
 from corral.core.seeding import fresh_seed
+from corral.core.spelling import did_you_mean
 from corral.recipes.sweep.space import Space, as_setting, default_words, parse_space, some_settings
 
 __all__ = ["PRESETS", "SweepRequest", "choose_presets", "make_request"]

@@ -11,8 +11,9 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from corral.core.config import TrainConfig, did_you_mean, parse_config
+from corral.core.config import TrainConfig, parse_config
 from corral.core.errors import UsageError
+from corral.core.spelling import did_you_mean
 
 __all__ = [
     "Choices",
