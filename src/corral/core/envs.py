@@ -67,8 +67,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "batch_size": 256,
         "n_epochs": 4,
         "learning_rate": 5e-4,
-        "gamma": 0.99,
-        "ent_coef": 0.002,
+        "gamma": 0.995,
+        "ent_coef": 0.005,
         "eval_sample": True,
     },
 }
