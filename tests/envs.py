@@ -574,6 +574,8 @@ class Film(gym.Env):
     def step(self, action):
         self.steps += 1
         self.seen = [*self.seen[1:], self._frame()]
+        if self.flaw == "refilled" and self.steps == 12:
+            self.seen = [self.seen[-1]] * self.frames
         ended = self.steps >= self.ends
         reward = float(self.seen[0]["global"][0]) * (1 if action else -1)
         return self._observation(), reward, ended and self.ends % 2 == 0, ended and self.ends % 2 == 1, {}

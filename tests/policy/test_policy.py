@@ -94,6 +94,12 @@ def test_a_network_of_the_wrong_shape_is_named():
         Policy(spaces.Box(-1, 1, (4,)), spaces.Discrete(2), network=lambda o, a: 3)
 
 
+def test_auto_is_an_accelerator_for_pictures_alone(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose_device("auto", lambda: True).device.type == "cuda"
+    assert choose_device("auto", lambda: False).device.type == "cpu"
+
+
 def test_devices_that_are_not_there_are_refused():
     assert choose_device("cpu").device.type == choose_device("auto").device.type == "cpu"
     if not torch.cuda.is_available():

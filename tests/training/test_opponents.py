@@ -302,6 +302,7 @@ def test_a_fault_in_a_stage_with_options_can_be_seen_again():
         ([{"name": "a", "opponent": "x", "options": {"b": 1}}], "either an opponent or options"),
         ([{"name": "a", "opponent": "x", "timesteps": 5}, {"name": "b", "options": {"b": 1}}], "either all have"),
         ([{"name": "a", "options": {"b": {1, 2}}}], "a config holds numbers"),
+        ([{"name": "current", "options": {"b": 1}}], "give it another name"),
     ],
 )
 def test_stages_that_say_nothing_or_two_things_are_refused(stages, complaint):

@@ -1,6 +1,7 @@
 """Training on pictures: it learns, and whoever acts, it learns the same."""
 
 import csv
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +66,7 @@ def test_weights_do_not_depend_on_who_acts(how, settings):
 
 def test_weights_do_not_depend_on_threads():
     """Of any kind, those of the actor included: parts of a minibatch are the run's."""
-    ways = [{"learner_threads": n} for n in (1, 2, 3)]
+    ways = [{"learner_threads": n} for n in (1, 2)]
     found = [weights(BrightSquare, batch_size=120, backend="serial", **way) for way in (*ways, {})]
     assert len(set(found)) == 1, found
 
@@ -108,7 +109,8 @@ def test_what_was_decided_is_recorded():
         ("CartPole-v1", {"cnn_features": 32}, "cnn_features 32 is for pictures, but none is seen here"),
         (BrightSquare, {"cnn": "nature"}, "needs pictures of at least 36 x 36, but the picture is 16 x 16"),
         (BrightSquare, {"learner": "numpy"}, "learner numpy is for networks that numpy runs"),
-        (BrightSquare, {"learner_shares": 2}, "learner_shares is for networks that numpy runs"),
+        ("CartPole-v1", {"learner": "torch", "learner_shares": 2}, "learner_shares with learner torch is for pictures"),
+        (BrightSquare, {"learner_threads": 8, "learner_shares": 2}, "learner_threads 8 is more than the 2 parts"),
         (BrightSquare, {"cnn": "atari"}, "cnn 'atari': should be 'auto', 'nature', 'small', 'impala' or 'none'"),
     ],
 )
@@ -121,3 +123,13 @@ def test_what_does_not_fit_is_refused(env, settings, message):
 def test_flat_pictures_are_learned_by_numpy():
     corral.train(lambda: BrightSquare(12), **{**SMALL, "cnn_features": 256}, cnn="none", output_dir="flat")
     assert yaml.safe_load(Path("flat/config.yaml").read_text())["learner"] == "numpy"
+
+
+def test_parts_of_a_minibatch_are_recorded_and_kept_and_their_threads_end_with_the_run():
+    before = threading.active_count()
+    whole = weights(BrightSquare, learner_shares=3, timesteps=720)
+    weights(BrightSquare, learner_shares=3, output_dir="run")
+    assert yaml.safe_load(Path("run/config.yaml").read_text())["learner_shares"] == 3
+    assert corral.resume("run", env=BrightSquare, timesteps=720, quiet=True).summary.weights_sha256 == whole
+    assert weights(BrightSquare, learner_shares=1, timesteps=720) != whole
+    assert threading.active_count() == before

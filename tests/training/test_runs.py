@@ -520,6 +520,23 @@ def test_lazy_layers_work_in_workers():
         return Lazy()
 
     assert train(policy=network, eval_freq=0, backend="worker").summary.steps == 256
+    assert train(policy=network, eval_freq=0, backend="serial", n_envs=1, output_dir="one").summary.steps == 256
+
+
+def test_networks_that_change_what_they_are_given_can_be_resumed():
+    class Rough(torch.nn.Module):
+        def __init__(self, observation_space, action_space):
+            super().__init__()
+            self.pi, self.vf = torch.nn.Linear(4, 2), torch.nn.Linear(4, 1)
+
+        def forward(self, observations):
+            observations.div_(10)
+            return self.pi(observations), self.vf(observations)[:, 0]
+
+    whole = train(policy=Rough, eval_freq=0, timesteps=512, output_dir="whole", backend="serial").summary
+    train(policy=Rough, eval_freq=0, output_dir="run", backend="serial")
+    again = corral.resume("run", policy=Rough, timesteps=512, quiet=True).summary
+    assert (again.weights_sha256, again.inexact) == (whole.weights_sha256, 0)
 
 
 def test_a_compiled_loss_learns_the_same():

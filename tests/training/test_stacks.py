@@ -148,13 +148,14 @@ def test_experts_are_imitated():
 @pytest.mark.parametrize(
     ("flaw", "message"),
     [
-        ("zeros", "is 3 frames, oldest first, but when an episode begins they differ; repeat its first frame"),
+        ("zeros", "is 3 frames, oldest first, but when an episode begins they are not all its first; correct that"),
         ("newest first", "is 3 frames, oldest first, but a step does not move them along"),
+        ("refilled", "is 3 frames, oldest first, but a step does not move them along.*frame_stacks = {}"),
     ],
 )
 def test_envs_that_stack_otherwise_are_refused(flaw, message, workers):
     with pytest.raises(UsageError, match=message):
-        weights(lambda: Film(flaw=flaw), **workers)
+        weights(lambda: Film(flaw=flaw, length=30), **workers)
 
 
 @pytest.mark.parametrize(
@@ -192,10 +193,8 @@ def test_gymnasiums_stacks_are_recognised():
     assert stacks_of(gym.wrappers.RescaleObservation(grey(), np.float32(0), np.float32(1))) == {}
     assert stacks_of(FrameStackObservation(BrightSquare(vector=True), 3)) == {"map": 3, "time": 3}
     whole = lambda: gym.wrappers.TransformObservation(grey(), lambda seen: seen, None)  # noqa: E731
-    once = weights(grey, backend="serial")
-    stacks = stacks_of(whole())
-    assert stacks == {"": 4}  # nothing has changed, as far as can be seen
-    assert once == weights(whole, backend="serial")
+    assert stacks_of(whole()) == {}, "who knows what it does"
+    assert weights(grey, backend="serial") == weights(whole, backend="serial")
 
 
 def test_the_largest_rollouts_fit():

@@ -79,6 +79,8 @@ class Stage(BaseModel):
     def _one_of_two(self) -> Stage:
         if (self.opponent is None) == (not self.options):
             raise ValueError(f"stage {self.name}: should have either an opponent or options for the env's reset")
+        if self.options and self.name in ("current", "checkpoint"):
+            raise ValueError(f"stage {self.name}: that is what past selves are called; give it another name")
         return self
 
     @property

@@ -68,7 +68,7 @@ def curriculum_of(env: gym.Env[Any, Any]) -> tuple[dict[str, Any], ...]:
     ``curriculum = ({"name": "easy", "options": {"level": 1}, "timesteps": 100_000}, ...)``
     """
     stages = env.get_wrapper_attr("curriculum") if env.has_wrapper_attr("curriculum") else ()
-    listed = isinstance(stages, list | tuple) and all(isinstance(s, Mapping) and "name" in s for s in stages)
+    listed = isinstance(stages, list | tuple) and all(isinstance(stage, Mapping) for stage in stages)
     return tuple(dict(stage) for stage in stages) if listed else ()
 
 

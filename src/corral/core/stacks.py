@@ -25,6 +25,7 @@ __all__ = ["ColumnWriter", "Observed", "Stacks", "column_shape", "stacks_of"]
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+_DO = "correct that, or give the env (or the outermost of its wrappers) frame_stacks = {}"
 Stacks = Mapping[str, int]
 """By the path of a leaf, how many frames it has."""
 
@@ -35,14 +36,15 @@ def stacks_of(env: gym.Env[Any, Any]) -> dict[str, int]:
         leaves = Layout(env.observation_space).leaves
         return _checked(env.get_wrapper_attr("frame_stacks"), {leaf.path: leaf for leaf in leaves})
     wrapper = env
-    while isinstance(wrapper, gym.Wrapper) and not isinstance(wrapper, FrameStackObservation):
+    while isinstance(wrapper, gym.Wrapper) and not isinstance(wrapper, gym.ObservationWrapper | FrameStackObservation):
         wrapper = wrapper.env
     if not isinstance(wrapper, FrameStackObservation) or wrapper.padding_type != "reset" or wrapper.stack_size == 1:
         return {}
     if wrapper.observation_space != env.observation_space:  # somebody has changed them since
         return {}
     leaves = Layout(env.observation_space).leaves
-    return {leaf.path: wrapper.stack_size for leaf in leaves if isinstance(leaf.space, spaces.Box)}
+    stacked = {leaf.path: wrapper.stack_size for leaf in leaves if isinstance(leaf.space, spaces.Box)}
+    return {path: frames for path, frames in stacked.items() if path != "action_features"}
 
 
 def _checked(given: Any, leaves: Mapping[str, Leaf]) -> dict[str, int]:
@@ -93,10 +95,18 @@ class ColumnWriter:
     def write(self, step: int, begun: Flags | None) -> None:
         """The observations of a later step; ``begun`` [N]: whose episode has just begun, if anybody's."""
         self._column[step + self._earlier] = self._newest
-        if self._stack is not None and begun is not None:
+        if self._stack is None:
+            return
+        if begun is not None:
             self._check_first(begun)
-        if self._stack is not None and step <= self._earlier + 1:  # who does not move frames along shows it soon
-            self._check_moved(begun)
+        on = slice(None) if begun is None else ~begun
+        before = self._column[step + self._earlier - 1].reshape(len(self._shown), -1)
+        moved = np.array_equal(self._stack[on, -2], before[on])
+        if step <= self._earlier + 1:  # who mixes up older frames shows it soon
+            earlier, self._before = self._before, self._stack.copy()
+            moved = moved and (earlier is None or np.array_equal(earlier[on, 1:], self._stack[on, :-1]))
+        if not moved:
+            raise UsageError(f"{self._claim()}, but a step does not move them along, so that the newest is last; {_DO}")
 
     def last(self) -> None:
         """The observations after the last step."""
@@ -106,23 +116,10 @@ class ColumnWriter:
         assert self._stack is not None
         stack = self._stack[begun]
         if not (stack == stack[:, -1:]).all():
-            raise UsageError(
-                f"{self._claim()}, but when an episode begins they differ; repeat its first frame there, "
-                "or remove frame_stacks"
-            )
-
-    def _check_moved(self, begun: Flags | None) -> None:
-        assert self._stack is not None
-        before, self._before = self._before, self._stack.copy()
-        on = slice(None) if begun is None else ~begun
-        if before is not None and not np.array_equal(before[on, 1:], self._stack[on, :-1]):
-            raise UsageError(
-                f"{self._claim()}, but a step does not move them along, so that the newest is last; correct or remove "
-                "frame_stacks"
-            )
+            raise UsageError(f"{self._claim()}, but when an episode begins they are not all its first; {_DO}")
 
     def _claim(self) -> str:
-        return f"the env's frame_stacks say that {self._path!r} is {self._earlier + 1} frames, oldest first"
+        return f"the env says that its observation {self._path!r} is {self._earlier + 1} frames, oldest first"
 
 
 class Observed:

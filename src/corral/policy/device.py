@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -18,10 +19,15 @@ class DeviceChoice(NamedTuple):
     why: str
 
 
-def choose_device(wanted: str) -> DeviceChoice:
-    """The device called ``wanted``; ``auto`` stays on the CPU, where small networks are fastest."""
+def choose_device(wanted: str, sees_pictures: Callable[[], bool] = lambda: False) -> DeviceChoice:
+    """The device called ``wanted``; ``auto`` is an accelerator for pictures, and the CPU for small networks."""
     if wanted == "auto":
-        return DeviceChoice(torch.device("cpu"), "auto: small networks are faster on the CPU than the way to a GPU is")
+        cpu, found = torch.device("cpu"), _accelerator()
+        if found is None:
+            return DeviceChoice(cpu, "auto: there is no GPU here")
+        if sees_pictures():
+            return DeviceChoice(torch.device(found), "auto: pictures are seen faster there than by the CPU")
+        return DeviceChoice(cpu, "auto: small networks are faster on the CPU than the way to a GPU is")
     try:
         device = torch.device(wanted)
     except RuntimeError:
@@ -33,3 +39,9 @@ def choose_device(wanted: str) -> DeviceChoice:
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UsageError("device 'mps': there is no Metal device here; use --device cpu")
     return DeviceChoice(device, "as asked")
+
+
+def _accelerator() -> str | None:
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else None

@@ -17,9 +17,12 @@ from corral.core.config import TrainConfig
 from corral.core.machine import available_cores
 from corral.policy.policy import Policy
 
-__all__ = ["SideBySide", "set_torch_threads", "shares_of"]
+__all__ = ["LEAST_ROWS", "SideBySide", "set_torch_threads", "shares_of"]
 
-_SHARES = ((512, 8), (256, 4), (64, 2))  # by rows of a minibatch; below 32 rows a part is slower
+LEAST_ROWS = 32
+"""Of a part: with fewer, a row takes longer."""
+_SHARES = ((512, 8), (256, 4), (2 * LEAST_ROWS, 2))
+"""Parts by rows of a minibatch: more than `TrainConfig.shares`, because a row of pictures takes so much longer."""
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 

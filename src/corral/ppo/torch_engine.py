@@ -50,9 +50,8 @@ class TorchEngine:
         self.optimizer = torch.optim.Adam(
             policy.parameters(), lr=config.learning_rate, eps=EPSILON, fused=device.type in ("cpu", "cuda")
         )
-        self._loss: Callable[..., tuple[Tensor, Tensor]] = self._compute_loss
-        if config.compile:
-            self._loss = torch.compile(self._compute_loss)
+        # None if not compiled: a method of one's own, held, would keep this and its threads alive
+        self._compiled = torch.compile(self._compute_loss) if config.compile else None
         self._totals = torch.zeros(len(_MEASURED), device=device)
         self._reference: Policy | None = None
         self._crew = SideBySide(shares_of(policy, config), config.learner_threads)
@@ -60,7 +59,7 @@ class TorchEngine:
     @property
     def n_shares(self) -> int | None:
         """Parts of a minibatch, where there are any."""
-        return None if self.policy.pictures is None else self._crew.shares
+        return None if self.policy.pictures is None or self.config.compile else self._crew.shares
 
     def load(
         self,
@@ -120,7 +119,8 @@ class TorchEngine:
     def _loss_of(self, rows: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:
         masks = None if self._masks is None else self._masks[rows]
         fixed = None if self._fixed is None else self._fixed[rows]
-        return self._loss(self._inputs(rows), self._actions[rows], masks, self._scalars[rows], advantages, fixed)
+        loss = self._compiled or self._compute_loss
+        return loss(self._inputs(rows), self._actions[rows], masks, self._scalars[rows], advantages, fixed)
 
     def kl(self) -> float:
         """How far the last minibatch says the policy moved; waits for the device."""

@@ -125,7 +125,8 @@ class TorchActor:
         return found
 
     def _forward(self, observations: Leaves, place: Place) -> tuple[Tensor, Tensor]:
-        inputs = self.policy.prepare({path: _padded(leaf, place) for path, leaf in observations.items()})
+        keep = self.policy.custom  # such a network may change what it is given
+        inputs = self.policy.prepare({path: _padded(leaf, place, keep) for path, leaf in observations.items()})
         with _one_thread():
             parts = [self.policy({name: leaf[call] for name, leaf in inputs.items()}) for call in place.calls()]
         params, values = (torch.cat(column) for column in zip(*parts, strict=True))
@@ -139,8 +140,8 @@ class TorchActor:
         return torch.from_numpy(array).to(self.policy.log_std.device)
 
 
-def _padded(leaf: Array, place: Place) -> Array:
-    if isinstance(place.rows, slice) and len(leaf) == place.padded:
+def _padded(leaf: Array, place: Place, keep: bool) -> Array:
+    if not keep and isinstance(place.rows, slice) and len(leaf) == place.padded:
         return leaf
     padded = np.zeros((place.padded, *leaf.shape[1:]), leaf.dtype)
     padded[place.rows] = leaf
@@ -171,10 +172,12 @@ def _try_out(policy: Policy, rows: Sequence[Any] = ()) -> list[Array]:
 
 
 def _find_placement(policy: Policy, n_envs: int) -> Placement:
-    if n_envs == 1:
-        return ONE_AT_A_TIME
     space = policy.layout.space
     space.seed(0)
+    if n_envs == 1:
+        with torch.random.fork_rng(devices=[]):
+            _try_out(policy)
+        return ONE_AT_A_TIME
     rows: list[Any] = []
 
     def run(count: int, first: int, stop: int) -> list[Array]:

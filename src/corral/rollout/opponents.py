@@ -7,6 +7,7 @@ happens, and the trainer knows it too. Nothing of a slot changes while an episod
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -87,7 +88,7 @@ class Lineup:
     def options(self, opponent: int) -> dict[str, Any]:
         """What an env is reset with, to play against it."""
         own = self._setup.own
-        return dict(own[opponent][1]) if opponent < len(own) else {OPPONENT: self._player(opponent)}
+        return copy.deepcopy(dict(own[opponent][1])) if opponent < len(own) else {OPPONENT: self._player(opponent)}
 
     def _player(self, opponent: int) -> Player:
         setup = self._setup

@@ -28,7 +28,6 @@ from corral.core.seeding import fresh_seed
 from corral.core.spelling import did_you_mean
 from corral.monitor.console import Board, QuietBoard
 from corral.monitor.report import Reporter
-from corral.policy.device import choose_device
 from corral.policy.policy import NetworkFactory
 from corral.ppo.mlp_engine import MlpEngine
 from corral.training.calibrate import Costs, measure
@@ -37,6 +36,7 @@ from corral.training.choose import EnvsChoice, choose_n_envs
 from corral.training.faults import keep_fault
 from corral.training.interrupts import Interrupted, Interrupts
 from corral.training.loop import Callback, train_loop
+from corral.training.policies import device_for
 from corral.training.progress import budgets_of, ended_by
 from corral.training.run import Run, assemble, restore
 from corral.training.run_directory import RunDirectory, check_named_code, find_run, plan_run
@@ -173,7 +173,7 @@ def _carry_out(
                 reporter.close()
                 if getattr(error, "exit_code", 1) == 2 and run.progress.iteration == 0 and resumed is None:
                     directory.discard()  # it never began
-                else:
+                elif run.safe is not None:
                     _finish(board, run, directory, _why(error))
                 if isinstance(error, EnvFault) and directory.path.exists():
                     again = keep_fault(directory, config, error, run.own_options)
@@ -262,9 +262,11 @@ def _settle_n_envs(
     def costs(config: TrainConfig) -> Costs:
         limit_compute_threads()
         torch.set_num_threads(1)
-        return measure(config, factory, network, choose_device(config.device).device, board.note)
+        return measure(config, factory, network, device, board.note)
 
-    central = choose_device(str(values.get("device", "auto"))).device.type != "cpu"
+    asked = str(values.get("device", "auto")), str(values.get("cnn", "auto"))
+    device = device_for(*asked, factory, network).device
+    central = device.type != "cpu"
     choice = choose_n_envs({name: value for name, value in values.items() if name != "n_envs"}, costs, central)
     board.note(f"n_envs {choice.n_envs} ({choice.why}); to have it again: --n-envs {choice.n_envs} with the same seed")
     return {**values, "n_envs": choice.n_envs}, choice

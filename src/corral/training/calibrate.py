@@ -19,7 +19,7 @@ from corral.ppo.gae import Advantages
 from corral.ppo.learner import Engine
 from corral.ppo.mlp_engine import MlpEngine, numpy_shape, share_setup
 from corral.ppo.shares import Shares
-from corral.ppo.side_by_side import set_torch_threads, shares_of
+from corral.ppo.side_by_side import LEAST_ROWS, SideBySide, set_torch_threads, shares_of
 from corral.ppo.torch_engine import TorchEngine
 from corral.rollout.actors import ActorSetup, actor_setup
 from corral.rollout.arrays import named_columns
@@ -51,6 +51,8 @@ class Costs:
     """Of one env."""
     helped: bool = True
     """Whether workers could help with gradients."""
+    gradient_threads: int = 1
+    """That a gradient step was measured with."""
 
     def acting(self, n: int) -> float:
         """An action for ``n`` envs."""
@@ -86,6 +88,7 @@ def measure(
             gradient_per_row=_gradient_time(config, policy, env, device),
             memory_mb=memory,
             helped=numpy_shape(policy, config, device) is not None,
+            gradient_threads=SideBySide(shares_of(policy, config), config.learner_threads).threads,
         )
     finally:
         env.close()
@@ -129,7 +132,7 @@ def _gradient_time(config: TrainConfig, policy: Policy, env: SerialVectorEnv, de
     row_bytes = sum(int(leaf[0].nbytes) for leaf in env.arrays.observations.values())
     rows = min(config.minibatch_size, _ROWS, max(64, _BYTES // max(row_bytes, 1)))
     size = {"n_steps": rows, "n_envs": 1, "n_epochs": 1, "batch_size": rows}
-    shares = config.shares if policy.pictures is None else shares_of(policy, config)
+    shares = config.shares if policy.pictures is None else min(shares_of(policy, config), max(1, rows // LEAST_ROWS))
     small = config.model_copy(update={**size, "learner_shares": min(shares, rows)})
     masked = bool(env.has_masks)
     shape = numpy_shape(policy, config, device)

@@ -34,7 +34,7 @@ __all__ = [
     "set_aside",
 ]
 
-FORMAT = 2
+FORMAT = 3
 _STATE = "state.json"
 _EXTRAS = {name: f"{name}.safetensors" for name in ("behind", "opponents", "reference")}
 """What only some runs have."""

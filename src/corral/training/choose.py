@@ -129,7 +129,7 @@ def predict(config: TrainConfig, costs: Costs, backend: Backend, workers: int, c
     update = steps * gradient
     total = collect + update
     if config.overlap and backend == "worker":  # side by side, as far as there are cores
-        total = max(collect, update, (collect * workers + update) / cores)
+        total = max(collect, update, (collect * workers + update * costs.gradient_threads) / cores)
     return config.rollout_size / total * 1e6
 
 

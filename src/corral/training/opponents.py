@@ -6,6 +6,7 @@ and ``checkpoint`` stand for the policy itself. It decides between rollouts; epi
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -58,9 +59,10 @@ class StageResult:
     @property
     def told(self) -> str:
         """How it went, for people."""
-        if self.win_rate is None or self.reward is None:
+        if self.reward is None:
             return "no games"
-        return f"{self.win_rate:.0%} won, mean reward {self.reward:.2f}"
+        won = "" if self.win_rate is None else f"{self.win_rate:.0%} won, "
+        return f"{won}mean reward {self.reward:.2f}"
 
     @property
     def passed(self) -> bool | None:
@@ -163,7 +165,7 @@ class _OwnSeats:
         return int(np.random.default_rng(seed).choice(len(self._options), p=self._shares))
 
     def options(self, opponent: int) -> dict[str, Any]:
-        return dict(self._options[opponent])
+        return copy.deepcopy(dict(self._options[opponent]))
 
 
 def own_seats(config: TrainConfig, names: Sequence[str]) -> Seats | None:
@@ -297,7 +299,9 @@ class Opponents:
         )
 
     def _stage_rate(self) -> float | None:
-        return float(np.mean(self._s.outcomes)) if self._s.outcomes else None
+        """Of games won; None where there are none yet, or where nobody said that episodes are won or lost."""
+        told = self._rated or self.stages[self._s.stage].win_rate is not None
+        return float(np.mean(self._s.outcomes)) if told and self._s.outcomes else None
 
     # ---- what there is to say --------------------------------------------------------------------------------
 
@@ -319,7 +323,7 @@ class Opponents:
         """
         own = dict(self.lineup.setup.own)
         met = [name for name in own if any(name in mix for mix in self._mixes)]
-        return dict(own[met[-1] if met else roles_of_names(list(own)).teacher])
+        return copy.deepcopy(dict(own[met[-1] if met else roles_of_names(list(own)).teacher]))
 
     def results(self) -> list[StageResult]:
         """How every stage that has begun went."""
@@ -334,7 +338,8 @@ class Opponents:
 
     def win_rates(self) -> dict[str, float]:
         """Over the last games against each kind of opponent."""
-        return {kind: float(np.mean(outcomes)) for kind, outcomes in self._s.recent.items()}
+        recent = self._s.recent if self._rated else {}
+        return {kind: float(np.mean(outcomes)) for kind, outcomes in recent.items()}
 
     def metrics(self) -> dict[str, float]:
         """For the row of the iteration whose games were last noted."""

@@ -8,10 +8,25 @@ import gymnasium as gym
 import torch
 
 from corral.core.config import TrainConfig
+from corral.core.envs import EnvFactory
 from corral.core.seeding import network_seed
+from corral.core.spaces import Layout
+from corral.policy.cnn import pictures_in
+from corral.policy.device import DeviceChoice, choose_device
 from corral.policy.policy import NetworkFactory, Policy
+from corral.vec.making import facts_of
 
-__all__ = ["build_policy"]
+__all__ = ["build_policy", "device_for"]
+
+
+def device_for(wanted: str, cnn: str, factory: EnvFactory, network: NetworkFactory | None) -> DeviceChoice:
+    """The device called ``wanted``; ``auto`` depends on whether the policy sees pictures."""
+
+    def sees_pictures() -> bool:
+        plain = network is not None or cnn == "none"
+        return not plain and bool(pictures_in(Layout(facts_of(factory).observation_space)))
+
+    return choose_device(wanted, sees_pictures)
 
 
 def build_policy(

@@ -18,13 +18,12 @@ from corral.core.machine import available_cores, limit_compute_threads
 from corral.core.space_data import space_to_data
 from corral.core.types import Actor, RolloutSource
 from corral.monitor.processes import ProcessMeter
-from corral.policy.device import choose_device
 from corral.policy.policy import NetworkFactory, Policy
 from corral.ppo.learner import Engine, Learner
 from corral.ppo.mlp_engine import MlpEngine, numpy_shape, share_setup
 from corral.ppo.normalization import ReturnScaler, RunningMoments
 from corral.ppo.shares import Shares
-from corral.ppo.side_by_side import set_torch_threads
+from corral.ppo.side_by_side import set_torch_threads, shares_of
 from corral.ppo.torch_engine import TorchEngine
 from corral.rollout.actors import ActorSetup, actor_setup
 from corral.rollout.local import LocalSource
@@ -34,7 +33,7 @@ from corral.training.calibrate import Costs, measure
 from corral.training.checkpoint import Checkpoint
 from corral.training.choose import BackendChoice, EnvsChoice, choose_backend
 from corral.training.opponents import Opponents, seat_opponents
-from corral.training.policies import build_policy
+from corral.training.policies import build_policy, device_for
 from corral.training.progress import Progress
 from corral.vec import CorralVectorEnv, make_vector_env
 from corral.vec.care import Care
@@ -120,7 +119,7 @@ def assemble(
     warn: Callable[[str], object] = lambda text: None,
 ) -> Run:
     """Build every part; whatever is wrong with env, policy or machine shows here, before anything is written."""
-    device, why_device = choose_device(config.device)
+    device, why_device = device_for(config.device, config.cnn, factory, network)
     limit_compute_threads()
     torch.set_num_threads(1)
     central = device.type != "cpu"
@@ -252,6 +251,13 @@ def _check_used(config: TrainConfig, policy: Policy) -> None:
         raise UsageError("learner numpy is for networks that numpy runs, but this one sees pictures; leave it out")
     if policy.pictures is not None and config.compile and (config.learner_threads or 1) > 1:
         raise UsageError("compile and learner_threads: with pictures, only one of them; leave one out")
+    if policy.pictures is not None and policy.log_std.device.type != "cpu" and config.learner_shares is not None:
+        raise UsageError(f"learner_shares is for the CPU, but device is {policy.log_std.device}; leave it out")
+    if policy.pictures is not None and 1 < (shares := shares_of(policy, config)) < (config.learner_threads or 1):
+        raise UsageError(
+            f"learner_threads {config.learner_threads} is more than the {shares} parts of a minibatch; give it fewer, "
+            "or more parts with a larger batch_size or with learner_shares"
+        )
     if policy.pictures is None and config.learner == "torch" and config.learner_shares is not None:
         raise UsageError("learner_shares with learner torch is for pictures, but none is seen here; leave it out")
     if config.log_std_init != 0 and not any(policy.codec.gaussian):
