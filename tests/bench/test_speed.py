@@ -49,6 +49,15 @@ def test_bench_compares_one_process_with_workers(capsys):
         assert part in said
 
 
+def test_what_is_added_up_belongs_to_the_run_that_was_timed(capsys):
+    """Also where an env has settings of its own: the best that could be is near what one process does, times cores."""
+    assert main(["bench", "card-battle", "--seconds", "0.5", "--repeats", "1", "--n-epochs", "1"]) == 0
+    said = capsys.readouterr().out
+    alone = float(re.search(r"steps per second\D+([\d,]+)", said)[1].replace(",", ""))
+    most = float(re.search(r"at best ([\d,]+)", said)[1].replace(",", ""))
+    assert 0.7 < most / (alone * available_cores()) < 1.5
+
+
 def test_candidates_keep_to_what_was_given():
     tried = candidates("x", {**SMALL, "n_envs": 8, "num_workers": 4})
     assert tried == [Candidate(8, "serial", 1), Candidate(8, "worker", 4)]
@@ -62,7 +71,7 @@ def test_candidates_keep_to_what_was_given():
 
 def trial(n, workers, fps):
     backend = "serial" if workers == 1 else "worker"
-    return Trial(Candidate(n, backend, workers), Speed(backend, n, workers, fps, {}, 0), 1.0)
+    return Trial(Candidate(n, backend, workers), Speed(backend, n, workers, fps, 1, {}, 0), 1.0)
 
 
 def test_the_fewest_that_are_as_fast_are_recommended():

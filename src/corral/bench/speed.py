@@ -42,6 +42,8 @@ class Speed:
     num_workers: int
     fps: float
     """Steps per second, learning included."""
+    steps: int
+    """Of an iteration."""
     seconds: dict[str, float]
     """Of an iteration, by part."""
     memory_mb: float
@@ -82,4 +84,5 @@ def _speed(record: RunRecord) -> Speed:
     memory = sum(value for name, value in last.items() if name.startswith("system/") and name.endswith("_mb"))
     config = record.config
     seconds = dict(zip(PARTS, parts, strict=True))
-    return Speed(config.backend, config.n_envs, config.num_workers or 1, fps, seconds, memory)
+    how = config.backend, config.n_envs, config.num_workers or 1
+    return Speed(*how, fps, config.rollout_size, seconds, memory)

@@ -68,15 +68,16 @@ def run_bench(options: argparse.Namespace) -> int:
     for part in PARTS:
         table.add_row(f"  {part}", *(_part(trial, part) for trial in trials))
     console.print(table)
-    console.print(_added_up(trials, config.rollout_size, cores), markup=False)
+    console.print(_added_up(trials, cores), markup=False)
     console.print(_limit(trials[1]), markup=False)
     return 0
 
 
-def _added_up(trials: list[Trial], steps: int, cores: int) -> str:
+def _added_up(trials: list[Trial], cores: int) -> str:
     """What the cores could do at best: simulation, inference and learning of one core, shared out without loss."""
     words = {"step": "simulation", "inference": "inference", "update": "learning"}
-    cost = {word: trials[0].speed.seconds[part] / steps for part, word in words.items()}
+    alone = trials[0].speed
+    cost = {word: alone.seconds[part] / alone.steps for part, word in words.items()}
     most = cores / sum(cost.values())
     told = " + ".join(f"{word} {seconds * 1e6:,.0f}" for word, seconds in cost.items())
     whole, reached = f"{sum(cost.values()) * 1e6:,.0f} µs of one core", trials[1].speed.fps
