@@ -1,12 +1,13 @@
 """What eval and play do with opponents, and what they refuse."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from corral.cli.main import main
-from corral.monitor.terminal import half_blocks
+from corral.monitor.terminal import Screen, half_blocks
 
 ENV = "tests.envs:HighCard"
 SMALL = "--n-envs 2 --n-steps 32 --batch-size 32 --n-epochs 1 --timesteps 64 --seed 1 --eval-freq 0 --eval-games 0"
@@ -110,7 +111,7 @@ def test_a_run_through_stages_is_shown_as_its_last_one_plays(capsys):
         "stages: [{name: a, options: {level: 3}, timesteps: 32}, {name: b, options: {level: 4}}]\n"
     )
     train("tests.envs:Leveled", "run", "--config", "stages.yaml")
-    for words, level in (([], 4), (["--env-kwargs", "level=1"], 1)):
+    for words, level in (([], 4), (["--env-kwargs", "level=1"], 1), (["--env-kwargs", "length=3"], 4)):
         assert main(["eval", "run", "--env", "tests.envs:Leveled", "--episodes", "2", *words]) == 0
         assert f"level, at the end │ {level} ± 0" in " ".join(capsys.readouterr().out.split())
 
@@ -131,6 +132,17 @@ def test_an_episode_can_be_saved_as_one_picture_and_watched_in_the_terminal(caps
     assert capsys.readouterr().out.count("▀") > 500
     for words in (["--watch", "--save", "clip.gif"], ["--every", "2"]):
         assert main(["play", "CartPole-v1", *words]) == 2
+
+
+def test_frames_on_a_terminal_take_each_others_place(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((20, 6)))
+    screen = Screen(1000)
+    screen.show("long line\n" * 9, "one")
+    screen.show("short", "two")
+    first, second = capsys.readouterr().out.split("\x1b[H")[1:]
+    assert first.count("long line\x1b[K\n") == 4, "as many lines as there is room for, and the caption"
+    assert second == "short\x1b[K\n\x1b[0mtwo\x1b[K\n\x1b[J"
 
 
 def test_half_blocks_keep_colours_and_proportions():

@@ -1,5 +1,9 @@
 """Territory as an env: what it shows, allows and pays, and that it can go on from anywhere."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
@@ -88,10 +92,13 @@ def test_without_numba_it_is_the_same_game():
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"size": 31}, "size 31 should be from 32 to 128"),
+        ({"size": 31}, "size 31 should be a whole number from 32 to 128"),
         ({"num_bots": 0}, "num_bots 0 should be a whole number from 1 to 50"),
         ({"num_bots": 51}, "num_bots 51"),
         ({"num_bots": "many"}, "num_bots 'many'"),
+        ({"size": "big"}, "size 'big' should be a whole number from 32 to 128"),
+        ({"size": 64.7}, "size 64.7"),
+        ({"max_steps": "x"}, "max_steps 'x'"),
         ({"reward": "terrtory"}, "did you mean 'territory'"),
         ({"max_steps": 0}, "max_steps 0"),
         ({"render_mode": "human"}, "rgb_array or ansi"),
@@ -310,7 +317,7 @@ def test_pictures_and_text_fit(size, bots):
     env.reset(seed=1)
     picture = env.render()
     assert picture.dtype == np.uint8 and picture.shape[2] == 3
-    assert 480 <= picture.shape[1] <= 512 < picture.shape[0] < 700
+    assert 450 <= picture.shape[1] <= 576 and picture.shape[1] < picture.shape[0] < 730
     env.render_mode = "ansi"
     lines = env.render().split("\n")
     assert max(line.count("▀") for line in lines) <= 80 and "step 0 of 1000" in lines[-7 if bots > 4 else -bots - 2]
@@ -329,3 +336,53 @@ def test_patience_pays_and_haste_does_not():
         ends[name] = np.mean([(info["land_share"], info["mean_bot_share"]) for info in infos], axis=0)
     (patient, their_bots), (haste, its_bots) = ends["patient"], ends["random"]
     assert patient > 2 * their_bots and patient > 3 * haste and haste < its_bots
+
+
+@pytest.mark.parametrize(
+    ("name", "tile", "value"),
+    [
+        ("owner", 40, -128),
+        ("owner", 40, 9),
+        ("terrain", 45, 120),
+        ("home", 1, -5),
+        ("heading", 0, 77),
+        ("target", 1, 77),
+        ("rows", 0, 1),
+        ("terrain", 0, 1),
+    ],
+)
+def test_states_that_no_game_could_have_are_refused(name, tile, value):
+    """The compiled ticks do not look where they write."""
+    env = small()
+    env.reset(seed=3)
+    getattr(env._world, name)[tile] = value
+    with pytest.raises(ValueError, match="do not agree"):
+        small().set_state(env.get_state())
+
+
+def test_without_numba_the_same_game_is_played_and_that_is_said(monkeypatch):
+    script = (
+        "import sys; sys.modules['numba'] = None\n"
+        "from corral.games.territory.env import Territory\n"
+        "env = Territory(size=32, num_bots=5)\nenv.reset(seed=3)\n"
+        "print(env._ticks.__name__, [env.step(42)[1] for _ in range(3)])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    env = small(max_steps=1000)
+    env.reset(seed=3)
+    assert done.stdout.strip() == f"corral.games.territory.ticks_numpy {[env.step(42)[1] for _ in range(3)]}"
+    assert done.stderr.count("seven times as fast with numba") == 1
+
+
+def test_what_was_compiled_may_be_damaged(tmp_path):
+    script = (
+        "from corral.games.territory.env import Territory\n"
+        "env = Territory(size=32, num_bots=5)\nenv.reset(seed=3)\nprint(env.step(42)[1])"
+    )
+    environ = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    run = lambda: subprocess.run(  # noqa: E731
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environ
+    )
+    first = run().stdout
+    damaged = [path for path in tmp_path.rglob("*.nb[ic]") if path.write_bytes(b"") == 0]
+    assert damaged and run().stdout == first

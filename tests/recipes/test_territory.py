@@ -1,5 +1,7 @@
-"""Territory as it is trained: phases, flags, and that it learns."""
+"""Territory as it is trained and shown: phases, flags, pictures."""
 
+import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,13 +63,35 @@ def test_every_flag_is_honoured_by_itself(words, expected, monkeypatch):
     assert (asked["timesteps"], stages, asked.get("env_kwargs", {})) == expected
 
 
-def test_the_script_trains_through_the_phases(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
-    from recipe_script import run
+def test_what_stages_and_flags_both_say_is_refused(capsys):
+    Path("own.yaml").write_text("stages: [{name: a, options: {num_bots: 7}, timesteps: 32}]\n")
+    assert main(["curriculum", "territory", "--config", "own.yaml", "--num-bots", "5"]) == 2
+    assert "env_kwargs num_bots: the stages say it too" in capsys.readouterr().err
+    assert main(["curriculum", "territory", "--fast", "--timesteps", "90"]) == 2
+    assert "a budget is given; leave one of them out" in capsys.readouterr().err
+    assert main(["train", "territory", "--num-bots", "5", "--env-kwargs", "num_bots=6"]) == 2
+    assert "num_bots is given twice" in capsys.readouterr().err
+    assert main(["train", "territory", "--num-bots", ""]) == 2
 
-    assert (
-        run("curriculum", env="territory", words=["--total-timesteps", "144", *TINY, *SMALL, "--save-path", "run"]) == 0
-    )
+
+def test_flags_come_before_the_file(monkeypatch):
+    asked = {}
+    monkeypatch.setattr("corral.cli.train.train", lambda env, **settings: asked.update(settings))
+    monkeypatch.setattr("corral.cli.recipes.closing_games", lambda *_: None)
+    Path("own.yaml").write_text("env: territory\nenv_kwargs: {num_bots: 10, size: 32}\n")
+    assert main(["train", "--config", "own.yaml", "--num-bots", "5"]) == 0
+    assert asked["env_kwargs"] == {"num_bots": 5, "size": 32}
+
+
+def test_the_script_trains_through_the_phases(monkeypatch):
+    examples = Path(__file__).parents[2] / "examples"
+    monkeypatch.syspath_prepend(str(examples))
+    words = ["--total-timesteps", "144", *TINY, *SMALL, "--save-path", "run"]
+    monkeypatch.setattr(sys, "argv", ["train_territory", *words])
+    spec = importlib.util.spec_from_file_location("__main__", examples / "train_territory.py")
+    with pytest.raises(SystemExit) as ended:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    assert ended.value.code == 0
     assert asked_of("run")[:2] == (144, [("10-bots", 10, 16), ("25-bots", 25, 48), ("50-bots", 50, None)])
     bots = [row["info/bots_alive"] for row in read_metrics(Path("run/metrics.jsonl"))]
     assert max(bots[:1]) <= 10 < max(bots[2:4]) <= 25 < bots[-1] <= 50
@@ -89,5 +113,7 @@ def test_a_run_can_be_evaluated_played_and_drawn(capsys):
         assert main(["play", "run", "--save", name]) == 0 and Path(name).stat().st_size > 5_000
     assert main(["play", "run", "--watch", "--max-steps", "2"]) == 0
     assert "▀" in capsys.readouterr().out
+    for words in (["--fps", "5"], ["--every", "2"]):
+        assert main(["play", "run", "--save", "game.png", *words]) == 2
     assert main(["play", "run", "--env-kwargs", "size=48"]) == 2
     assert "other observations or actions" in capsys.readouterr().err

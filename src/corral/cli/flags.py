@@ -98,7 +98,8 @@ def add_own_flags(parser: argparse.ArgumentParser) -> None:
 
 def own_kwargs(options: argparse.Namespace, env: str, given: Any) -> Any:
     """``env_kwargs``, with the env's own flags among them."""
-    typed = {name: value for flags in OWN_FLAGS.values() for name in flags if (value := vars(options).get(name))}
+    own = {name for flags in OWN_FLAGS.values() for name in flags}
+    typed = {name: value for name, value in vars(options).items() if name in own}
     for name in typed:
         flag = f"--{name.replace('_', '-')}"
         if name not in OWN_FLAGS.get(env, {}):
@@ -106,10 +107,9 @@ def own_kwargs(options: argparse.Namespace, env: str, given: Any) -> Any:
             raise UsageError(f"{flag} is a flag of {whose}; {env} may take it as --env-kwargs {name}={typed[name]}")
     if not typed:
         return given
-    words = parse_env_kwargs(given)
-    if twice := sorted(typed.keys() & words.keys()):
-        raise UsageError(f"{twice[0]} is given twice: as a flag and in env_kwargs; leave one out")
-    return words | parse_env_kwargs([f"{name}={value}" for name, value in typed.items()])
+    if twice := sorted(typed.keys() & parse_env_kwargs(vars(options).get("env_kwargs", [])).keys()):
+        raise UsageError(f"{twice[0]} is given twice: as a flag and in --env-kwargs; leave one out")
+    return parse_env_kwargs(given) | parse_env_kwargs([f"{name}={value}" for name, value in typed.items()])
 
 
 def _metavar(annotation: Any) -> str:

@@ -116,8 +116,10 @@ def run_play(options: argparse.Namespace) -> int:
     if save is not None:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame need not look for a screen
         check_video(save)
-    elif options.every != 1:
-        raise UsageError("--every is about the frames of a file; name it with --save")
+    if options.every != 1 and (save is None or save.suffix == ".png"):
+        raise UsageError("--every is about the frames of a clip; name one, .gif or .mp4, with --save")
+    if options.fps is not None and save is not None and save.suffix == ".png":
+        raise UsageError("--fps is about clips, but --save names a picture; leave it out")
     if save is not None and options.watch:
         raise UsageError("--watch shows it in the terminal, --save in a file; leave one of them out")
     model, factory, given = _subject(options)
@@ -218,7 +220,7 @@ def _watch_mode(factory: EnvFactory, in_terminal: bool) -> str:
 def _subject(options: argparse.Namespace) -> tuple[Model | None, EnvFactory, dict[str, Any] | None]:
     """What is to be shown: a run's policy and its env, or an env alone; and what the env is reset with.
 
-    A run through stages is shown as its last stage plays; ``--env-kwargs`` change the env, and then it is not.
+    A run through stages is shown as its last stage plays, except for what ``--env-kwargs`` change.
     """
     if options.run == "latest" or (Path(options.run) / "config.yaml").exists():
         return _load(options)
@@ -249,7 +251,7 @@ def _load(options: argparse.Namespace) -> tuple[Model, EnvFactory, dict[str, Any
         if (facts.observation_space, facts.action_space) != (model.observation_space, model.action_space):
             raise UsageError(f"with {changed} the env has other observations or actions than the run was trained on")
     last = config.stages[-1].options if config.stages else {}
-    return model, factory, dict(last) if last and not changed else None
+    return model, factory, {name: value for name, value in last.items() if name not in changed} or None
 
 
 def _samples(options: argparse.Namespace, model: Model | None) -> bool:

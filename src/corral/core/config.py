@@ -239,6 +239,8 @@ class TrainConfig(BaseModel):
             raise ValueError("opponent and stages: the stages say what is played; leave opponent out")
         if any(stage.timesteps is None for stage in self.stages[:-1]):
             raise ValueError("stages: every one but the last needs timesteps")
+        if twice := sorted({name for stage in self.stages for name in stage.options} & self.env_kwargs.keys()):
+            raise ValueError(f"env_kwargs {twice[0]}: the stages say it too, in their options; leave one of them out")
         if len({stage.opponent is None for stage in self.stages}) > 1:
             raise ValueError("stages: either all have an opponent or all have options")
         if self.num_envs_per_worker is not None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 __all__ = ["Screen", "half_blocks"]
 
-_HOME, _CLEAR, _CLEAR_REST, _PLAIN = "\x1b[H", "\x1b[2J", "\x1b[J", "\x1b[0m"
+_HOME, _CLEAR, _CLEAR_LINE, _CLEAR_REST, _PLAIN = "\x1b[H", "\x1b[2J", "\x1b[K", "\x1b[J", "\x1b[0m"
 
 
 def half_blocks(frame: npt.NDArray[np.uint8], columns: int, lines: int) -> str:
@@ -48,10 +48,16 @@ class Screen:
     def show(self, frame: str | npt.NDArray[np.uint8], caption: str) -> None:
         """Show a frame, and a line below it."""
         columns, lines = shutil.get_terminal_size()
-        text = frame if isinstance(frame, str) else half_blocks(frame, columns, max(2, lines - 2))
+        room = max(2, lines - 2)
+        text = frame if isinstance(frame, str) else half_blocks(frame, columns, room)
         if not self._live:
             print(f"{text}\n{caption}\n", flush=True)
             return
+        fitting = [*text.splitlines()[:room], f"{_PLAIN}{caption}"]
         time.sleep(max(0.0, self._next - time.monotonic()))
         self._next = time.monotonic() + self._pause
-        print(f"{_HOME}{text}\n{caption}{_CLEAR_REST}\n", end="", flush=True)
+        try:
+            print(_HOME + "".join(f"{line}{_CLEAR_LINE}\n" for line in fitting) + _CLEAR_REST, end="", flush=True)
+        except KeyboardInterrupt:
+            print(_PLAIN, flush=True)
+            raise

@@ -61,6 +61,8 @@ def own_stages(
     shares = [stage.timesteps for stage in stages if stage.timesteps is not None]
     if len(shares) < len(stages):
         raise UsageError("every stage of the env's curriculum needs timesteps")
+    if fast and any(settings.get(name) is not None for name in ("timesteps", "num_episodes", "duration")):
+        raise UsageError("fast is a fifth of the stages' own budgets, but a budget is given; leave one of them out")
     steps = steps_of(settings, sum(shares) // (_FAST if fast else 1))
     if no_curriculum or any(name in kwargs for stage in stages for name in stage.options):
         return {"timesteps": steps}

@@ -33,7 +33,7 @@ from corral.training.warmstart import warm_start
 __all__ = ["Callback", "TrainingState", "train_loop"]
 
 Metrics = dict[str, float]
-_LAG_ROWS = 2048
+_LAG_ROWS = 512
 """That are looked at to tell how far a policy lags behind."""
 
 

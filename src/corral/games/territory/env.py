@@ -27,7 +27,7 @@ WAIT = EVERYWHERE * len(SHARES)
 """The action that gives no order: an attack that is under way goes on."""
 FRAMES = 4
 TICKS = 10
-MOST_BOTS, SMALLEST, LARGEST = 50, 32, 128
+MOST_BOTS, SMALLEST, LARGEST, MOST_STEPS = 50, 32, 128, 1_000_000
 LAND_REWARD, RANK_REWARD, BONUS = 10.0, 5.0, 1.0
 """Reward for all land of the map; for being first all the time; for winning, or for not losing."""
 
@@ -58,16 +58,14 @@ class Territory(gym.Env[Any, Any]):
         max_steps: int = 1000,
         render_mode: str | None = None,
     ) -> None:
-        if not SMALLEST <= size <= LARGEST:
-            raise UsageError(f"size {size!r} should be from {SMALLEST} to {LARGEST} tiles")
         if reward not in _REWARDS:
             raise UsageError(f"unknown reward {reward!r}{did_you_mean(str(reward), _REWARDS)}; territory or rank")
-        if max_steps < 1:
-            raise UsageError(f"max_steps {max_steps!r} should be at least 1")
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise UsageError(f"render_mode {render_mode!r}: territory is drawn with rgb_array or ansi")
-        self.size, self.reward, self.max_steps, self.render_mode = int(size), reward, int(max_steps), render_mode
-        self.num_bots = _checked_bots(num_bots)
+        self.size = _checked("size", size, SMALLEST, LARGEST)
+        self.max_steps = _checked("max_steps", max_steps, 1, MOST_STEPS)
+        self.num_bots = _checked("num_bots", num_bots, 1, MOST_BOTS)
+        self.reward, self.render_mode = reward, render_mode
         self.observation_space = spaces.Dict(
             {
                 "map": spaces.Box(0, 255, (FRAMES * len(PLANES), self.size, self.size), np.uint8),
@@ -166,7 +164,7 @@ class Territory(gym.Env[Any, Any]):
             packed = zlib.decompress(state[_HEAD.size + length :])
             seen = self._map.nbytes + self._global.nbytes
             world = World.from_bytes(packed[:-seen], self.size)
-            _checked_bots(world.bots)
+            _checked("num_bots", world.bots, 1, MOST_BOTS)
             self.np_random.bit_generator.state = head["np_random"]
         except (struct.error, zlib.error, ValueError, KeyError, TypeError, UsageError) as error:
             raise ValueError(
@@ -239,13 +237,14 @@ def _read_options(options: dict[str, Any] | None, bots: int) -> int:
     for name, value in (options or {}).items():
         if name != "num_bots":
             raise UsageError(f"unknown reset option {name!r}{did_you_mean(str(name), ['num_bots'])}; it takes num_bots")
-        bots = _checked_bots(value)
+        bots = _checked("num_bots", value, 1, MOST_BOTS)
     return bots
 
 
-def _checked_bots(number: Any) -> int:
-    if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 1 <= number <= MOST_BOTS:
-        raise UsageError(f"num_bots {number!r} should be a whole number from 1 to {MOST_BOTS}")
+def _checked(name: str, number: Any, least: int, most: int) -> int:
+    whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
+    if not whole or not least <= number <= most:
+        raise UsageError(f"{name} {number!r} should be a whole number from {least} to {most}")
     return int(number)
 
 

@@ -33,7 +33,6 @@ GLOBALS = (
 )
 _FREE_SHADE = {PLAINS: 255, HIGHLAND: 170, MOUNTAIN: 100}
 _DENSEST = CAP_PER_TILE
-_LARGEST = 0.4  # the share of all land at which an enemy is shown brightest
 
 
 def shade(world: World, all_land: int) -> npt.NDArray[np.uint8]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import colorsys
+import shutil
+import sys
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,7 @@ _BARS, _LINE = 6, 18
 def draw_picture(world: World, step: int, max_steps: int) -> Pixels:
     """Pixels [H, W, 3]: the map with its borders, and below it bars for the largest players."""
     size = world.width - 2
-    scale = max(1, _PIXELS // size)
+    scale = round(_PIXELS / size)
     picture = _colour(world).repeat(scale, axis=0).repeat(scale, axis=1)
     _draw_borders(picture, world, scale)
     strip = Image.new("RGB", (picture.shape[1], 2 * _LINE + _BARS * _LINE), (24, 26, 30))
@@ -44,9 +46,16 @@ def draw_picture(world: World, step: int, max_steps: int) -> Pixels:
 
 
 def draw_text(world: World, step: int, max_steps: int) -> str:
-    """Half-block characters in 24-bit colours, at most 80 columns, and a line for each of the largest players."""
+    """Half-block characters in 24-bit colours, at most 80 columns, and a line for each of the largest players.
+
+    On a terminal, as much as fits on it.
+    """
     size = world.width - 2
-    every = -(-size // _COLUMNS)
+    columns, room = _COLUMNS, size
+    if sys.stdout.isatty():
+        terminal = shutil.get_terminal_size()
+        columns, room = min(_COLUMNS, terminal.columns), max(8, terminal.lines - _BARS - 3)
+    every = max(-(-size // columns), -(-size // (2 * room)))
     colours = _colour(world)[::every, ::every]
     if len(colours) % 2:
         colours = np.concatenate([colours, np.zeros_like(colours[:1])])

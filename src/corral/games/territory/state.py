@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import multiprocessing
 import struct
+import warnings
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -10,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.games.territory.bots import PAUSE, PAUSES
-from corral.games.territory.rules import BLOCKED, FREE, START_PER_TILE, WATER, WIN_PERCENT
+from corral.games.territory.rules import ANYONE, BLOCKED, EVERYWHERE, FREE, MOUNTAIN, START_PER_TILE, WATER, WIN_PERCENT
 from corral.games.territory.terrain import lay_out
 
 __all__ = ["NEVER", "Ints", "World", "default_ticks", "found"]
@@ -107,10 +110,30 @@ class World:
         terrain, owner = np.frombuffer(data, np.int8, 2 * tiles, _HEAD.size).reshape(2, tiles).copy()
         columns = np.frombuffer(data, "<i8", offset=_HEAD.size + 2 * tiles).reshape(len(_COLUMNS), players)
         arrays = {name: column.astype(np.int64) for name, column in zip(_COLUMNS, columns, strict=True)}
-        counted = np.bincount(owner[owner >= 0], minlength=players)
-        if not np.array_equal(counted, arrays["land"]) or not np.array_equal(owner == BLOCKED, terrain == WATER):
+        world = cls(seed=seed, tick=tick, width=width, terrain=terrain, owner=owner, **arrays)
+        if not world.is_sound():
             raise ValueError("its map and its players do not agree")
-        return cls(seed=seed, tick=tick, width=width, terrain=terrain, owner=owner, **arrays)
+        return world
+
+    def is_sound(self) -> bool:
+        """Whether it could be reached by playing, as far as a look can tell: no number leads out of an array."""
+        players, inside = self.players, np.s_[1:-1, 1:-1]
+        terrain, owner = (tiles.reshape(self.width, self.width) for tiles in (self.terrain, self.owner))
+        frame = np.ones(terrain.shape, np.bool_)
+        frame[inside] = False
+        if not ((owner >= BLOCKED) & (owner < players) & (terrain >= WATER) & (terrain <= MOUNTAIN)).all():
+            return False
+        if terrain[frame].any() or not np.array_equal(owner == BLOCKED, terrain == WATER):
+            return False
+        down, right = np.divmod(np.flatnonzero(self.owner >= 0), self.width)
+        of = self.owner[self.owner >= 0]
+        sums = [np.bincount(of, weights, players) for weights in (None, down, right)]
+        return (
+            all(np.array_equal(a, b) for a, b in zip(sums, (self.land, self.rows, self.columns), strict=True))
+            and bool((self.home >= 0).all() and (self.away >= 0).all())
+            and bool(((self.heading >= 0) & (self.heading <= EVERYWHERE)).all())
+            and bool(((self.target >= ANYONE) & (self.target < players)).all())
+        )
 
 
 def found(seed: int, size: int, players: int) -> World:
@@ -142,12 +165,16 @@ def found(seed: int, size: int, players: int) -> World:
     )
 
 
+@functools.cache
 def default_ticks() -> ModuleType:
-    """The module that plays ticks fastest here: compiled, if numba is installed."""
+    """The module that plays ticks fastest here: compiled, if numba is installed; if not, that is said once."""
     try:
         from corral.games.territory import ticks_numba
     except ImportError:
         from corral.games.territory import ticks_numpy
 
+        if multiprocessing.parent_process() is None:
+            text = "territory is played seven times as fast with numba: pip install 'corral[territory]'"
+            warnings.warn(text, stacklevel=2)
         return ticks_numpy
     return ticks_numba

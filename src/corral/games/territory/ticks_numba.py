@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -57,11 +58,21 @@ def _mix(x: Any) -> Any:
 
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compiled at its first call, and kept on disk where that is possible."""
-    try:
-        compiled: Callable[..., Any] = numba.njit(cache=True)(function)
-    except RuntimeError:  # there is no place to keep it
-        compiled = numba.njit(function)
-    return compiled
+    chosen: list[Callable[..., Any]] = []
+
+    def call(*args: Any) -> Any:
+        if chosen:
+            return chosen[0](*args)
+        try:
+            kept = numba.njit(cache=True)(function)
+            found = kept(*args)
+            chosen.append(kept)
+        except (RuntimeError, OSError, EOFError, pickle.PickleError):  # no place for it, a full disk, half a file
+            chosen.append(numba.njit(function))
+            found = chosen[0](*args)
+        return found
+
+    return call
 
 
 def _kernels(version: int) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:

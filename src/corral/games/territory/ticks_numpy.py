@@ -11,11 +11,10 @@ import numpy.typing as npt
 
 from corral.games.territory.bots import PAUSE, PAUSES, bot_order
 from corral.games.territory.rules import ANYONE, ARMOUR, EVERYWHERE, GUARD, ONE, PACE, TOLL, WATER, growth, sector
-from corral.games.territory.state import NEVER, World
+from corral.games.territory.state import NEVER, Ints, World
 
 __all__ = ["advance", "look_around", "paint"]
 
-Ints = npt.NDArray[np.int64]
 _64_BITS = (1 << 64) - 1
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
