@@ -382,8 +382,7 @@ class Stepper:
 
     def _reset_env(self, i: int, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, Any, dict[str, Any]]:
         if (opponent := opponent_number(options)) >= 0 and options is not None and self.seats is not None:
-            rest = {name: value for name, value in options.items() if name != OPPONENT}
-            options = rest | self.seats.options(opponent)
+            options = {name: options[name] for name in options if name != OPPONENT} | self.seats.options(opponent)
         outcome = self.envs[i].reset(seed=seed, options=options)
         if not isinstance(outcome, tuple) or len(outcome) != 2:
             raise Refused(f"reset returned {shape_of(outcome)}, expected (obs, info)")
