@@ -122,12 +122,13 @@ def test_an_episode_can_be_saved_as_one_picture_and_watched_in_the_terminal(caps
     pytest.importorskip("pygame")
     assert main(["play", "CartPole-v1", "--save", "episode.png", "--episodes", "2"]) == 0
     for name in ("episode.png", "episode-2.png"):
-        width, height = Image.open(name).size
-        assert width > height > 300
+        with Image.open(name) as picture:
+            assert picture.width > picture.height > 300
     assert main(["play", "CartPole-v1", "--save", "clip.gif", "--every", "5"]) == 0
     out = capsys.readouterr().out
     steps = int(out.split("steps")[-2].split()[-1])
-    assert Image.open("clip.gif").n_frames == len({*range(0, steps + 1, 5), steps})
+    with Image.open("clip.gif") as clip:
+        assert clip.n_frames == len({*range(0, steps + 1, 5), steps})
     assert main(["play", "CartPole-v1", "--watch", "--max-steps", "1"]) == 0
     assert capsys.readouterr().out.count("▀") > 500
     for words in (["--watch", "--save", "clip.gif"], ["--every", "2"]):

@@ -1,5 +1,6 @@
 """What goes wrong in an env reaches the caller named, with its place and its own traceback; nothing is left behind."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -219,6 +220,7 @@ def test_nothing_is_left_in_shared_memory_or_in_open_files():
     shm = Path("/dev/shm")
     before = set(shm.iterdir()) if shm.exists() else set()
     ProcessVectorEnv(resolve_env(Counter), 2, num_workers=2, seed=0).close()  # starts what stays: the fork server
+    gc.collect()  # what other tests left open
     files = psutil.Process().num_fds()
     for _ in range(3):
         env = ProcessVectorEnv(resolve_env(Counter), 2, num_workers=2, seed=0)
