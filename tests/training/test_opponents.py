@@ -302,6 +302,7 @@ def test_a_fault_in_a_stage_with_options_can_be_seen_again():
         ([{"name": "a", "opponent": "x", "options": {"b": 1}}], "either an opponent or options"),
         ([{"name": "a", "opponent": "x", "timesteps": 5}, {"name": "b", "options": {"b": 1}}], "either all have"),
         ([{"name": "a", "options": {"b": {1, 2}}}], "a config holds numbers"),
+        ([{"name": "a", "optoins": {"b": 1}, "opponent": "x"}], "optoins of stage 0.*extra inputs"),
         ([{"name": "current", "options": {"b": 1}}], "give it another name"),
     ],
 )

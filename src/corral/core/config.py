@@ -397,5 +397,6 @@ def _one_line(detail: Any, values: Mapping[str, Any]) -> str:
         return f"{detail['loc'][0]} is missing"
     if not detail["loc"]:
         return str(message)
-    name = str(detail["loc"][0])
-    return f"{name} {values.get(name)!r}: {message[0].lower()}{message[1:]}"
+    name, *inside = (str(part) for part in detail["loc"])
+    where = f" ({inside[-1]} of stage {inside[0]})" if name == "stages" and len(inside) > 1 else ""
+    return f"{name} {values.get(name)!r}{where}: {message[0].lower()}{message[1:]}"

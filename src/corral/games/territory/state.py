@@ -16,7 +16,7 @@ from corral.games.territory.bots import PAUSE, PAUSES
 from corral.games.territory.rules import ANYONE, BLOCKED, EVERYWHERE, FREE, MOUNTAIN, START_PER_TILE, WATER, WIN_PERCENT
 from corral.games.territory.terrain import lay_out
 
-__all__ = ["NEVER", "Ints", "World", "default_ticks", "found"]
+__all__ = ["NEVER", "Ints", "World", "default_ticks", "found", "holdings"]
 
 _HEAD = struct.Struct("<QqII")
 _COLUMNS = ("home", "away", "heading", "target", "land", "rows", "columns", "due")
@@ -125,15 +125,21 @@ class World:
             return False
         if terrain[frame].any() or not np.array_equal(owner == BLOCKED, terrain == WATER):
             return False
-        down, right = np.divmod(np.flatnonzero(self.owner >= 0), self.width)
-        of = self.owner[self.owner >= 0]
-        sums = [np.bincount(of, weights, players) for weights in (None, down, right)]
+        told, counted = (self.land, self.rows, self.columns), holdings(self.owner, self.width, players)
         return (
-            all(np.array_equal(a, b) for a, b in zip(sums, (self.land, self.rows, self.columns), strict=True))
+            all(np.array_equal(a, b) for a, b in zip(told, counted, strict=True))
             and bool((self.home >= 0).all() and (self.away >= 0).all())
             and bool(((self.heading >= 0) & (self.heading <= EVERYWHERE)).all())
             and bool(((self.target >= ANYONE) & (self.target < players)).all())
         )
+
+
+def holdings(owner: npt.NDArray[np.int8], width: int, players: int) -> tuple[Ints, Ints, Ints]:
+    """What each player's tiles come to: how many, and the sums of their rows and columns."""
+    tiles = np.flatnonzero(owner >= 0)
+    weights: tuple[Ints | None, ...] = None, *np.divmod(tiles, width)
+    land, rows, columns = (np.bincount(owner[tiles], of, players).astype(np.int64) for of in weights)
+    return land, rows, columns
 
 
 def found(seed: int, size: int, players: int) -> World:
@@ -144,8 +150,7 @@ def found(seed: int, size: int, players: int) -> World:
     down, right = np.mgrid[: size + 2, : size + 2]
     for player, (row, column) in enumerate(starts):
         owner[abs(down - row) + abs(right - column) <= reach] = player
-    owned = [owner == player for player in range(players)]
-    land = np.array([tiles.sum() for tiles in owned], np.int64)
+    land, rows, columns = holdings(owner.ravel(), size + 2, players)
     due = rng.integers(1, PAUSE + PAUSES, players)
     due[0] = NEVER
     return World(
@@ -159,8 +164,8 @@ def found(seed: int, size: int, players: int) -> World:
         heading=np.zeros(players, np.int64),
         target=np.full(players, FREE, np.int64),
         land=land,
-        rows=np.array([down[tiles].sum() for tiles in owned], np.int64),
-        columns=np.array([right[tiles].sum() for tiles in owned], np.int64),
+        rows=rows,
+        columns=columns,
         due=due.astype(np.int64),
     )
 
