@@ -11,7 +11,8 @@ endif
 # What `make train` trains, and how. Those left empty are Corral's defaults.
 TRAIN_ENV ?= card-battle
 TRAIN_STEPS ?=
-TRAIN_ENVS ?= 8
+TRAIN_ENVS ?=
+TRAIN_EPISODE_LENGTH ?=
 TRAIN_UPDATE_EPOCHS ?=
 TRAIN_BATCH_SIZE ?=
 TRAIN_OUTPUT_DIR ?=
@@ -33,14 +34,16 @@ MINUTES ?= 5
 CHAOS_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train compare test test-deep test-faults chaos check lint type format bench bench-quick clean
+.PHONY: help setup train train-20k train-parallel train-pure-rl rom compare test test-deep test-faults chaos check lint type format bench bench-quick clean
 
 help:
 	@echo "make train    train PPO on $(TRAIN_ENV) (TRAIN_ENV=... TRAIN_STEPS=... TRAIN_ENVS=... TRAIN_FLAGS='--seed 1')"
+	@echo "make train-20k  train on the Game Boy: 20,000 steps, 2 envs; also train-parallel and train-pure-rl (TRAIN_EPISODE_LENGTH=...)"
 	@echo "make compare  train $(TRAIN_ENV) in one process, then with $(COMPARE_WORKERS) workers, and compare (TRAIN_ENV=... DURATION=hours)"
 	@echo "make test     run the tests; test-deep: those that take long; test-faults: all about what may go wrong"
 	@echo "make chaos    kill workers and trainers at random for a while, and compare the weights (MINUTES=5)"
 	@echo "make check    lint, types and tests: what a change must pass"
+	@echo "make rom      build the Game Boy game again from its source (needs SDCC: apt install sdcc)"
 	@echo "make setup    only make the virtual environment, in $(VENV)"
 	@echo "make bench    measure speed and learning again, into benchmarks/ (over an hour); bench-quick: speed, roughly"
 	@echo "make lint | type | format | clean"
@@ -54,14 +57,29 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-TRAIN_ARGS = $(TRAIN_ENV) --n-envs $(TRAIN_ENVS) $(if $(TRAIN_STEPS),--timesteps $(TRAIN_STEPS))
-TRAIN_ARGS += $(if $(TRAIN_UPDATE_EPOCHS),--n-epochs $(TRAIN_UPDATE_EPOCHS))
-TRAIN_ARGS += $(if $(TRAIN_BATCH_SIZE),--batch-size $(TRAIN_BATCH_SIZE))
+TRAIN_ARGS = $(if $(TRAIN_BATCH_SIZE),--batch-size $(TRAIN_BATCH_SIZE))
 TRAIN_ARGS += $(if $(TRAIN_OUTPUT_DIR),--output-dir $(TRAIN_OUTPUT_DIR)) $(TRAIN_FLAGS)
 
+train: TRAIN_ARGS += $(if $(TRAIN_STEPS),--timesteps $(TRAIN_STEPS)) --n-envs $(or $(TRAIN_ENVS),8)
+train: TRAIN_ARGS += $(if $(TRAIN_EPISODE_LENGTH),--episode-length $(TRAIN_EPISODE_LENGTH))
+train: TRAIN_ARGS += $(if $(TRAIN_UPDATE_EPOCHS),--n-epochs $(TRAIN_UPDATE_EPOCHS))
 train: setup
-	$(BIN)/corral train $(strip $(TRAIN_ARGS))
+	$(BIN)/corral train $(TRAIN_ENV) $(strip $(TRAIN_ARGS))
 	@echo "(the corral command is in $(BIN); for this shell: source $(BIN)/activate)"
+
+# On the Game Boy, with a line for every episode. A variable that is given comes before these.
+train-20k: game_boy = 20000 2 750 6
+train-parallel: game_boy = 5000 2 500 4
+train-pure-rl: game_boy = 100000 1 500 4
+GAME_BOY_ARGS = --timesteps $(or $(TRAIN_STEPS),$(word 1,$(game_boy))) --n-envs $(or $(TRAIN_ENVS),$(word 2,$(game_boy)))
+GAME_BOY_ARGS += --episode-length $(or $(TRAIN_EPISODE_LENGTH),$(word 3,$(game_boy)))
+GAME_BOY_ARGS += --n-epochs $(or $(TRAIN_UPDATE_EPOCHS),$(word 4,$(game_boy))) --log-episodes
+
+train-20k train-parallel train-pure-rl: setup
+	$(BIN)/corral train game-boy $(GAME_BOY_ARGS) $(strip $(TRAIN_ARGS))
+
+rom: setup
+	$(BIN)/python src/corral/games/game_boy/rom/build.py
 
 # The same env, envs, settings and seed for both; only who steps differs.
 COMPARE_ARGS = --env $(TRAIN_ENV) --duration $(DURATION) --config $(COMPARE_CONFIG) --seed $(COMPARE_SEED)

@@ -186,7 +186,7 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
         "corral.cli.show:run_play",
         "Show a policy (or, for an env, random legal moves) at play, or save it as a picture that moves.",
         "  corral play latest --save clip.gif\n  corral play CartPole-v1 --save random.mp4 --episodes 2\n"
-        "  corral play latest --save episode.png\n  corral play territory --watch",
+        "  corral play latest --save episode.png\n  corral play territory --watch\n  corral play game-boy --human",
     )
     _policy_flags(play)
     play.add_argument(
@@ -196,6 +196,7 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
     )
     play.add_argument("--every", type=int, default=1, metavar="N", help="keep every Nth frame of a clip [1]")
     play.add_argument("--watch", action="store_true", help="in the terminal, each frame in the place of the last")
+    play.add_argument("--human", action="store_true", help="play an env yourself, in a window, with the keyboard")
     play.add_argument("--episodes", type=int, default=1, metavar="N", help="how many episodes [1]")
     play.add_argument("--max-steps", type=int, default=2000, metavar="N", help="cut episodes off here [2000]")
     play.add_argument("--fps", type=int, metavar="N", help="frames per second [the env's own]")

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 from rich.progress import Progress
 
+from corral.cli.by_hand import has_window, play_by_hand
 from corral.cli.flags import own_kwargs
 from corral.cli.recipes import play_matches
 from corral.core.config import parse_env_kwargs
-from corral.core.envs import EnvFactory, import_callable, resolve_env
+from corral.core.envs import BY_HAND, EnvFactory, import_callable, resolve_env
 from corral.core.errors import UsageError
 from corral.core.opponents import OPPONENT
 from corral.core.spelling import did_you_mean
@@ -34,6 +35,9 @@ from corral.vec import make_vector_env
 from corral.vec.making import facts_of
 
 __all__ = ["run_eval", "run_play"]
+
+_SMALL = 320
+"""A clip is at least about so wide."""
 
 
 def run_eval(options: argparse.Namespace) -> int:
@@ -112,6 +116,8 @@ def _rival(run: str, spaces: tuple[Any, Any], model: Model | None) -> Side:
 def run_play(options: argparse.Namespace) -> int:
     """Show episodes in the terminal, in a window, or in a file."""
     _positive(options, "episodes", "max_steps", "every", *(["fps"] if options.fps is not None else []))
+    if options.human:
+        return _play_by_hand(options)
     save = Path(options.save) if options.save else None
     if save is not None:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame need not look for a screen
@@ -142,10 +148,29 @@ def run_play(options: argparse.Namespace) -> int:
     elif save.suffix == ".png":
         _save_sheet(save, moments, f"{options.run}{_told(given)}")
     else:
-        frames = (np.asarray(m.frame, np.uint8) for m in _announced(moments) if m.done or m.step % options.every == 0)
+        frames = (_enlarged(m.frame) for m in _announced(moments) if m.done or m.step % options.every == 0)
         save_video(save, frames, options.fps or resolve_fps(factory))
         print(f"saved to {save}")
     return 0
+
+
+def _play_by_hand(options: argparse.Namespace) -> int:
+    for name, usual in (("save", None), ("watch", False), ("opponent", None), ("every", 1)):
+        if getattr(options, name) != usual:
+            raise UsageError(f"--human is for a person who plays in a window; leave --{name} out")
+    model, factory, _ = _subject(options)
+    if model is not None:
+        raise UsageError(f"{options.run} is a run; a person plays an env: corral play {factory.name} --human")
+    kwargs = {**BY_HAND.get(factory.name, {}), **factory.kwargs}
+    play_by_hand(resolve_env(factory.name, kwargs) if kwargs else factory, options.seed, options.fps)
+    return 0
+
+
+def _enlarged(frame: Any) -> npt.NDArray[np.uint8]:
+    """A small picture as many times larger as it takes to be seen well."""
+    picture = np.asarray(frame, np.uint8)
+    times = max(1, _SMALL // picture.shape[1])
+    return picture.repeat(times, 0).repeat(times, 1)
 
 
 def _announced(moments: Iterable[Moment]) -> Iterator[Moment]:
@@ -209,8 +234,7 @@ def _watch_mode(factory: EnvFactory, in_terminal: bool) -> str:
         return "ansi"
     if in_terminal and "rgb_array" in modes:
         return "rgb_array"
-    has_window = sys.platform in ("win32", "darwin") or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
-    if "human" in modes and has_window:
+    if "human" in modes and has_window():
         return "human"
     if "rgb_array" in modes:
         raise UsageError("there is no screen for a window here; see it with --watch, or save it with --save clip.gif")

@@ -49,6 +49,7 @@ RESUMABLE = (
     "checkpoint_freq",
     "keep_checkpoints",
     "tensorboard",
+    "log_episodes",
 )
 """Settings that a resumed run may change: they decide how long and how fast, not what."""
 
@@ -212,6 +213,7 @@ class TrainConfig(BaseModel):
     )
     keep_checkpoints: int = _field(3, "run", "How many of the newest checkpoints are kept.", ge=1)
     tensorboard: bool = _field(True, "run", "Write TensorBoard event files.")
+    log_episodes: bool = _field(False, "run", "Say how every episode and every update went.")
 
     @field_validator("device")
     @classmethod

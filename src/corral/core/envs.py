@@ -27,6 +27,7 @@ from corral.core.spelling import did_you_mean
 
 __all__ = [
     "BUILT_IN",
+    "BY_HAND",
     "OWN_FLAGS",
     "SETTINGS",
     "EnvFactory",
@@ -76,6 +77,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 OWN_FLAGS: dict[str, dict[str, str]] = {"territory": {"num_bots": "bots on the map, 1 to 50 [10]"}}
 """Arguments of a built-in env's constructor that are flags of the command line too, and what help says of them."""
+
+BY_HAND: dict[str, dict[str, Any]] = {"game-boy": {"frames_per_step": 1, "episode_length": 36_000}}
+"""Arguments that suit a person who plays: here sixty steps a second, for ten minutes."""
 
 _GYM_ID = re.compile(r"^(?:[\w.\-]+:)?(?:[\w.\-]+/)?[\w.\-]+-v\d+$")
 

@@ -82,6 +82,8 @@ class EpisodeRecord:
     """Where there is an opponent: 1 won, 0 lost, 0.5 neither (see ``core.opponents``)."""
     opponent: int = -1
     """Who that was, as a number of the run's lineup; -1 for whoever the env itself chose."""
+    row: int = 0
+    """The step of the rollout, from 0, at which it ended."""
 
 
 @dataclass(slots=True)

@@ -167,15 +167,14 @@ class Positions:
             terminated = bool(rollout.terminated[t, i])
             truncated = bool(rollout.truncated[t, i]) and not terminated
             won = outcome(float(rollout.rewards[t, i]), terminated)
-            found.append((t, EpisodeRecord(i, whole, length[i] + t + 1 - began[i], truncated, won, opponent[i])))
+            found.append(EpisodeRecord(i, whole, length[i] + t + 1 - began[i], truncated, won, opponent[i], t))
             reward[i], length[i], began[i], opponent[i] = 0.0, 0, t + 1, int(rollout.opponents[t, i])
         for i in range(n):
             if began[i] < t_all:
                 reward[i] += by_start[i * t_all + began[i]]
                 length[i] += t_all - began[i]
         self._reward, self._length = np.array(reward), np.array(length, np.int64)
-        found.sort(key=lambda item: item[0])  # envs are in order already
-        return tuple(record for _, record in found)
+        return tuple(sorted(found, key=lambda episode: episode.row))  # envs are in order already
 
     def _nothing(self) -> _Played:
         return _Played(self._codec.n_actions, self._codec.dtype)

@@ -27,6 +27,7 @@ from corral.core.machine import limit_compute_threads
 from corral.core.seeding import fresh_seed
 from corral.core.spelling import did_you_mean
 from corral.monitor.console import Board, QuietBoard
+from corral.monitor.diary import closed, initialised
 from corral.monitor.report import Reporter
 from corral.policy.policy import NetworkFactory
 from corral.ppo.mlp_engine import MlpEngine
@@ -209,6 +210,8 @@ def _open_board(board: QuietBoard, run: Run, directory: RunDirectory, resumed: F
             board.warn(f"{complaint}; using an older checkpoint")
         board.note(f"resuming {config.env} at {progress.timesteps:,} steps: {envs}")
     board.note(f"backend {choice.backend} ({choice.why})")
+    if config.log_episodes:
+        board.note(initialised(config.n_envs, where(run)))
     if choice.advice:
         board.warn(choice.advice)
     board.note(f"writing to {directory.shown}")
@@ -231,8 +234,14 @@ def _finish(board: QuietBoard, run: Run, directory: RunDirectory, reason: str) -
     if reason.startswith("failed"):  # the error itself follows
         if run.saved_at is not None:
             board.note(f"stopped: everything up to step {run.saved_at:,} is saved in {directory.shown}")
-    else:
-        board.table(*closing_table(run, directory, summary))
+        return summary
+    closing = closing_table(run, directory, summary)
+    try:
+        run.close()
+        if run.config.log_episodes:
+            board.note(closed(run.config.n_envs))
+    finally:
+        board.table(*closing)
     return summary
 
 

@@ -16,6 +16,7 @@ from corral.core.errors import CheckpointError, EnvFault
 from corral.core.metrics import INFO_PREFIX
 from corral.core.stacks import Observed
 from corral.core.types import Rollout, Weights
+from corral.monitor.diary import episode_lines, update_line
 from corral.monitor.report import Reporter
 from corral.ppo.gae import Advantages, estimate_advantages
 from corral.ppo.learner import UpdateStats
@@ -99,6 +100,8 @@ def train_loop(
             updated = time.perf_counter()
 
             before = progress.timesteps
+            if config.log_episodes:
+                _log_episodes(run, reporter, rollout)
             progress.advance(rollout, updated - progress.eval_seconds - mark)
             _tell(run, directory, reporter, rollout.faults)
             mark = updated - progress.eval_seconds  # evaluation does not count
@@ -110,6 +113,8 @@ def train_loop(
             row = _metrics(run, rollout, stats, rate, rho, collected - started, updated - collected)
             if config.kl_ref_coef:
                 row["train/kl_ref_coef"] = terms.kl_ref
+            if config.log_episodes:
+                reporter.board.note(update_line(row, config.n_epochs, config.rollout_size, progress.seconds))
             try:
                 if reason or is_due(config.eval_freq, before, progress.timesteps):
                     row |= _evaluate(run, directory, reporter, interrupts)
@@ -184,6 +189,13 @@ def _advantages(run: Run, rollout: Rollout) -> Advantages:
         config.gamma,
         config.gae_lambda,
     )
+
+
+def _log_episodes(run: Run, reporter: Reporter, rollout: Rollout) -> None:
+    progress = run.progress
+    earlier = [reward for reward, _ in progress.recent]
+    for line in episode_lines(rollout.episodes, earlier, progress.episodes, progress.timesteps, rollout.n_envs):
+        reporter.board.note(line)
 
 
 def _lag(run: Run, rollout: Rollout) -> float:

@@ -131,6 +131,7 @@ def closing_table(run: Run, directory: RunDirectory, summary: Summary) -> tuple[
         ("episodes", f"{summary.episodes:,}"),
         ("seconds", f"{summary.seconds:,.1f} (learning included)"),
         ("steps per second", f"{summary.fps:,.0f}"),
+        ("episodes per second", f"{summary.episodes / summary.seconds if summary.seconds else 0:,.2f}"),
         ("mean reward, last 100 episodes", number(summary.mean_reward)),
         ("evaluation reward, last / best", f"{number(summary.eval_reward)} / {number(summary.best_eval_reward)}"),
         *_games(run),

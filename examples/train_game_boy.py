@@ -1,0 +1,12 @@
+"""Emulated Game Boys side by side, one in each env: the homebrew game that comes with Corral, or a ROM of your own.
+
+    python examples/train_game_boy.py --timesteps 20000 --n-envs 2 --episode-length 750 --n-epochs 6
+    python examples/train_game_boy.py --rom my.gb --memory-map my.yaml --observation both
+
+The same as `corral train game-boy --log-episodes`; see `recipe_script.py` for the other flags.
+"""
+
+from recipe_script import run
+
+if __name__ == "__main__":
+    raise SystemExit(run("train", "--log-episodes", env="game-boy"))

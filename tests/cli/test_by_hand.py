@@ -1,0 +1,83 @@
+"""A person at the keyboard: real pygame, on a screen that nobody sees."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from corral.cli.main import main
+
+pygame = pytest.importorskip("pygame")
+
+
+class Counter(gym.Env):
+    """Presses a key at its third step and lets go of it at the sixth; closes the window in the second episode."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 1000}
+    observation_space = gym.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    keys_told = "the letter k counts"
+
+    def __init__(self, render_mode=None):
+        self.render_mode, self._episodes = render_mode, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self._steps += 1
+        self._episodes += self._steps == 1
+        if self._steps in (3, 6):
+            pygame.event.post(pygame.event.Event(pygame.KEYDOWN if self._steps == 3 else pygame.KEYUP, key=ord("k")))
+        if self._episodes == 2:
+            pygame.event.post(pygame.event.Event(pygame.QUIT))
+        return np.zeros(1, np.float32), float(action), self._steps == 8, False, {}
+
+    def render(self):
+        return np.full((24, 32, 3), 10 * self._steps, np.uint8)
+
+    def get_keys_to_action(self):
+        return {("k",): 1}
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    monkeypatch.setenv("DISPLAY", ":none")
+
+
+def test_keys_become_actions(screen, capsys):
+    assert main(["play", f"{__name__}:Counter", "--human", "--fps", "1000"]) == 0
+    out = capsys.readouterr().out
+    assert "the letter k counts; Esc ends it" in out
+    assert "episode 1: reward 3.00 in 8 steps" in out  # the steps after the key was seen until it was let go
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["CartPole-v1", "--human"], "CartPole-v1 does not say which keys do what: it has no get_keys_to_action()"),
+        ([f"{__name__}:Counter", "--human", "--save", "clip.gif"], "leave --save out"),
+        ([f"{__name__}:Counter", "--human", "--watch"], "leave --watch out"),
+        ([f"{__name__}:Counter", "--human", "--every", "2"], "leave --every out"),
+    ],
+)
+def test_what_cannot_be_played_by_hand_is_refused(words, complaint, screen, capsys):
+    assert main(["play", *words]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_without_a_screen_it_says_so(monkeypatch, capsys):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    assert main(["play", f"{__name__}:Counter", "--human"]) == 2
+    assert "there is no screen here; see it with --watch or --save clip.gif" in capsys.readouterr().err
+
+
+def test_a_run_is_not_played_by_hand(screen, capsys):
+    small = "--n-envs 2 --n-steps 8 --batch-size 16 --n-epochs 1 --timesteps 16 --eval-freq 0 --output-dir run"
+    assert main(["train", "CartPole-v1", *small.split()]) == 0
+    assert main(["play", "run", "--human"]) == 2
+    assert "a person plays an env: corral play CartPole-v1 --human" in capsys.readouterr().err
