@@ -1,5 +1,7 @@
 """A person at the keyboard: real pygame, on a screen that nobody sees."""
 
+from typing import ClassVar
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ pygame = pytest.importorskip("pygame")
 class Counter(gym.Env):
     """Presses a key at its third step and lets go of it at the sixth; closes the window in the second episode."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 1000}
+    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 1000}
     observation_space = gym.spaces.Box(0, 1, (1,), np.float32)
     action_space = gym.spaces.Discrete(2)
     keys_told = "the letter k counts"
