@@ -83,6 +83,7 @@ def sections() -> dict[str, Section]:
     """Everything that can be measured, in the order of the report."""
     work = ppo("toy-work", 8, env_kwargs={"step_ms": 0.8})
     varied = ppo("toy-work", 8, env_kwargs={"step_ms": 0.8, "spread": 0.8})
+    game_boy = ppo("game-boy", 8)
     masked = trainers(ppo("toy-maze", 8, masked=True))
     zoo = {"env": "CartPole-v1", "n_envs": 8, "settings": RL_ZOO, "timesteps": 100_000, "until": TARGET}
     return {
@@ -95,6 +96,10 @@ def sections() -> dict[str, Section]:
         "work-varied": Section(
             "PPO on `toy-work`, 8 envs; a step takes 0.16 to 1.44 ms, evenly spread",
             trainers(varied) | {"bare": {"kind": "bare", **varied}},
+        ),
+        "game-boy": Section(
+            "PPO on `game-boy`, 8 envs; a step is four frames of an emulated Game Boy, seen as `ram`",
+            trainers(game_boy) | {"bare": {"kind": "bare", **game_boy}},
         ),
         "masked": Section(
             "PPO with action masks on `toy-maze`, 8 envs; SB3 is sb3-contrib's MaskablePPO",
