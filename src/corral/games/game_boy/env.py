@@ -21,7 +21,8 @@ from gymnasium import spaces
 from corral.core.errors import UsageError
 from corral.core.spelling import did_you_mean
 from corral.games.game_boy.emulator import BUTTONS, Emulator, Rom, read_rom
-from corral.games.game_boy.memory_map import MemoryMap, read_map
+from corral.games.game_boy.map_file import read_map
+from corral.games.game_boy.memory_map import MemoryMap
 from corral.games.game_boy.readings import Bytes, FeatureReader, Meter, sight_of
 
 __all__ = ["ACTIONS", "FRAMES", "MAP", "ROM", "GameBoy", "make"]
@@ -65,9 +66,8 @@ class GameBoy(gym.Env[Any, Any]):
         render_mode: str | None = None,
     ) -> None:
         if observation not in OBSERVATIONS:
-            raise UsageError(
-                f"unknown observation {observation!r}{did_you_mean(str(observation), OBSERVATIONS)}; ram, pixels or both"
-            )
+            guess = did_you_mean(str(observation), OBSERVATIONS)
+            raise UsageError(f"unknown observation {observation!r}{guess}; it is ram, pixels or both")
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise UsageError(f"render_mode {render_mode!r}: Game Boy games are drawn with rgb_array")
         if rom is not None and memory_map is None:
@@ -233,7 +233,8 @@ class GameBoy(gym.Env[Any, Any]):
         screen = self._emulator.screen[::2, ::2]
         if not self._in_colour:
             return screen[:, :, 0]
-        return ((screen[:, :, :3] * _LIGHT).sum(2, dtype=np.uint16) >> 8).astype(np.uint8)
+        light: npt.NDArray[np.uint16] = screen[:, :, :3] @ _LIGHT  # [72, 80], up to 255 * 256
+        return (light >> 8).astype(np.uint8)
 
     def _observe(self, seen: Bytes) -> Any:
         if self._features is None:

@@ -6,6 +6,7 @@ A step reads each stretch of memory once. Every number of an observation that de
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,26 +21,23 @@ Bytes = list[int]
 """What a ``Sight`` has read."""
 GAP = 8
 """Reading so many bytes for nothing takes no longer than to begin anew."""
-_IO = range(0xFF00, 0xFF80)
-"""Registers of the machine: never read for nothing, since that can have effects."""
+_REGISTERS = range(0xFF00, 0xFF80)
+"""Of the machine: never read for nothing, since that can have effects."""
 
 
 class Sight:
     """The stretches of memory in which some addresses are, and how to read values there."""
 
     def __init__(self, addresses: Iterable[int]) -> None:
-        self._spans: list[tuple[int, int]] = []
-        self._place: dict[int, int] = {}
+        spans: list[range] = []
         for address in sorted(set(addresses)):
-            if (self._spans and address < self._spans[-1][1] + GAP and address not in _IO) or (
-                self._spans and address == self._spans[-1][1]
-            ):
-                self._spans[-1] = self._spans[-1][0], address + 1
+            between = range(spans[-1].stop, address) if spans else range(GAP)
+            if len(between) < GAP and not any(unasked in _REGISTERS for unasked in between):
+                spans[-1] = range(spans[-1].start, address + 1)
             else:
-                self._spans.append((address, address + 1))
-        places = (address for span in self._spans for address in range(*span))
-        self._place = {address: place for place, address in enumerate(places)}
-        self._slices = [slice(*span) for span in self._spans]
+                spans.append(range(address, address + 1))
+        self._place = {address: place for place, address in enumerate(itertools.chain(*spans))}
+        self._slices = [slice(span.start, span.stop) for span in spans]
 
     def look(self, memory: Any) -> Bytes:
         """All of it, as it is now."""
@@ -211,17 +209,15 @@ def _joined(seen: Bytes, parts: list[tuple[Callable[[Bytes], int], int]]) -> int
 
 
 def _number(value: Value, seen: Bytes, at: int) -> int:
-    part = bytes(seen[at : at + value.size])
-    if not value.bcd:
-        return int.from_bytes(part, "big" if value.big else "little")
     number = 0
+    part = seen[at : at + value.size]
     for byte in part if value.big else reversed(part):
-        number = number * 100 + (byte >> 4) * 10 + (byte & 15)
+        number = number * (100 if value.bcd else 256) + _decoded(value, byte)
     return number
 
 
 def _decoded(value: Value, byte: int) -> int:
-    return (byte >> 4) * 10 + (byte & 15) if value.bcd else byte
+    return min(9, byte >> 4) * 10 + min(9, byte & 15) if value.bcd else byte
 
 
 def _tested(value: Value, number: int) -> int:
