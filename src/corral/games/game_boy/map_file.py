@@ -219,7 +219,9 @@ class _Reader:
                 where, f"should say for which value it pays, with one of {', '.join(KINDS)}; it has {has}"
             )
         value = self._named(f"{where}.{kinds[0]}", given[kinds[0]])
-        when = self._named(f"{where}.when", given["when"]) if "when" in given else None
+        words = given.get("when", [])
+        words = self._list(f"{where}.when", [words] if isinstance(words, str) else words)
+        when = tuple(self._named(f"{where}.when", word) for word in words)
         return Term(name, self._real(f"{where}.weight", given["weight"]), kinds[0], value, when)
 
     # ---- their grammar -----------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ class Feature:
 
 @dataclass(frozen=True)
 class Term:
-    """Something that pays ``weight`` for each unit, while ``when`` is not zero."""
+    """Something that pays ``weight`` for each unit, in steps in which nothing of ``when`` is zero."""
 
     name: str
     weight: float
@@ -81,7 +81,7 @@ class Term:
     """``new``: each value that is new in the episode. ``first``: once, when it is no longer zero. ``gain``: each unit
     above the highest so far. ``loss``: each unit that it falls."""
     value: Value
-    when: Value | None = None
+    when: tuple[Value, ...] = ()
 
 
 @dataclass(frozen=True)

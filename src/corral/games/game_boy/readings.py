@@ -117,19 +117,21 @@ class Meter:
         self._kinds = [term.kind for term in terms]
         self._weights = [weights[term.name] for term in terms]
         self._reads = [
-            (i, sight.reader(term.value), None if term.when is None else sight.reader(term.when))
-            for i, term in enumerate(terms)
+            (i, sight.reader(term.value), [sight.reader(value) for value in term.when]) for i, term in enumerate(terms)
         ]
         self._last = [0] * len(terms)
         self._best = [0] * len(terms)
         self._met: list[set[int]] = [set() for _ in terms]
 
     def begin(self, seen: Bytes) -> None:
-        """An episode begins: what there is now pays nothing."""
+        """An episode begins: what there is now pays nothing, unless it does not count yet."""
         self.earned = [0.0] * len(self.names)
         self._last = [read(seen) for _, read, _ in self._reads]
         self._best = list(self._last)
         self._met = [{last} for last in self._last]
+        for i, _, when in self._reads:
+            if self._kinds[i] in ("new", "first") and not all(holds(seen) for holds in when):
+                self._last[i], self._best[i], self._met[i] = -1, 0, set()
 
     def pay(self, seen: Bytes) -> float:
         """The reward of a step."""
@@ -137,7 +139,7 @@ class Meter:
         last = self._last
         for i, read, when in self._reads:
             now = read(seen)
-            if now == last[i] or (when is not None and not when(seen)):
+            if now == last[i] or (when and not all(holds(seen) for holds in when)):
                 continue
             paid = self._units(i, now) * self._weights[i]
             last[i] = now
@@ -187,7 +189,7 @@ def _addresses_of(values: Iterable[Value]) -> set[int]:
 def sight_of(memory_map: MemoryMap, features: bool) -> Sight:
     """What is needed to play by a map, with or without its features."""
     terms = memory_map.rewards
-    values = [*(term.value for term in terms), *(term.when for term in terms if term.when is not None)]
+    values = [value for term in terms for value in (term.value, *term.when)]
     values += [*memory_map.ends, *memory_map.shown]
     if features:
         values += [source for feature in memory_map.features for source in feature.sources]
