@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import io
 import os
 import warnings
@@ -130,16 +129,14 @@ class Emulator:
 
 
 def _pyboy() -> Any:
-    if importlib.util.find_spec("pyboy") is None:
-        raise MissingPackage("Game Boy games need PyBoy: pip install 'corral[gameboy]'")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PySDL2 tells which binaries it uses
         try:
             from pyboy import PyBoy
         except ImportError as error:
-            raise MissingPackage(
-                f"PyBoy is installed, but cannot be imported ({error}): pip install --force-reinstall 'corral[gameboy]'"
-            ) from None
+            missing = isinstance(error, ModuleNotFoundError) and error.name in (None, "pyboy")
+            why = "" if missing else f", and the one that is installed fails ({error})"
+            raise MissingPackage(f"Game Boy games need PyBoy{why}: pip install 'corral[gameboy]'") from None
     return PyBoy
 
 
