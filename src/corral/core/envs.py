@@ -43,6 +43,7 @@ Env = gym.Env[Any, Any]
 
 BUILT_IN: dict[str, str] = {
     "card-battle": "corral.games.card_battle.env:make",
+    "game-boy": "corral.games.game_boy.env:make",
     "territory": "corral.games.territory.env:make",
     "toy-maze": "corral.games.toys:MaskedMaze",
     "toy-everything": "corral.games.toys:Everything",
@@ -62,6 +63,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "ent_coef": 0.003,
         "eval_episodes": 100,
     },
+    "game-boy": {
+        "timesteps": 200_000,
+        "n_steps": 256,
+        "batch_size": 256,
+        "n_epochs": 4,
+        "learning_rate": 5e-4,
+        "gamma": 0.995,
+        "ent_coef": 0.01,
+        "eval_sample": True,
+    },
     "territory": {
         "timesteps": 100_000,
         "n_steps": 256,
@@ -75,7 +86,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 """Settings that suit a built-in env better than the defaults; what the user says comes first."""
 
-OWN_FLAGS: dict[str, dict[str, str]] = {"territory": {"num_bots": "bots on the map, 1 to 50 [10]"}}
+OWN_FLAGS: dict[str, dict[str, str]] = {
+    "game-boy": {
+        "rom": "file of a Game Boy game [Stray Bell, which is part of Corral]",
+        "memory_map": "YAML file that says what the game's memory means [Stray Bell's]",
+        "observation": "ram, pixels or both [ram]",
+        "episode_length": "steps after which an episode is cut off [500]",
+    },
+    "territory": {"num_bots": "bots on the map, 1 to 50 [10]"},
+}
 """Arguments of a built-in env's constructor that are flags of the command line too, and what help says of them."""
 
 BY_HAND: dict[str, dict[str, Any]] = {"game-boy": {"frames_per_step": 1, "episode_length": 36_000}}

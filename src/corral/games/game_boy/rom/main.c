@@ -1,0 +1,115 @@
+// Stray Bell: what happens in each frame, and how the game goes from the title to play and to its ends.
+#include "game.h"
+#include "tables.h"
+
+#define START_ROOM 5
+#define START_X 64
+#define START_Y 80
+
+uint8_t held, pressed;
+static uint8_t shown_mode, map_shown;
+
+static void read_buttons(void) {
+    uint8_t before = held;
+    JOYPAD = 0x20; // arrows; the lines need a moment, hence the second reading
+    held = JOYPAD;
+    held = (uint8_t)(~JOYPAD << 4);
+    JOYPAD = 0x10; // A, B, SELECT, START
+    uint8_t buttons = JOYPAD;
+    buttons = JOYPAD;
+    held |= ~buttons & 0x0F;
+    JOYPAD = 0x30;
+    pressed = held & ~before;
+}
+
+static void begin_game(void) {
+    mode = PLAY;
+    frames = 0;
+    rooms_begin();
+    hero_begin();
+    leave_to(START_ROOM, START_X, START_Y);
+}
+
+// In the vertical blank. Everything is drawn anew with the LCD off.
+static void change_room(void) {
+    lcd_off();
+    window_shown = 0;
+    if (shown_mode != PLAY) draw_bar_ground();
+    shown_mode = PLAY;
+    hide_sprites();
+    enter_room();
+    draw_hero();
+    draw_enemies();
+    lcd_on();
+}
+
+static void change_screen(void) {
+    lcd_off();
+    window_shown = 0;
+    shown_mode = mode;
+    hide_sprites();
+    if (mode == TITLE) draw_title();
+    else if (mode == DEAD) draw_game_over();
+    else draw_thanks();
+    lcd_on();
+}
+
+static void show_map(void) {
+    lcd_off();
+    draw_map();
+    map_shown = window_shown = 1;
+    WINDOW_Y = 16;
+    lcd_on();
+    LCD_CONTROL = (uint8_t)((LCD_ON | LCD_WINDOW) & ~LCD_SPRITES);
+}
+
+static void hide_map(void) {
+    map_shown = window_shown = 0;
+    LCD_CONTROL = LCD_ON;
+}
+
+static void play(void) {
+    if (held & PAD_SELECT) {
+        if (!map_shown) show_map();
+        return;
+    }
+    if (map_shown) hide_map();
+    ++frames;
+    hero_step();
+    if (mode != PLAY) return;
+    enemies_step();
+    draw_hero();
+    if (!health) mode = DEAD;
+}
+
+void main(void) {
+    magic[0] = 'S';
+    magic[1] = 'B';
+    mode = shown_mode = TITLE;
+    max_health = 6;
+    next_room = NO_ROOM;
+    rng = 0x5EED;
+    wait_for_vblank();
+    screen_begin();
+    change_screen();
+    for (;;) {
+        wait_for_vblank();
+        if (mode == PLAY && next_room != NO_ROOM) {
+            change_room();
+            continue;
+        }
+        if (mode != shown_mode && mode != PLAY && mode != DIALOGUE) {
+            change_screen();
+            continue;
+        }
+        if (shown_mode == PLAY) update_screen();
+        read_buttons();
+        switch (mode) {
+        case PLAY: play(); break;
+        case DIALOGUE: dialogue_step(); break;
+        default:
+            roll();
+            if (pressed & PAD_START) begin_game();
+        }
+    }
+}
