@@ -16,6 +16,7 @@ class Crashing(GameBoy):
     def step(self, action):
         self.total += 1
         if self.total == self.after and _is_first(self.marker):
-            # The emulator calls this when the game's next frame begins: nothing of ours is between it and the crash.
-            self._emulator._boy.hook_register(0, 0x40, go_wrong, self.how)
+            # The emulator calls this before the instruction that it executes next, in the middle of its own code.
+            boy = self._emulator._boy
+            boy.hook_register(0, boy.register_file.PC, go_wrong, self.how)
         return super().step(action)

@@ -1,0 +1,31 @@
+"""Emulators that crash inside their own code, and trainers killed in the middle of a game: nothing of it shows."""
+
+import pytest
+
+pytest.importorskip("pyboy")
+CRASHING = "tests.faults.emulators:Crashing"
+SHORT = {"episode_length": 60}
+
+
+@pytest.mark.parametrize(
+    "backend",
+    ["worker", pytest.param("process", marks=pytest.mark.deep)],
+)
+def test_a_crash_of_pyboy_changes_nothing(make_run, tmp_path, backend):
+    kwargs = {"how": "segfault", "marker": tmp_path / "marker", **SHORT}
+    run = make_run(CRASHING, backend=backend, env_kwargs=kwargs, timesteps=1024, batch_size=128)
+    run.train().wait()
+    assert (tmp_path / "marker").exists() and run.summary["restarts"] == 1 and run.summary["inexact"] == 0
+    assert run.summary["weights_sha256"] == run.undisturbed("corral.games.game_boy.env:GameBoy", env_kwargs=SHORT)
+
+
+def test_a_killed_trainer_goes_on_in_the_middle_of_the_game(make_run):
+    """With pixels: the frames that are stacked are brought back too."""
+    kwargs = {"observation": "both", **SHORT}
+    run = make_run("game-boy", env_kwargs=kwargs, timesteps=768, batch_size=128, n_epochs=1, cnn="small")
+    trainer = run.train()
+    trainer.wait_for_rows(2)
+    trainer.kill()
+    run.resume().wait()
+    assert run.summary["inexact"] == 0
+    assert run.summary["weights_sha256"] == run.undisturbed(env_kwargs=kwargs)
