@@ -473,8 +473,8 @@ def test_pyboy_says_nothing_of_its_own(files):
 
 
 def test_it_is_built_in_and_goes_through_a_parallel_env(files):
-    kwargs = {name: str(path) for name, path in files.items()}
-    with corral.make_parallel_env("game-boy", n_envs=2, seed=0, **kwargs) as envs:
-        observation, _ = envs.reset(seed=0)
-        assert observation.shape == (2, 10)
-        envs.step(np.array([RIGHT, A]))
+    envs = corral.make_parallel_env("game-boy", n_envs=2, seed=0, **{name: str(path) for name, path in files.items()})
+    observation, _ = envs.reset(seed=0)
+    assert observation.shape == (2, 10)
+    envs.step(np.array([RIGHT, A]))
+    envs.close()

@@ -131,7 +131,9 @@ class GameBoy(gym.Env[Any, Any]):
         self._steps += 1
         seen = self._look(emulator.memory)
         reward = self._meter.pay(seen)
-        terminated = any(end(seen) for end in self._ends)
+        terminated = False
+        for end in self._ends:
+            terminated = terminated or end(seen) != 0
         truncated = not terminated and self._steps >= self.episode_length
         self._over = terminated or truncated
         if self.observation != "ram":

@@ -211,10 +211,12 @@ def _joined(seen: Bytes, parts: list[tuple[Callable[[Bytes], int], int]]) -> int
 
 
 def _number(value: Value, seen: Bytes, at: int) -> int:
+    part = bytes(seen[at : at + value.size])
+    if not value.bcd:
+        return int.from_bytes(part, "big" if value.big else "little")
     number = 0
-    part = seen[at : at + value.size]
     for byte in part if value.big else reversed(part):
-        number = number * (100 if value.bcd else 256) + _decoded(value, byte)
+        number = number * 100 + _decoded(value, byte)
     return number
 
 
