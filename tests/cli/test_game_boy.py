@@ -1,0 +1,71 @@
+"""The Game Boy from the command line, and the make targets that go with it."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from corral.cli.main import main
+
+pytest.importorskip("pyboy")
+ROOT = Path(__file__).parents[2]
+SMALL = "--n-envs 2 --n-steps 32 --batch-size 32 --n-epochs 1 --timesteps 128 --seed 1 --eval-freq 0 --backend serial"
+
+
+def test_a_run_is_trained_resumed_and_played(capsys):
+    words = ["--episode-length", "40", "--log-episodes", "--output-dir", "run"]
+    assert main(["train", "game-boy", *SMALL.split(), *words]) == 0
+    out = capsys.readouterr().out
+    assert "2 environments initialised" in out and "| length     40 |" in out and "2 environments closed" in out
+    assert main(["resume", "run", "--timesteps", "192"]) == 0
+    assert main(["eval", "run", "--episodes", "2"]) == 0
+    assert "rooms, at the end" in capsys.readouterr().out
+
+
+def test_a_clip_shows_the_game():
+    assert main(["play", "game-boy", "--save", "clip.gif", "--episode-length", "60", "--seed", "3"]) == 0
+    with Image.open("clip.gif") as clip:
+        assert clip.size == (320, 288)
+        seen = {}
+        for i in range(clip.n_frames):
+            clip.seek(i)
+            seen[clip.convert("L").tobytes()] = len(np.unique(np.asarray(clip.convert("L"))))
+    assert len(seen) > 20 and max(seen.values()) == 4  # somebody moves, in the four shades of a Game Boy
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--rom", "none.gb", "--memory-map", "map.yaml"], "none.gb"),
+        (["--rom", "text.gb", "--memory-map", "map.yaml"], "'text.gb' is no Game Boy ROM"),
+        (["--rom", "text.gb"], "needs a memory map"),
+        (["--memory-map", "none.yaml"], "none.yaml"),
+        (["--observation", "pixel"], "did you mean 'pixels'?"),
+        (["--episode-length", "0"], "episode_length 0 should be a whole number from 1"),
+    ],
+)
+def test_what_cannot_be_played_is_said_in_a_line(words, complaint, capsys):
+    Path("text.gb").write_text("not a game " * 100)
+    assert main(["train", "game-boy", *SMALL.split(), *words, "--output-dir", "run"]) == 2
+    err = capsys.readouterr().err
+    assert complaint in err and "Traceback" not in err
+    assert not Path("run").exists()
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+@pytest.mark.parametrize(
+    ("words", "flags"),
+    [
+        ("train-20k", "--timesteps 20000 --n-envs 2 --episode-length 750 --n-epochs 6 --log-episodes"),
+        ("train-20k TRAIN_EPISODE_LENGTH=1500 TRAIN_UPDATE_EPOCHS=8", "--episode-length 1500 --n-epochs 8"),
+        ("train-parallel TRAIN_ENVS=4 TRAIN_STEPS=2000", "--timesteps 2000 --n-envs 4 --episode-length 500"),
+        ("train-pure-rl TRAIN_BATCH_SIZE=256 TRAIN_OUTPUT_DIR=out", "--batch-size 256 --output-dir out"),
+        ("train TRAIN_ENV=game-boy TRAIN_EPISODE_LENGTH=1000", "--n-envs 8 --episode-length 1000"),
+    ],
+)
+def test_make_takes_the_variables(words, flags):
+    done = subprocess.run(["make", "-n", *words.split()], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "corral train game-boy" in done.stdout and flags in done.stdout
