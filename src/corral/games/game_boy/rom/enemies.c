@@ -18,7 +18,7 @@ static struct gait gaits[4];
 static uint8_t count, turn, puff_frames;
 static const uint8_t start_hits[4] = {0, 1, 2, 2};
 static const uint8_t harm[4] = {0, 1, 1, 2};
-static const uint8_t speed[4] = {0, 1, 1, 2};
+static const uint8_t speed[4] = {0, 1, 2, 2};
 static const uint8_t look[4] = {0, LOOK_BURR, LOOK_GOOSE, LOOK_WISP};
 static const uint8_t opposite[4] = {UP, DOWN, RIGHT, LEFT};
 
