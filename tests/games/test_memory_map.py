@@ -1,5 +1,7 @@
 """Memory maps: what they may say, how mistakes are named, and that what is read is what they mean."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -52,6 +54,19 @@ def test_a_map_is_the_same_whatever_its_comments(read):
     assert read(MAP).digest != read(MAP.replace("weight: 0.5", "weight: 0.6")).digest
 
 
+def test_a_unit_joins_values_that_follow_each_other(read):
+    (feature,) = read("title: T\nfeatures: [{name: x, at: 0xC000, one_hot: 3, unit: 16}]").features
+    sight = Sight([0xC000])
+    tell = FeatureReader([feature], sight).read
+    assert [tell([number]).tolist() for number in (0, 15, 16, 47, 48)] == [
+        [1, 0, 0],
+        [1, 0, 0],
+        [0, 1, 0],
+        [0, 0, 1],
+        [0, 0, 0],
+    ]
+
+
 def test_many_features_are_fine(read):
     lines = "".join(f"  - {{name: f{i}, at: {0xC000 + i}}}\n" for i in range(1000))
     assert len(read(f"title: T\nfeatures:\n{lines}").features) == 1000
@@ -95,6 +110,7 @@ WRONG = [
     ("title: T\nfeatures: [{name: x, at: 1, max: .nan}]", "features[0] (x).max is nan, expected a number"),
     ("title: T\nfeatures: [{name: x, at: 1, max: 2, bits: 3}]", "has max and bits; one of them"),
     ("title: T\nfeatures: [{name: x, at: 1, one_hot: 1}]", "one_hot is 1, expected a whole number from 2"),
+    ("title: T\nfeatures: [{name: x, at: 1, unit: 16}]", "has unit, which goes with one_hot"),
     ("title: T\nfeatures: [{name: x, at: 1, one_hot_of: []}]", "has 0 classes"),
     ("title: T\nfeatures: [{name: x, at: 1, one_hot_of: [a]}]", "one_hot_of[0] is 'a', expected a whole number"),
     ("title: T\nfeatures: [{name: x, at: 1, bits: 3, size: 2}]", "has bits, so that it cannot have size"),
@@ -148,11 +164,15 @@ def test_a_map_that_is_not_there(tmp_path):
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers(-1, 70000) | st.floats() | st.sampled_from(["at", "x", "a 3", "wait"]),
-        lambda inner: st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["title", "features", "values", "rewards", "start", "at", "name", "join", "when", "new"]),
-            inner,
-            max_size=4,
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    ["title", "features", "values", "rewards", "start", "at", "name", "join", "when", "new"]
+                ),
+                inner,
+                max_size=4,
+            )
         ),
         max_leaves=12,
     )
@@ -244,7 +264,9 @@ def test_values_are_read_as_they_are_defined(found, numbers):
 def features(draw):
     if draw(st.booleans()):
         members = st.lists(st.integers(0, 255), min_size=1, max_size=4).map(tuple)
-        return Feature("f", tuple(draw(st.lists(values(), min_size=1, max_size=3))), 0.0, (draw(members), draw(members)))
+        return Feature(
+            "f", tuple(draw(st.lists(values(), min_size=1, max_size=3))), 0.0, (draw(members), draw(members))
+        )
     return Feature("f", tuple(draw(st.lists(values(), min_size=1, max_size=3))), draw(st.floats(0.5, 1000)))
 
 
@@ -306,7 +328,7 @@ def test_a_meter_pays_by_definition_and_can_be_taken_along(numbers, cut):
         len(set(history)) - 1,
         int(history[0] == 0 and max(history) > 0),
         max(history) - history[0],
-        sum(max(0, a - b) for a, b in zip(history, history[1:], strict=False)),
+        sum(max(0, a - b) for a, b in itertools.pairwise(history)),
     ]
     assert meter.earned[:4] == expected and meter.earned[4] == len(met)
     assert paid == sum(meter.earned)
