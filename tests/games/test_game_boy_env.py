@@ -148,6 +148,38 @@ def test_closing_twice_is_fine_and_nothing_goes_on_afterwards(files):
         env.reset()
 
 
+# ---- Stray Bell ------------------------------------------------------------------------------------------------
+
+
+def test_stray_bell_begins_in_play_and_pays_for_new_rooms_and_coins():
+    env = GameBoy()
+    _, info = env.reset(seed=0)
+    memory = env._emulator.memory
+    assert (bytes(memory[0xC000:0xC004]), info) == (b"SB\1\5", {"rooms": 1, "coins": 0, "health": 6})
+    rewards = [env.step(ACTIONS.index("up"))[1] for _ in range(30)]
+    assert sum(rewards) == 1.0 and max(rewards) == 1.0 and memory[0xC003] == 1
+    env.close()
+
+
+def test_stray_bell_is_the_same_for_the_same_seed():
+    ends = []
+    for used in (False, True):
+        env = GameBoy(episode_length=5000, rewards={"death": 0})
+        env._ends.clear()
+        if used:
+            env.reset(seed=2)
+            play(env, 50, seed=1)
+        env.reset(seed=4)
+        rng = np.random.default_rng(0)
+        for _ in range(120):
+            action = int(rng.integers(len(ACTIONS)))
+            for _ in range(8):
+                env.step(action)
+        ends.append((machine(env), env._meter.earned))
+        env.close()
+    assert ends[0] == ends[1]
+
+
 # ---- rewards and ends ------------------------------------------------------------------------------------------
 
 
@@ -428,7 +460,7 @@ def test_a_start_state_is_where_episodes_begin(tiny, files, tmp_path):
     info = env.reset(seed=0)[1]
     assert info["coins"] == 7 and info["directions"] == 0
     (tmp_path / "there.state").write_bytes(b"\0" * 1000)
-    with pytest.raises(UsageError, match="start.state has 1,000 bytes, but a state of ROM"):
+    with pytest.raises(UsageError, match=r"start\.state has 1,000 bytes, but a state of ROM"):
         tiny()
 
 

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import reprlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +163,7 @@ class _Reader:
 
     def _feature(self, where: str, given: Any) -> Feature:
         shapes = ("max", "one_hot", "one_hot_of", "bits")
-        self._keys(where, given, ("name", "value", *_NUMBER, "count", "every", *shapes), needed=("name",))
+        self._keys(where, given, ("name", "value", *_NUMBER, "count", "every", "unit", *shapes), needed=("name",))
         name = self._text(f"{where}.name", given["name"])
         where = f"{where} ({name})"
         shape = [key for key in shapes if key in given]
@@ -172,9 +172,12 @@ class _Reader:
         if "bits" in given:
             return Feature(name, self._bits(where, name, given), 1.0)
         sources = self._sources(where, name, given)
+        if "unit" in given and "one_hot" not in given:
+            raise self._wrong(where, "has unit, which goes with one_hot: so many values in a row are one")
         if "one_hot" in given:
             hot = self._whole(f"{where}.one_hot", given["one_hot"], 2, 1000)
-            return Feature(name, sources, classes=tuple((number,) for number in range(hot)))
+            unit = self._whole(f"{where}.unit", given.get("unit", 1), 1, LAST)
+            return Feature(name, sources, classes=tuple(range(i * unit, (i + 1) * unit) for i in range(hot)))
         if "one_hot_of" in given:
             return Feature(name, sources, classes=self._classes(f"{where}.one_hot_of", given["one_hot_of"]))
         scale = self._real(f"{where}.max", given.get("max", sources[0].limit))
@@ -200,7 +203,7 @@ class _Reader:
         bits = self._whole(f"{where}.bits", given["bits"], 1, 8 * (LAST + 1))
         return tuple(self._number(where, name, {**given, "bit": i % 8}, offset=i // 8) for i in range(bits))
 
-    def _classes(self, where: str, given: Any) -> tuple[tuple[int, ...], ...]:
+    def _classes(self, where: str, given: Any) -> tuple[Sequence[int], ...]:
         classes = self._list(where, given)
         if len(classes) > 256 or not classes:
             raise self._wrong(where, f"has {len(classes)} classes, expected 1 to 256")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 __all__ = ["KINDS", "LAST", "Feature", "MemoryMap", "Press", "Start", "Term", "Value"]
@@ -62,7 +63,7 @@ class Feature:
     sources: tuple[Value, ...]
     scale: float = 0.0
     """What counts as 1, unless there are classes."""
-    classes: tuple[tuple[int, ...], ...] = ()
+    classes: tuple[Sequence[int], ...] = ()
     """Which values each class has: a plane of zeros and ones for each."""
 
     @property
