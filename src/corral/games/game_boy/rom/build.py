@@ -72,8 +72,7 @@ def write_tables(assets: Assets, folder: Path) -> None:
         "tall_digit_top": [tile[0] for tile in tall],
         "tall_digit_bottom": [tile[1] for tile in tall],
     }
-    for place, corner in enumerate(("top_left", "top_right", "bottom_left", "bottom_right")):
-        tables[f"picture_{corner}"] = [assets.pictures[name][place] for name in wide]
+    tables["picture_tiles"] = [tile for name in wide for tile in assets.pictures[name]]
     letters = list(assets.legend)
     cells = list(assets.legend.values())
     tables["cell_picture"] = [wide.index(cell.picture) for cell in cells]

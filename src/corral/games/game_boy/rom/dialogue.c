@@ -3,7 +3,8 @@
 #include "tables.h"
 
 #define BOX_TOP 96
-#define LINES 4
+#define ROWS 6 // four of words, two of border
+#define LINE_WIDTH 18
 #define NEW_LINE 0xFD
 #define NEW_PAGE 0xFE
 #define END 0xFF
@@ -26,7 +27,7 @@ static void begin(uint8_t text) {
 
 void open_chest(uint8_t cell) {
     chest_open = 1;
-    bar_is_old = 1;
+    bar_parts |= BAR_THINGS;
     tiles[cell] = OPEN_CHEST;
     show_picture(cell, PICTURE_OPEN_CHEST);
     begin(WORDS_CHEST);
@@ -50,27 +51,31 @@ void face_and_act(void) {
     }
 }
 
-// In the vertical blank, one row of the box per frame: border, words, border.
-static void draw_row(void) {
+// In the vertical blank, one row of the box per frame: border, words, border. Returns 0 when there is none to draw.
+uint8_t draw_box(void) {
+    if (row == ROWS) return 0;
     uint8_t *at = WINDOW_MAP + ((uint16_t)row << 5);
-    uint8_t left = picture_top_left[PICTURE_BOX], side = picture_top_right[PICTURE_BOX];
-    if (row == 0 || row == LINES + 1) {
-        *at++ = row ? picture_bottom_left[PICTURE_BOX] : left;
-        uint8_t line = row ? picture_bottom_left[PICTURE_BOX_SIDE] : picture_top_left[PICTURE_BOX_SIDE];
-        for (uint8_t i = 0; i < 18; ++i) *at++ = line;
-        *at = row ? picture_bottom_right[PICTURE_BOX] : side;
+    if (row == 0 || row == ROWS - 1) {
+        uint8_t line = row ? TILE(PICTURE_BOX_SIDE, BOTTOM_LEFT) : TILE(PICTURE_BOX_SIDE, TOP_LEFT);
+        *at++ = row ? TILE(PICTURE_BOX, BOTTOM_LEFT) : TILE(PICTURE_BOX, TOP_LEFT);
+        for (uint8_t i = 0; i < LINE_WIDTH; ++i) *at++ = line;
+        *at = row ? TILE(PICTURE_BOX, BOTTOM_RIGHT) : TILE(PICTURE_BOX, TOP_RIGHT);
     } else {
-        uint8_t column = 0;
-        *at++ = picture_top_right[PICTURE_BOX_SIDE];
-        while (*next_words < NEW_LINE) {
-            *at++ = *next_words++;
-            ++column;
-        }
-        if (*next_words == NEW_LINE) ++next_words;
-        for (; column < 18; ++column) *at++ = LETTER_SPACE;
-        *at = picture_bottom_right[PICTURE_BOX_SIDE];
+        const uint8_t *letter = next_words;
+        uint8_t blanks = LINE_WIDTH;
+        *at++ = TILE(PICTURE_BOX_SIDE, TOP_RIGHT);
+        for (; *letter < NEW_LINE; --blanks) *at++ = *letter++;
+        for (; blanks; --blanks) *at++ = LETTER_SPACE;
+        *at = TILE(PICTURE_BOX_SIDE, BOTTOM_RIGHT);
+        next_words = *letter == NEW_LINE ? letter + 1 : letter;
     }
-    ++row;
+    if (++row == ROWS) {
+        copy_sprites();
+        window_shown = 1;
+        WINDOW_Y = BOX_TOP;
+        LCD_CONTROL = LCD_ON | LCD_WINDOW;
+    }
+    return 1;
 }
 
 static void finish(void) {
@@ -85,21 +90,13 @@ static void finish(void) {
     }
 }
 
-// One frame of dialogue: first the box appears, then A leads on.
+// One frame of dialogue: once the box is drawn, A leads on.
 void dialogue_step(void) {
-    if (row < LINES + 2) {
-        draw_row();
-        if (row == LINES + 2) {
-            window_shown = 1;
-            WINDOW_Y = BOX_TOP;
-            LCD_CONTROL = LCD_ON | LCD_WINDOW;
-        }
-    } else if (pressed & PAD_A) {
-        if (*next_words == NEW_PAGE) {
-            ++next_words;
-            row = 1;
-        } else {
-            finish();
-        }
+    if (row != ROWS || !(pressed & PAD_A)) return;
+    if (*next_words == NEW_PAGE) {
+        ++next_words;
+        row = 1;
+    } else {
+        finish();
     }
 }

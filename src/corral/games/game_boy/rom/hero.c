@@ -42,7 +42,7 @@ static uint8_t enters(uint8_t cell) {
         if (keys) {
             --keys;
             door_open = 1;
-            bar_is_old = 1;
+            bar_parts |= BAR_THINGS;
             open_door();
         }
         return 0;
@@ -162,7 +162,7 @@ void hero_hurt(uint8_t harm, uint8_t from_x, uint8_t from_y) {
     sword = 0;
     health = health > harm ? health - harm : 0;
     if (hurts != 255) ++hurts;
-    bar_is_old = 1;
+    bar_parts |= BAR_HEARTS;
 }
 
 void hero_step(void) {
