@@ -11,7 +11,7 @@ import corral
 from corral.core.errors import CheckpointError
 from corral.monitor.writers import read_metrics
 from corral.training.checkpoint import list_checkpoints, newest_checkpoint
-from tests.envs import Shuffled, Stateful, Unlike
+from tests.envs import Counter, Shuffled, Stateful, Unlike
 
 SMALL = {
     "n_envs": 4,
@@ -118,6 +118,25 @@ def test_envs_that_can_say_where_they_are_are_not_replayed():
     envs = newest_checkpoint(Path("run/checkpoints")).checkpoint.envs
     assert len(envs["actions/0"]) == 0 and bytes(envs["state/0"].tolist()).startswith(b"[32,")
     resumed = corral.resume("run", env=lambda: Stateful(1000), timesteps=256, backend="worker", quiet=True).summary
+    assert resumed.weights_sha256 == whole.weights_sha256 and resumed.inexact == 0
+
+
+def test_states_that_take_long_are_asked_for_rarely():
+    class Ponderous(Counter):
+        asked = 0
+
+        def get_state(self):
+            Ponderous.asked += 1
+            time.sleep(0.05)
+            return json.dumps([self.step_count, self.draw, self.np_random.bit_generator.state]).encode()
+
+        def set_state(self, state):
+            self.step_count, self.draw, self.np_random.bit_generator.state = json.loads(state)
+
+    train(lambda: Ponderous(1000), 640, "run", backend="serial")
+    assert Ponderous.asked == 4  # once each in five rollouts: it would be their turn again after ten seconds
+    whole = train(lambda: Ponderous(1000), 1280, "whole", backend="serial")
+    resumed = corral.resume("run", env=lambda: Ponderous(1000), timesteps=1280, quiet=True).summary
     assert resumed.weights_sha256 == whole.weights_sha256 and resumed.inexact == 0
 
 

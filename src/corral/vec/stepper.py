@@ -9,6 +9,7 @@ Given a factory it also heals: an env that raises is made again, brought to wher
 from __future__ import annotations
 
 import itertools
+import time
 import warnings
 from collections.abc import Callable, Collection, MutableSequence, Sequence
 from typing import Any, NoReturn
@@ -23,7 +24,7 @@ from corral.vec.api import Drained, InfoMode, InfoRow, Seats, StepArrays
 from corral.vec.history import EnvPosition, History
 from corral.vec.making import RAISED, build_envs, close_env, mask_method, named, own_traceback
 from corral.vec.rows import LARGEST, MASK, NUMBER, Refused, RowWriter, shape_of, told_of
-from corral.vec.states import StateMethods, state_methods
+from corral.vec.states import state_methods
 
 __all__ = ["BEAT", "ENV", "OTHER", "Stepper"]
 
@@ -35,6 +36,7 @@ _ATTEMPTS = 10  # to bring an env back: one that raises now and then may well ra
 _AT_ONE_STEP = 3  # exceptions at one step of one env, each of another kind
 _IN_A_ROW = 3  # episodes of one env that end in a fault
 _KEPT = 10  # faults until somebody asks; the others are only counted
+_RARELY = 50  # times as long as asking for states took passes before they are asked for again: they may cost a lot
 
 
 class Stepper:
@@ -55,10 +57,7 @@ class Stepper:
     ) -> None:
         self.envs = list(envs)
         self.seats = seats  # who decides on the opponents of episodes that nobody gave options for
-        self.arrays = arrays
-        self.first_env = first_env
-        self.infos = infos
-        self._factory = factory
+        self.arrays, self.first_env, self.infos, self._factory = arrays, first_env, infos, factory
         self.pulse: Any = [0, 0, 0] if pulse is None else pulse  # where signs of life are written
         self._sums: list[dict[str, InfoSums]] = [{} for _ in envs]
         self._rows = RowWriter(envs[0].observation_space, envs[0].action_space, arrays)
@@ -68,7 +67,7 @@ class Stepper:
         self._replayed = layout.allocate(1)  # not in ``arrays``, where an action is that must not be lost
         self._read_replayed = layout.reader(self._replayed)
         self._mask_methods: list[Callable[[], Any] | None] = [mask_method(env) for env in envs]
-        self._states: list[StateMethods | None] = [state_methods(env) for env in envs]
+        self._states, self._ask_again = [state_methods(env) for env in envs], 0.0
         self._history = History(arrays.actions, first_env, seed)
         self._steps = [0] * len(self.envs)
         self._faulty = [0] * len(self.envs)  # episodes in a row that ended in a fault
@@ -125,13 +124,14 @@ class Stepper:
         return rows
 
     def drain(self) -> Drained:
-        """What there is to say since the last call; and the states of envs that can be asked for it."""
+        """What there is to say since the last call; and, now and then, the states of envs that have them."""
         states: dict[int, bytes] = {}
-        for i, methods in enumerate(self._states):
+        for i, methods in enumerate(self._states if (began := time.perf_counter()) >= self._ask_again else ()):
             self._beat(i)
             if methods is not None and i not in self._lost and (state := methods.get()) is not None:
                 states[i] = state
                 self._history.rebase(i, state)
+        self._ask_again = max(self._ask_again, began + _RARELY * (time.perf_counter() - began))
         drained = Drained(self._sums, self._mishaps, self._faults, states)
         self._sums, self._mishaps, self._faults = [{} for _ in self.envs], Mishaps(), []
         return drained
