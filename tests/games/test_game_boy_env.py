@@ -1,5 +1,6 @@
 """The Game Boy env: what it shows, pays and refuses, and that it can go on from anywhere."""
 
+import os
 import subprocess
 import sys
 import warnings
@@ -401,6 +402,7 @@ def test_damaged_states_are_refused_and_leave_the_env_as_it_was(tmp_path):
         ({"memory_map": None}, "needs a memory map"),
         ({"rom": "nowhere.gb"}, "cannot read ROM 'nowhere.gb': No such file"),
         ({"rom": "."}, "is a directory"),
+        ({"rom": os.devnull}, "it is no file"),
         ({"memory_map": "nowhere.yaml"}, "cannot read memory map 'nowhere.yaml'"),
     ],
 )
@@ -433,6 +435,27 @@ def test_a_rom_that_cannot_be_read_because_it_is_huge(tmp_path):
         file.truncate(9 << 20)
     with pytest.raises(UsageError, match="9,437,184 bytes"):
         read_rom(path)
+
+
+@pytest.mark.parametrize(
+    ("header", "observation"),
+    [
+        ({"colour": 0x80}, "pixels"),
+        ({"cartridge": 0x03}, "ram"),
+        ({"cartridge": 0x10}, "ram"),
+        ({"cartridge": 0x1B}, "ram"),
+    ],
+)
+def test_other_kinds_of_cartridges_can_be_played(tmp_path, header, observation):
+    files = put(tmp_path, tiny_rom(**header))
+    one, two = (GameBoy(**files, observation=observation) for _ in range(2))
+    first = one.reset(seed=1)[0]
+    assert len(np.unique(first)) > 1
+    play(one, 20)
+    two.set_state(one.get_state())
+    assert play(one, 50, seed=2) == play(two, 50, seed=2)
+    one.close()
+    two.close()
 
 
 def test_actions_and_options_that_there_are_not(tiny):

@@ -200,6 +200,8 @@ class GameBoy(gym.Env[Any, Any]):
                     raise ValueError(_other(name, head[name], here))
             packed = zlib.decompress(rest[4 + length :])
             machine, pixels = packed[: -self._pixels.nbytes], packed[-self._pixels.nbytes :]
+            if len(machine) != len(self._start):
+                raise ValueError("its emulator is another")
             steps, held, over = int(head["steps"]), int(head["held"]), bool(head["over"])
             self._meter.load(head["meter"])
             self.np_random.bit_generator.state = head["np_random"]
@@ -259,6 +261,7 @@ class GameBoy(gym.Env[Any, Any]):
     def _settings(self) -> dict[str, Any]:
         return {
             "game": self._digest,
+            "PyBoy": self._emulator.version,
             "observation": self.observation,
             "episode_length": self.episode_length,
             "frames_per_step": self.frames_per_step,

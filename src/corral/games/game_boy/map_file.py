@@ -14,13 +14,13 @@ from typing import Any
 from corral.core.config_file import read_mapping
 from corral.core.errors import UsageError
 from corral.core.spelling import did_you_mean
-from corral.games.game_boy.emulator import BUTTONS
+from corral.games.game_boy.emulator import BUTTONS, read_file
 from corral.games.game_boy.memory_map import KINDS, LAST, Feature, MemoryMap, Press, Start, Term, Value
 
 __all__ = ["read_map"]
 
-LARGEST_FILE, MOST, WIDEST = 1 << 20, 2000, 100_000
-"""Bytes of a map, entries of one of its lists, numbers that features may have together."""
+LARGEST_FILE, LARGEST_STATE, MOST, WIDEST = 1 << 20, 1 << 22, 2000, 100_000
+"""Bytes of a map and of a state, entries of one of its lists, numbers that features may have together."""
 PRESS_FRAMES, MOST_FRAMES = 4, 36_000
 """How long a button is held if nothing is said; the longest anything may take (ten minutes)."""
 _NUMBER = ("at", "size", "order", "bcd", "bit", "equals", "ones")
@@ -30,15 +30,10 @@ def read_map(path: str | os.PathLike[str]) -> MemoryMap:
     """The memory map in a file; a UsageError that names the mistake if there is one."""
     name = str(path)
     try:
-        if Path(path).stat().st_size > LARGEST_FILE:
-            raise UsageError(
-                f"memory map {name!r} has more than {LARGEST_FILE:,} bytes; it is not meant to be as large"
-            )
+        read_file(path, LARGEST_FILE)
         data = read_mapping(path, "memory map")
-    except OSError as error:
-        raise UsageError(f"cannot read memory map {name!r}: {error.strerror or error}") from None
-    except (RecursionError, ValueError) as error:
-        raise UsageError(f"cannot read memory map {name!r}: {type(error).__name__}: {error}") from None
+    except (OSError, RecursionError, ValueError) as error:
+        raise UsageError(f"cannot read memory map {name!r}: {getattr(error, 'strerror', None) or error}") from None
     return _Reader(name).whole(data)
 
 
@@ -94,7 +89,7 @@ class _Reader:
         if "state" in given:
             file = Path(self._path).parent / self._text("start.state", given["state"])
             try:
-                state = file.read_bytes()
+                state = read_file(file, LARGEST_STATE)
             except (OSError, ValueError) as error:
                 why = getattr(error, "strerror", None) or error
                 raise self._wrong("start.state", f"cannot be read from {str(file)!r}: {why}") from None
