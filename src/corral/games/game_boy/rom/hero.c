@@ -16,7 +16,7 @@
 #define MAX_X 144
 #define MAX_Y 112
 
-static uint8_t push_frames, push_way, steps;
+static uint8_t push_frames, push_way, steps, met;
 
 void hero_begin(void) {
     facing = DOWN;
@@ -49,14 +49,20 @@ static uint8_t enters(uint8_t cell) {
     case CHEST:
         open_chest(cell);
         return 0;
+    case VILLAGER:
+    case SIGN:
+        met = 1;
+        return 0;
     default:
         return 0;
     }
 }
 
-// One move. Where only one corner of the box is in the way, the hero slides around it.
+// One move. Where only one corner of the box is in the way, the hero slides around it, but not past what can be
+// talked to or read.
 static void move(uint8_t way, uint8_t speed) {
     uint8_t first, second, edge;
+    met = 0;
     if (way >= LEFT) {
         if (way == LEFT) {
             if (hero_x < speed) return;
@@ -70,6 +76,8 @@ static void move(uint8_t way, uint8_t speed) {
         if (first && second) {
             if (way == LEFT) hero_x -= speed;
             else hero_x += speed;
+        } else if (met) {
+            return;
         } else if (first && hero_y >= SPEED) {
             hero_y -= SPEED;
         } else if (second && hero_y <= MAX_Y - SPEED) {
@@ -88,6 +96,8 @@ static void move(uint8_t way, uint8_t speed) {
         if (first && second) {
             if (way == UP) hero_y -= speed;
             else hero_y += speed;
+        } else if (met) {
+            return;
         } else if (first && hero_x >= SPEED) {
             hero_x -= SPEED;
         } else if (second && hero_x <= MAX_X - SPEED) {
