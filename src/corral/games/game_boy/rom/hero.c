@@ -16,7 +16,7 @@
 #define MAX_X 144
 #define MAX_Y 112
 
-static uint8_t push_frames, push_way, steps, met;
+static uint8_t push_frames, push_way, steps;
 
 void hero_begin(void) {
     facing = DOWN;
@@ -49,20 +49,19 @@ static uint8_t enters(uint8_t cell) {
     case CHEST:
         open_chest(cell);
         return 0;
-    case VILLAGER:
-    case SIGN:
-        met = 1;
-        return 0;
     default:
         return 0;
     }
 }
 
-// One move. Where only one corner of the box is in the way, the hero slides around it, but not past what can be
-// talked to or read.
+static uint8_t is_met(uint8_t cell) {
+    return tiles[cell] == VILLAGER || tiles[cell] == SIGN;
+}
+
+// One move. Where only one corner of the box is in the way, the hero slides around it, but not past somebody or
+// something straight ahead that can be talked to or read.
 static void move(uint8_t way, uint8_t speed) {
     uint8_t first, second, edge;
-    met = 0;
     if (way >= LEFT) {
         if (way == LEFT) {
             if (hero_x < speed) return;
@@ -76,7 +75,7 @@ static void move(uint8_t way, uint8_t speed) {
         if (first && second) {
             if (way == LEFT) hero_x -= speed;
             else hero_x += speed;
-        } else if (met) {
+        } else if (is_met(cell_at(edge, hero_y + 10))) {
             return;
         } else if (first && hero_y >= SPEED) {
             hero_y -= SPEED;
@@ -96,7 +95,7 @@ static void move(uint8_t way, uint8_t speed) {
         if (first && second) {
             if (way == UP) hero_y -= speed;
             else hero_y += speed;
-        } else if (met) {
+        } else if (is_met(cell_at(hero_x + 8, edge))) {
             return;
         } else if (first && hero_x >= SPEED) {
             hero_x -= SPEED;
