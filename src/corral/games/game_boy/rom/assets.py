@@ -166,9 +166,6 @@ def _read_tiles(path: Path, assets: Assets) -> None:
                 assets.sprites += [top_left, bottom_left, top_right, bottom_right]
             else:
                 raise AssetError(path, at, f"unknown kind {kind!r}; there are: background, over GROUND ..., sprites")
-    for count, limit, what in ((len(assets.background), 240, "background"), (len(assets.sprites), 128, "sprite")):
-        if count > limit:
-            raise AssetError(path, 1, f"{count} different {what} tiles of 8x8, at most {limit} fit")
 
 
 def _read_words(path: Path, assets: Assets) -> None:
@@ -237,11 +234,25 @@ def _open(assets: Assets, letter: str) -> bool:
     return assets.legend[letter].kind in OPEN_KINDS
 
 
+def _check_walkers(path: Path, assets: Assets, number: int, room: Room) -> None:
+    """At most four to a room, none right at a way in."""
+    cells = [(row, column) for row in range(HEIGHT) for column in range(WIDTH)]
+    walkers = [at for at in cells if assets.legend[room.rows[at[0]][at[1]]].walker != "nobody"]
+    if len(walkers) > 4:
+        raise AssetError(path, room.line, f"room {number} has more than 4 walkers")
+    for row, column in cells:
+        if not (row in (0, HEIGHT - 1) or column in (0, WIDTH - 1)) or not _open(assets, room.rows[row][column]):
+            continue
+        for at in walkers:
+            if max(abs(at[0] - row), abs(at[1] - column)) < 2:
+                text = f"room {number}: a walker must be 2 tiles from a way in, so that nobody is hurt on entering"
+                raise AssetError(path, room.line + 1 + at[0], text)
+
+
 def _check_rooms(path: Path, assets: Assets) -> None:
-    """Borders of neighbours agree, ways out lead somewhere, at most four walkers to a room."""
+    """Borders of neighbours agree, ways out lead somewhere, signs have words, walkers leave the ways in free."""
     for number, room in assets.rooms.items():
-        if sum(assets.legend[letter].walker != "nobody" for row in room.rows for letter in row) > 4:
-            raise AssetError(path, room.line, f"room {number} has more than 4 walkers")
+        _check_walkers(path, assets, number, room)
         if any(assets.legend[letter].kind == "sign" for row in room.rows for letter in row) != (room.sign is not None):
             raise AssetError(path, room.line, f"room {number}: a sign in the rows needs 'sign NAME', and the reverse")
         columns = 4 if number < 16 else 2
@@ -269,6 +280,9 @@ def read_assets(folder: Path) -> Assets:
     _read_font(folder / "font.txt", assets)
     _read_tiles(folder / "tiles.txt", assets)
     _read_big_letters(folder / "font.txt", assets, "STRAYBELL")
+    for count, limit, what in ((len(assets.background), 256, "background"), (len(assets.sprites), 128, "sprite")):
+        if count > limit:
+            raise AssetError(folder / "tiles.txt", 1, f"{count} different {what} tiles of 8x8, at most {limit} fit")
     _read_words(folder / "words.txt", assets)
     _read_rooms(folder / "rooms.txt", assets)
     return assets

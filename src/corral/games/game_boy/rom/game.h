@@ -35,6 +35,10 @@
 #define PAD_DOWN 0x80
 #define PAD_ARROWS 0xF0
 
+// Tiles of a picture of 16x16.
+enum { TOP_LEFT, TOP_RIGHT, BOTTOM_LEFT, BOTTOM_RIGHT };
+#define TILE(picture, corner) (picture_tiles[4 * (picture) + (corner)])
+
 // ---- the status block (addresses: status.s) ----
 enum { TITLE, PLAY, DIALOGUE, DEAD, WON };
 enum { DOWN, UP, LEFT, RIGHT };
@@ -83,7 +87,9 @@ void draw_thanks(void);
 void draw_map(void);
 void show_picture(uint8_t cell, uint8_t picture);
 void update_screen(void);
-extern uint8_t bar_is_old, window_shown;
+extern uint8_t bar_parts, window_shown; // what of the bar is to be drawn anew
+#define BAR_HEARTS 1
+#define BAR_THINGS 2
 extern uint8_t pictures[80];
 
 // ---- rooms.c ----
@@ -117,6 +123,7 @@ uint8_t roll(void);
 // ---- dialogue.c ----
 void face_and_act(void);
 void open_chest(uint8_t cell);
+uint8_t draw_box(void);
 void dialogue_step(void);
 
 // ---- main.c ----

@@ -102,7 +102,7 @@ void main(void) {
             change_screen();
             continue;
         }
-        if (shown_mode == PLAY) update_screen();
+        if (shown_mode == PLAY && !(mode == DIALOGUE && draw_box())) update_screen();
         read_buttons();
         switch (mode) {
         case PLAY: play(); break;

@@ -102,5 +102,5 @@ void take_item(uint8_t cell) {
             if (heart_room[i] == room && heart_cell[i] == cell) hearts_taken[i >> 3] |= bit[i & 7];
     }
     clear_cell(cell);
-    bar_is_old = 1;
+    bar_parts |= kind == HEART ? BAR_HEARTS : BAR_THINGS;
 }
