@@ -487,6 +487,12 @@ def test_a_start_state_is_where_episodes_begin(tiny, files, tmp_path):
         tiny()
 
 
+def test_an_episode_that_would_be_over_as_it_begins_is_refused(tiny, files):
+    files["memory_map"].write_text(MAP.replace("equals: [3, 4]", "equals: 0"))
+    with pytest.raises(UsageError, match="over ends an episode, but is not zero where one begins"):
+        tiny()
+
+
 def test_nothing_is_read_or_written_beside_the_rom(tmp_path):
     files = put(tmp_path, tiny_rom(cartridge=0x03))  # with a battery
     for end in (".ram", ".rtc", ".state"):

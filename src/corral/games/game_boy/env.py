@@ -322,6 +322,13 @@ def _start_of(game: _Game) -> bytes:
             if press.button is not None:
                 emulator.release(press.button)
         emulator.run(1, draw=True)
+        sight = sight_of(game.map, features=False)
+        for value in game.map.ends:
+            if sight.reader(value)(sight.look(emulator.memory)):
+                raise UsageError(
+                    f"memory map {game.map.path!r}: {value.name} ends an episode, but is not zero where one begins; "
+                    "correct start, which may have led elsewhere, or ends"
+                )
         return emulator.save()
     finally:
         emulator.close()
