@@ -152,8 +152,8 @@ def test_closing_twice_is_fine_and_nothing_goes_on_afterwards(files):
 # ---- Stray Bell ------------------------------------------------------------------------------------------------
 
 
-def test_stray_bell_begins_in_play_and_pays_for_new_rooms_and_coins():
-    env = GameBoy()
+def test_stray_bell_begins_in_play_and_pays_for_new_rooms():
+    env = GameBoy(rewards={"new_tile": 0})
     _, info = env.reset(seed=0)
     memory = env._emulator.memory
     assert (bytes(memory[0xC000:0xC004]), info) == (b"SB\1\5", {"rooms": 1, "coins": 0, "health": 6})

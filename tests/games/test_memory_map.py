@@ -111,7 +111,9 @@ WRONG = [
     ("title: T\nfeatures: [{name: x, at: 1, max: .nan}]", "features[0] (x).max is nan, expected a number"),
     ("title: T\nfeatures: [{name: x, at: 1, max: 2, bits: 3}]", "has max and bits; one of them"),
     ("title: T\nfeatures: [{name: x, at: 1, one_hot: 1}]", "one_hot is 1, expected a whole number from 2"),
-    ("title: T\nfeatures: [{name: x, at: 1, unit: 16}]", "has unit, which goes with one_hot"),
+    (SMALL + "values: {a: {at: 1, unit: 0}}", "values.a.unit is 0"),
+    (SMALL + "values: {a: {at: 1, unit: 2, bit: 3}}", "values.a has unit and bit; one of them"),
+    (SMALL + "values: {a: {at: 1, unit: 2, count: 3}}", "values.a has count and unit"),
     ("title: T\nfeatures: [{name: x, at: 1, one_hot_of: []}]", "has 0 classes"),
     ("title: T\nfeatures: [{name: x, at: 1, one_hot_of: [a]}]", "one_hot_of[0] is 'a', expected a whole number"),
     ("title: T\nfeatures: [{name: x, at: 1, bits: 3, size: 2}]", "has bits, so that it cannot have size"),
@@ -209,13 +211,14 @@ class Memory:
 def values(draw):
     size = draw(st.integers(1, 4))
     count = draw(st.integers(0, 4))
-    test = draw(st.sampled_from(["", "bit", "equals", "ones"]))
+    test = draw(st.sampled_from(["", "unit", "bit", "equals", "ones"]))
     return Value(
         "v",
         FIRST + draw(st.integers(0, 24 - size * max(1, count))),
         size,
         draw(st.booleans()),
         draw(st.booleans()),
+        draw(st.integers(1, 300)) if test == "unit" and not count else 1,
         draw(st.integers(0, 8 * size - 1)) if test == "bit" else None,
         tuple(draw(st.lists(st.integers(0, 300), min_size=1, max_size=3))) if test == "equals" else (),
         test == "ones",
@@ -247,6 +250,8 @@ def slow(value, numbers):
             number = f"{number:b}".count("1")
         elif value.count:
             number = 1 if number else 0
+        else:
+            number //= value.unit
         total += number
     return total
 
