@@ -45,13 +45,13 @@ shown: [directions, pressed, coins]
 """
 
 
-def tiny_rom(title=TITLE, cartridge=0, size_code=0, length=0x8000):
+def tiny_rom(title=TITLE, colour=0, cartridge=0, size_code=0, length=0x8000):
     """A ROM with a header that holds."""
     data = bytearray(length)
     data[0x40] = 0xD9  # reti
     data[0x100:0x104] = 0x00, 0xC3, 0x50, 0x01
     data[0x134 : 0x134 + len(title)] = title.encode()
-    data[0x147], data[0x148] = cartridge, size_code
+    data[0x143], data[0x147], data[0x148] = colour, cartridge, size_code
     data[0x14D] = -sum(byte + 1 for byte in data[0x134:0x14D]) & 0xFF
     data[0x150 : 0x150 + len(CODE)] = CODE
     return bytes(data)

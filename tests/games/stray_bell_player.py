@@ -100,6 +100,8 @@ class Game:
 
     def go(self, room, x=64, y=64, clear=True):
         """Set up: the hero stands in another room, with no enemies unless `clear` is False."""
+        self.memory[0xC030:0xC040] = [0] * 16
+        self.wait(12)
         self.room, self.x, self.y = (room - 1, 144, 56) if room else (1, 0, 56)
         self.hold("right" if room else "left", 2)
         self.wait(6)

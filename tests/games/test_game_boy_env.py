@@ -1,5 +1,6 @@
 """The Game Boy env: what it shows, pays and refuses, and that it can go on from anywhere."""
 
+import os
 import subprocess
 import sys
 import warnings
@@ -151,8 +152,8 @@ def test_closing_twice_is_fine_and_nothing_goes_on_afterwards(files):
 # ---- Stray Bell ------------------------------------------------------------------------------------------------
 
 
-def test_stray_bell_begins_in_play_and_pays_for_new_rooms_and_coins():
-    env = GameBoy()
+def test_stray_bell_begins_in_play_and_pays_for_new_rooms():
+    env = GameBoy(rewards={"new_tile": 0})
     _, info = env.reset(seed=0)
     memory = env._emulator.memory
     assert (bytes(memory[0xC000:0xC004]), info) == (b"SB\1\5", {"rooms": 1, "coins": 0, "health": 6})
@@ -401,6 +402,7 @@ def test_damaged_states_are_refused_and_leave_the_env_as_it_was(tmp_path):
         ({"memory_map": None}, "needs a memory map"),
         ({"rom": "nowhere.gb"}, "cannot read ROM 'nowhere.gb': No such file"),
         ({"rom": "."}, "is a directory"),
+        ({"rom": os.devnull}, "it is no file"),
         ({"memory_map": "nowhere.yaml"}, "cannot read memory map 'nowhere.yaml'"),
     ],
 )
@@ -435,6 +437,27 @@ def test_a_rom_that_cannot_be_read_because_it_is_huge(tmp_path):
         read_rom(path)
 
 
+@pytest.mark.parametrize(
+    ("header", "observation"),
+    [
+        ({"colour": 0x80}, "pixels"),
+        ({"cartridge": 0x03}, "ram"),
+        ({"cartridge": 0x10}, "ram"),
+        ({"cartridge": 0x1B}, "ram"),
+    ],
+)
+def test_other_kinds_of_cartridges_can_be_played(tmp_path, header, observation):
+    files = put(tmp_path, tiny_rom(**header))
+    one, two = (GameBoy(**files, observation=observation) for _ in range(2))
+    first = one.reset(seed=1)[0]
+    assert len(np.unique(first)) > 1
+    play(one, 20)
+    two.set_state(one.get_state())
+    assert play(one, 50, seed=2) == play(two, 50, seed=2)
+    one.close()
+    two.close()
+
+
 def test_actions_and_options_that_there_are_not(tiny):
     env = tiny()
     with pytest.raises(ResetNeeded):
@@ -461,6 +484,12 @@ def test_a_start_state_is_where_episodes_begin(tiny, files, tmp_path):
     assert info["coins"] == 7 and info["directions"] == 0
     (tmp_path / "there.state").write_bytes(b"\0" * 1000)
     with pytest.raises(UsageError, match=r"start\.state has 1,000 bytes, but a state of ROM"):
+        tiny()
+
+
+def test_an_episode_that_would_be_over_as_it_begins_is_refused(tiny, files):
+    files["memory_map"].write_text(MAP.replace("equals: [3, 4]", "equals: 0"))
+    with pytest.raises(UsageError, match="over ends an episode, but is not zero where one begins"):
         tiny()
 
 

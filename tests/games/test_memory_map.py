@@ -1,6 +1,7 @@
 """Memory maps: what they may say, how mistakes are named, and that what is read is what they mean."""
 
 import itertools
+import os
 
 import numpy as np
 import pytest
@@ -110,7 +111,9 @@ WRONG = [
     ("title: T\nfeatures: [{name: x, at: 1, max: .nan}]", "features[0] (x).max is nan, expected a number"),
     ("title: T\nfeatures: [{name: x, at: 1, max: 2, bits: 3}]", "has max and bits; one of them"),
     ("title: T\nfeatures: [{name: x, at: 1, one_hot: 1}]", "one_hot is 1, expected a whole number from 2"),
-    ("title: T\nfeatures: [{name: x, at: 1, unit: 16}]", "has unit, which goes with one_hot"),
+    (SMALL + "values: {a: {at: 1, unit: 0}}", "values.a.unit is 0"),
+    (SMALL + "values: {a: {at: 1, unit: 2, bit: 3}}", "values.a has unit and bit; one of them"),
+    (SMALL + "values: {a: {at: 1, unit: 2, count: 3}}", "values.a has count and unit"),
     ("title: T\nfeatures: [{name: x, at: 1, one_hot_of: []}]", "has 0 classes"),
     ("title: T\nfeatures: [{name: x, at: 1, one_hot_of: [a]}]", "one_hot_of[0] is 'a', expected a whole number"),
     ("title: T\nfeatures: [{name: x, at: 1, bits: 3, size: 2}]", "has bits, so that it cannot have size"),
@@ -142,7 +145,7 @@ WRONG = [
     ("title: " + "[" * 1500, "cannot read memory map"),
     ("title: 2001-99-99", "cannot read memory map"),
     (b"\xff\xfe\x00", "cannot read memory map"),
-    ("#" * (1 << 20) + "\n", "more than 1,048,576 bytes"),
+    ("#" * (1 << 20) + "\n", "it has 1,048,577 bytes, expected 1,048,576 at most"),
 ]
 
 
@@ -155,7 +158,7 @@ def test_mistakes_are_named(read, text, words):
 
 
 def test_a_map_that_is_not_there(tmp_path):
-    for path in (tmp_path / "none.yaml", tmp_path):
+    for path in (tmp_path / "none.yaml", tmp_path, os.devnull):
         with pytest.raises(UsageError, match="cannot read memory map"):
             read_map(path)
 
@@ -208,13 +211,14 @@ class Memory:
 def values(draw):
     size = draw(st.integers(1, 4))
     count = draw(st.integers(0, 4))
-    test = draw(st.sampled_from(["", "bit", "equals", "ones"]))
+    test = draw(st.sampled_from(["", "unit", "bit", "equals", "ones"]))
     return Value(
         "v",
         FIRST + draw(st.integers(0, 24 - size * max(1, count))),
         size,
         draw(st.booleans()),
         draw(st.booleans()),
+        draw(st.integers(1, 300)) if test == "unit" and not count else 1,
         draw(st.integers(0, 8 * size - 1)) if test == "bit" else None,
         tuple(draw(st.lists(st.integers(0, 300), min_size=1, max_size=3))) if test == "equals" else (),
         test == "ones",
@@ -246,6 +250,8 @@ def slow(value, numbers):
             number = f"{number:b}".count("1")
         elif value.count:
             number = 1 if number else 0
+        else:
+            number //= value.unit
         total += number
     return total
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import io
 import os
 import warnings
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from corral.core.errors import MissingPackage, UsageError
 
-__all__ = ["BUTTONS", "Emulator", "Rom", "read_rom"]
+__all__ = ["BUTTONS", "Emulator", "Rom", "read_file", "read_rom"]
 
 BUTTONS = ("up", "down", "left", "right", "a", "b", "start", "select")
 HEADER, BANK, LARGEST = 0x150, 0x4000, 8 << 20
@@ -49,12 +50,9 @@ def read_rom(path: str | os.PathLike[str]) -> Rom:
     try:
         if Path(path).is_dir():
             raise UsageError(f"ROM {name!r} is a directory; name the .gb file in it")
-        size = Path(path).stat().st_size
-        data = Path(path).read_bytes() if size <= LARGEST else b""
+        data = read_file(path, LARGEST)
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read ROM {name!r}: {getattr(error, 'strerror', None) or error}") from None
-    if size > LARGEST:
-        raise UsageError(f"{name!r} is no Game Boy ROM: it has {size:,} bytes, the largest have {LARGEST:,}")
     if not data:
         raise UsageError(f"ROM {name!r} is empty")
     if len(data) < HEADER:
@@ -67,6 +65,16 @@ def read_rom(path: str | os.PathLike[str]) -> Rom:
     return Rom(hashlib.sha256(data).hexdigest(), data, name)
 
 
+def read_file(path: str | os.PathLike[str], most: int) -> bytes:
+    """What is in a file; a ValueError if that is more than so many bytes, or if it is no file."""
+    size = Path(path).stat().st_size
+    if not Path(path).is_file():  # a device may have no end
+        raise ValueError("it is no file")
+    if size > most:
+        raise ValueError(f"it has {size:,} bytes, expected {most:,} at most")
+    return Path(path).read_bytes()
+
+
 class Emulator:
     """Runs a ROM frame by frame, from where the boot ROM hands over. It reads and writes no files.
 
@@ -75,7 +83,7 @@ class Emulator:
     """
 
     def __init__(self, rom: Rom) -> None:
-        make = _pyboy()
+        make, self.version = _pyboy(), importlib.metadata.version("pyboy")
         file = io.BytesIO(rom.data)  # which has no neighbours: no .ram, .rtc or .state is looked for
         self._boy: Any = None
         try:

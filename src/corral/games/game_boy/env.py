@@ -200,6 +200,8 @@ class GameBoy(gym.Env[Any, Any]):
                     raise ValueError(_other(name, head[name], here))
             packed = zlib.decompress(rest[4 + length :])
             machine, pixels = packed[: -self._pixels.nbytes], packed[-self._pixels.nbytes :]
+            if len(machine) != len(self._start):
+                raise ValueError("its emulator is another")
             steps, held, over = int(head["steps"]), int(head["held"]), bool(head["over"])
             self._meter.load(head["meter"])
             self.np_random.bit_generator.state = head["np_random"]
@@ -259,6 +261,7 @@ class GameBoy(gym.Env[Any, Any]):
     def _settings(self) -> dict[str, Any]:
         return {
             "game": self._digest,
+            "PyBoy": self._emulator.version,
             "observation": self.observation,
             "episode_length": self.episode_length,
             "frames_per_step": self.frames_per_step,
@@ -319,6 +322,13 @@ def _start_of(game: _Game) -> bytes:
             if press.button is not None:
                 emulator.release(press.button)
         emulator.run(1, draw=True)
+        sight = sight_of(game.map, features=False)
+        for value in game.map.ends:
+            if sight.reader(value)(sight.look(emulator.memory)):
+                raise UsageError(
+                    f"memory map {game.map.path!r}: {value.name} ends an episode, but is not zero where one begins; "
+                    "correct start, which may have led elsewhere, or ends"
+                )
         return emulator.save()
     finally:
         emulator.close()

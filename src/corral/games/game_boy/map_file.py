@@ -7,38 +7,33 @@ import json
 import math
 import os
 import reprlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from corral.core.config_file import read_mapping
 from corral.core.errors import UsageError
 from corral.core.spelling import did_you_mean
-from corral.games.game_boy.emulator import BUTTONS
+from corral.games.game_boy.emulator import BUTTONS, read_file
 from corral.games.game_boy.memory_map import KINDS, LAST, Feature, MemoryMap, Press, Start, Term, Value
 
 __all__ = ["read_map"]
 
-LARGEST_FILE, MOST, WIDEST = 1 << 20, 2000, 100_000
-"""Bytes of a map, entries of one of its lists, numbers that features may have together."""
+LARGEST_FILE, LARGEST_STATE, MOST, WIDEST = 1 << 20, 1 << 22, 2000, 100_000
+"""Bytes of a map and of a state, entries of one of its lists, numbers that features may have together."""
 PRESS_FRAMES, MOST_FRAMES = 4, 36_000
 """How long a button is held if nothing is said; the longest anything may take (ten minutes)."""
-_NUMBER = ("at", "size", "order", "bcd", "bit", "equals", "ones")
+_NUMBER = ("at", "size", "order", "bcd", "unit", "bit", "equals", "ones")
 
 
 def read_map(path: str | os.PathLike[str]) -> MemoryMap:
     """The memory map in a file; a UsageError that names the mistake if there is one."""
     name = str(path)
     try:
-        if Path(path).stat().st_size > LARGEST_FILE:
-            raise UsageError(
-                f"memory map {name!r} has more than {LARGEST_FILE:,} bytes; it is not meant to be as large"
-            )
+        read_file(path, LARGEST_FILE)
         data = read_mapping(path, "memory map")
-    except OSError as error:
-        raise UsageError(f"cannot read memory map {name!r}: {error.strerror or error}") from None
-    except (RecursionError, ValueError) as error:
-        raise UsageError(f"cannot read memory map {name!r}: {type(error).__name__}: {error}") from None
+    except (OSError, RecursionError, ValueError) as error:
+        raise UsageError(f"cannot read memory map {name!r}: {getattr(error, 'strerror', None) or error}") from None
     return _Reader(name).whole(data)
 
 
@@ -94,7 +89,7 @@ class _Reader:
         if "state" in given:
             file = Path(self._path).parent / self._text("start.state", given["state"])
             try:
-                state = file.read_bytes()
+                state = read_file(file, LARGEST_STATE)
             except (OSError, ValueError) as error:
                 why = getattr(error, "strerror", None) or error
                 raise self._wrong("start.state", f"cannot be read from {str(file)!r}: {why}") from None
@@ -139,19 +134,22 @@ class _Reader:
         if order not in ("little", "big"):
             raise self._wrong(f"{where}.order", f"is {_short(order)}, expected little or big")
         size = self._whole(f"{where}.size", given.get("size", 1), 1, 4)
-        tests = [key for key in ("bit", "equals", "ones") if key in given]
+        tests = [key for key in ("unit", "bit", "equals", "ones") if key in given]
         if len(tests) > 1:
             raise self._wrong(where, f"has {' and '.join(tests)}; one of them")
         equals = given.get("equals", [])
         equals = equals if isinstance(equals, list) else [equals]
         if "equals" in given and not 1 <= len(equals) <= MOST:
             raise self._wrong(f"{where}.equals", "should be a number, or a list of some")
+        if count and "unit" in given:
+            raise self._wrong(where, "has count and unit; one of them")
         value = Value(
             name,
             self._whole(f"{where}.at", given["at"], 0, LAST) + offset,
             size,
             order == "big",
             self._flag(f"{where}.bcd", given.get("bcd", False)),
+            self._whole(f"{where}.unit", given.get("unit", 1), 1, LAST),
             self._whole(f"{where}.bit", given["bit"], 0, 8 * size - 1) if "bit" in given else None,
             tuple(self._whole(f"{where}.equals", number, 0, 256**size - 1) for number in equals),
             self._flag(f"{where}.ones", given.get("ones", False)),
@@ -163,7 +161,7 @@ class _Reader:
 
     def _feature(self, where: str, given: Any) -> Feature:
         shapes = ("max", "one_hot", "one_hot_of", "bits")
-        self._keys(where, given, ("name", "value", *_NUMBER, "count", "every", "unit", *shapes), needed=("name",))
+        self._keys(where, given, ("name", "value", *_NUMBER, "count", "every", *shapes), needed=("name",))
         name = self._text(f"{where}.name", given["name"])
         where = f"{where} ({name})"
         shape = [key for key in shapes if key in given]
@@ -172,12 +170,9 @@ class _Reader:
         if "bits" in given:
             return Feature(name, self._bits(where, name, given), 1.0)
         sources = self._sources(where, name, given)
-        if "unit" in given and "one_hot" not in given:
-            raise self._wrong(where, "has unit, which goes with one_hot: so many values in a row are one")
         if "one_hot" in given:
             hot = self._whole(f"{where}.one_hot", given["one_hot"], 2, 1000)
-            unit = self._whole(f"{where}.unit", given.get("unit", 1), 1, LAST)
-            return Feature(name, sources, classes=tuple(range(i * unit, (i + 1) * unit) for i in range(hot)))
+            return Feature(name, sources, classes=tuple((number,) for number in range(hot)))
         if "one_hot_of" in given:
             return Feature(name, sources, classes=self._classes(f"{where}.one_hot_of", given["one_hot_of"]))
         scale = self._real(f"{where}.max", given.get("max", sources[0].limit))
@@ -203,7 +198,7 @@ class _Reader:
         bits = self._whole(f"{where}.bits", given["bits"], 1, 8 * (LAST + 1))
         return tuple(self._number(where, name, {**given, "bit": i % 8}, offset=i // 8) for i in range(bits))
 
-    def _classes(self, where: str, given: Any) -> tuple[Sequence[int], ...]:
+    def _classes(self, where: str, given: Any) -> tuple[tuple[int, ...], ...]:
         classes = self._list(where, given)
         if len(classes) > 256 or not classes:
             raise self._wrong(where, f"has {len(classes)} classes, expected 1 to 256")

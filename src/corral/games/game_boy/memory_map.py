@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 __all__ = ["KINDS", "LAST", "Feature", "MemoryMap", "Press", "Start", "Term", "Value"]
@@ -28,6 +27,8 @@ class Value:
     """Whether the most significant byte comes first."""
     bcd: bool = False
     """Two decimal digits in each byte; a digit above 9 counts as 9."""
+    unit: int = 1
+    """So many in a row count as one: pixels as tiles, say."""
     bit: int | None = None
     equals: tuple[int, ...] = ()
     ones: bool = False
@@ -51,7 +52,7 @@ class Value:
         elif self.bit is not None or self.equals or self.count:
             single = 1
         else:
-            single = (100 if self.bcd else 256) ** self.size - 1
+            single = ((100 if self.bcd else 256) ** self.size - 1) // self.unit
         return single * max(1, self.count)
 
 
@@ -63,7 +64,7 @@ class Feature:
     sources: tuple[Value, ...]
     scale: float = 0.0
     """What counts as 1, unless there are classes."""
-    classes: tuple[Sequence[int], ...] = ()
+    classes: tuple[tuple[int, ...], ...] = ()
     """Which values each class has: a plane of zeros and ones for each."""
 
     @property

@@ -197,7 +197,7 @@ def sight_of(memory_map: MemoryMap, features: bool) -> Sight:
 
 
 def _byte_reader(value: Value, at: int) -> Callable[[Bytes], int]:
-    if value.bit is None and not value.equals and not value.ones:
+    if value.unit == 1 and value.bit is None and not value.equals and not value.ones:
         return lambda seen: seen[at]
     table = [_tested(value, byte) for byte in range(256)]
     return lambda seen: table[seen[at]]
@@ -229,7 +229,7 @@ def _tested(value: Value, number: int) -> int:
         return number >> value.bit & 1
     if value.equals:
         return int(number in value.equals)
-    return number.bit_count() if value.ones else number
+    return number.bit_count() if value.ones else number // value.unit
 
 
 def _counted(value: Value, number: int) -> int:

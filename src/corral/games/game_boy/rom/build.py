@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -23,7 +24,7 @@ FOLDER = Path(__file__).resolve().parent
 ROM = FOLDER.parent / "stray_bell.gb"
 SDCC_VERSION = "4.2.0"
 SOURCES = ("main", "screen", "rooms", "hero", "enemies", "dialogue")
-COMPILER_FLAGS = ("-msm83", "--std-c11", "--opt-code-speed", "--max-allocs-per-node", "20000")
+COMPILER_FLAGS = ("-msm83", "--std-c11", "--opt-code-speed", "--max-allocs-per-node", "500")
 
 
 class BuildError(Exception):
@@ -120,12 +121,13 @@ def build() -> bytes:
         for source in [*FOLDER.glob("*.c"), *FOLDER.glob("*.h"), *FOLDER.glob("*.s")]:
             shutil.copy(source, folder)
         write_tables(assets, folder)
-        for source_name in ("crt0", "status"):
-            _run(folder, "sdasgb", "-o", f"{source_name}.rel", f"{source_name}.s")
-        objects = ["crt0.rel", "status.rel"]
-        for source_name in (*SOURCES, "tables"):
-            _run(folder, "sdcc", *COMPILER_FLAGS, "-c", f"{source_name}.c", "-o", f"{source_name}.rel")
-            objects.append(f"{source_name}.rel")
+        for stem in ("crt0", "status"):
+            _run(folder, "sdasgb", "-o", f"{stem}.rel", f"{stem}.s")
+        with ThreadPoolExecutor() as pool:
+            sources = [*SOURCES, "tables"]
+            compiler = ("sdcc", *COMPILER_FLAGS, "-c")
+            list(pool.map(lambda stem: _run(folder, *compiler, f"{stem}.c", "-o", f"{stem}.rel"), sources))
+        objects = [f"{stem}.rel" for stem in ("crt0", "status", *sources)]
         flags = ("-msm83", "--no-std-crt0", "--code-loc", "0x200", "--data-loc", "0xC200")
         _run(folder, "sdcc", *flags, "-o", "game.ihx", *objects)
         _run(folder, "makebin", "-Z", "-yn", "STRAYBELL", "game.ihx", "game.gb")

@@ -33,21 +33,27 @@ void open_chest(uint8_t cell) {
     begin(WORDS_CHEST);
 }
 
-// A: what is on the tile that the hero looks at.
-void face_and_act(void) {
-    uint8_t x = hero_x + 8, y = hero_y + 10;
-    switch (facing) {
-    case DOWN: y += 14; break;
-    case UP: y -= 14; break;
-    case LEFT: x -= 14; break;
-    default: x += 14; break;
-    }
-    if (x >= 160 || y >= 128) return;
+// Whether there is something to talk to, read or open at a pixel of the room; if so, that happens.
+static uint8_t act_at(uint8_t x, uint8_t y) {
+    if (x >= 160 || y >= 128) return 0;
     uint8_t cell = cell_at(x, y);
     switch (tiles[cell]) {
-    case VILLAGER: begin(chest_open ? WORDS_VILLAGER_BELL : talks ? WORDS_VILLAGER_AGAIN : WORDS_VILLAGER_FIRST); break;
-    case SIGN: begin(room_sign[room]); break;
-    case CHEST: open_chest(cell); break;
+    case VILLAGER: begin(chest_open ? WORDS_VILLAGER_BELL : talks ? WORDS_VILLAGER_AGAIN : WORDS_VILLAGER_FIRST); return 1;
+    case SIGN: begin(room_sign[room]); return 1;
+    case CHEST: open_chest(cell); return 1;
+    default: return 0;
+    }
+}
+
+// A: what the hero looks at, straight ahead or, failing that, a little to either side.
+void face_and_act(void) {
+    uint8_t x = hero_x + 8, y = hero_y + 10;
+    if (facing >= LEFT) {
+        x = facing == LEFT ? x - 14 : x + 14;
+        if (!act_at(x, y) && !act_at(x, y - 4)) act_at(x, y + 5);
+    } else {
+        y = facing == UP ? y - 14 : y + 14;
+        if (!act_at(x, y) && !act_at(x - 6, y)) act_at(x + 5, y);
     }
 }
 

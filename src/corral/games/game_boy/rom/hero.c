@@ -54,7 +54,12 @@ static uint8_t enters(uint8_t cell) {
     }
 }
 
-// One move. Where only one corner of the box is in the way, the hero slides around it.
+static uint8_t is_met(uint8_t cell) {
+    return tiles[cell] == VILLAGER || tiles[cell] == SIGN;
+}
+
+// One move. Where only one corner of the box is in the way, the hero slides around it, but not past somebody or
+// something straight ahead that can be talked to or read.
 static void move(uint8_t way, uint8_t speed) {
     uint8_t first, second, edge;
     if (way >= LEFT) {
@@ -70,6 +75,8 @@ static void move(uint8_t way, uint8_t speed) {
         if (first && second) {
             if (way == LEFT) hero_x -= speed;
             else hero_x += speed;
+        } else if (is_met(cell_at(edge, hero_y + 10))) {
+            return;
         } else if (first && hero_y >= SPEED) {
             hero_y -= SPEED;
         } else if (second && hero_y <= MAX_Y - SPEED) {
@@ -88,6 +95,8 @@ static void move(uint8_t way, uint8_t speed) {
         if (first && second) {
             if (way == UP) hero_y -= speed;
             else hero_y += speed;
+        } else if (is_met(cell_at(hero_x + 8, edge))) {
+            return;
         } else if (first && hero_x >= SPEED) {
             hero_x -= SPEED;
         } else if (second && hero_x <= MAX_X - SPEED) {

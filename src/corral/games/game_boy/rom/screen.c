@@ -224,13 +224,17 @@ void show_picture(uint8_t cell, uint8_t picture) {
     ++change_count;
 }
 
+static void copy_tile(uint8_t *to, const uint8_t *from) {
+    for (uint8_t count = 16; count; --count) *to++ = *from++;
+}
+
 // The two halves of the water change places: the waves roll.
 static void roll_water(void) {
     uint8_t left = TILE(PICTURE_WATER, TOP_LEFT), right = TILE(PICTURE_WATER, TOP_RIGHT);
-    const uint8_t *from = background_tiles + ((uint16_t)(water_phase ? right : left) << 4);
-    copy(BACKGROUND_TILE(left), from, 16);
-    from = background_tiles + ((uint16_t)(water_phase ? left : right) << 4);
-    copy(BACKGROUND_TILE(right), from, 16);
+    const uint8_t *first = background_tiles + ((uint16_t)left << 4);
+    const uint8_t *second = background_tiles + ((uint16_t)right << 4);
+    copy_tile(BACKGROUND_TILE(left), water_phase ? second : first);
+    copy_tile(BACKGROUND_TILE(right), water_phase ? first : second);
 }
 
 // In the vertical blank: the sprites, then at most one other thing, since the time is short.
