@@ -239,8 +239,8 @@ def _read_rooms(path: Path, assets: Assets) -> None:
                 raise AssetError(path, number, f"expected {HEIGHT} rows of {WIDTH} letters, found {line!r}")
             for letter in line:
                 if letter not in assets.legend:
-                    known = "".join(assets.legend)
-                    raise AssetError(path, number, f"unknown letter {letter!r}; the legend has: {known}")
+                    letters = "".join(assets.legend)
+                    raise AssetError(path, number, f"unknown letter {letter!r}; the legend has: {letters}")
             room.rows.append(line)
     for number in range(ROOMS):
         if number not in assets.rooms or len(assets.rooms[number].rows) != HEIGHT:

@@ -7,7 +7,7 @@
 #define START_Y 80
 
 uint8_t held, pressed;
-static uint8_t shown_mode, map_shown;
+static uint8_t shown_mode, map_shown, map_wanted;
 
 static void read_buttons(void) {
     uint8_t before = held;
@@ -57,6 +57,7 @@ static void change_screen(void) {
 static void show_map(void) {
     lcd_off();
     draw_map();
+    map_wanted = 0;
     map_shown = window_shown = 1;
     WINDOW_Y = 16;
     lcd_on();
@@ -70,7 +71,7 @@ static void hide_map(void) {
 
 static void play(void) {
     if (held & PAD_SELECT) {
-        if (!map_shown) show_map();
+        map_wanted = !map_shown;
         return;
     }
     if (map_shown) hide_map();
@@ -96,6 +97,10 @@ void main(void) {
         wait_for_vblank();
         if (mode == PLAY && next_room != NO_ROOM) {
             change_room();
+            continue;
+        }
+        if (map_wanted) {
+            show_map();
             continue;
         }
         if (mode != shown_mode && mode != PLAY && mode != DIALOGUE) {
