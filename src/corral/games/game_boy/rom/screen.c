@@ -37,7 +37,6 @@ void lcd_off(void) {
 }
 
 void lcd_on(void) {
-    change_count = 0;
     copy_sprites();
     INTERRUPTS = 0;
     LCD_CONTROL = window_shown ? LCD_ON | LCD_WINDOW : LCD_ON;
@@ -68,6 +67,7 @@ void screen_begin(void) {
 void draw_room(void) {
     const uint8_t *picture = pictures;
     uint8_t *at = BACKGROUND_MAP + 64;
+    change_count = 0;
     for (uint8_t row = 0; row < 8; ++row) {
         for (uint8_t column = 0; column < 10; ++column) {
             put(at, *picture++);
