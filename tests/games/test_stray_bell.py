@@ -81,6 +81,16 @@ def test_a_step_walks_eight_pixels(game, button, facing, dx, dy):
     assert (game.facing, game.x, game.y) == (facing, 64 + dx, 80 + dy)
 
 
+def test_a_button_counts_in_the_frame_that_follows(game):
+    for frame in range(1, 6):
+        game.hold("right", 1)
+        assert game.x == 64 + 2 * frame
+    before = game.ram
+    game.wait(1)
+    changed = [at for at, (old, new) in enumerate(zip(before, game.ram, strict=True)) if old != new]
+    assert 0x18 in changed, "the frames are counted"
+
+
 @pytest.mark.parametrize("kind", [SOLID, WATER, LOCKED, VILLAGER, SIGN, OPEN_CHEST])
 @pytest.mark.parametrize("button", ["up", "down", "left", "right"])
 def test_what_cannot_be_entered(game, kind, button):

@@ -83,6 +83,16 @@ static void play(void) {
     if (!health) mode = DEAD;
 }
 
+// In the vertical blank: show what the last frame changed.
+static void draw(void) {
+    if (mode == PLAY && next_room != NO_ROOM) change_room();
+    else if (map_wanted) show_map();
+    else if (mode != shown_mode && mode != PLAY && mode != DIALOGUE) change_screen();
+    else if (shown_mode == PLAY && !(mode == DIALOGUE && draw_box())) update_screen();
+}
+
+// Drawing is done in the vertical blank, all else after it. So whoever looks at the status block when a picture is
+// complete never sees it half changed, and buttons pressed then count at once.
 void main(void) {
     magic[0] = 'S';
     magic[1] = 'B';
@@ -95,19 +105,8 @@ void main(void) {
     change_screen();
     for (;;) {
         wait_for_vblank();
-        if (mode == PLAY && next_room != NO_ROOM) {
-            change_room();
-            continue;
-        }
-        if (map_wanted) {
-            show_map();
-            continue;
-        }
-        if (mode != shown_mode && mode != PLAY && mode != DIALOGUE) {
-            change_screen();
-            continue;
-        }
-        if (shown_mode == PLAY && !(mode == DIALOGUE && draw_box())) update_screen();
+        draw();
+        wait_for_line();
         read_buttons();
         switch (mode) {
         case PLAY: play(); break;

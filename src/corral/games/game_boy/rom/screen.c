@@ -49,6 +49,8 @@ void hide_sprites(void) {
 
 void screen_begin(void) {
     lcd_off();
+    LCD_STATUS = 0x40; // tell of the line that is compared
+    LINE_COMPARE = 1;
     BACKGROUND_SHADES = 0xE4;
     SPRITE_SHADES = 0xE0;
     SCROLL_X = 0;
