@@ -122,14 +122,14 @@ def test_walking_over_the_edge_leads_to_the_next_room(game):
     for button, room, x, y in (("left", 4, 144, 64), ("right", 5, 0, 64)):
         game.x, game.y = (0, 64) if button == "left" else (144, 64)
         game.step(button)
-        game.wait(4)
+        game.wait(12)
         assert (game.room, game.y) == (room, y)
         assert abs(game.x - x) <= 8
     assert game.visited == {4, 5}
     for button, room, edge in (("up", 1, 0), ("down", 5, 112), ("down", 9, 112), ("up", 5, 0)):
         game.x, game.y = 80, edge
         game.step(button)
-        game.wait(4)
+        game.wait(12)
         assert game.room == room
         assert abs(game.y - (112 - edge)) <= 8
     assert game.visited == {1, 4, 5, 9}

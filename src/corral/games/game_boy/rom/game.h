@@ -81,7 +81,7 @@ void screen_begin(void);
 void lcd_off(void);
 void lcd_on(void);
 void hide_sprites(void);
-void draw_room(void);
+void draw_row(uint8_t row);
 void draw_bar(void);
 void draw_bar_ground(void);
 void draw_title(void);
@@ -106,6 +106,7 @@ void clear_cell(uint8_t cell);
 void put_heart(uint8_t cell);
 uint8_t cell_at(uint8_t x, uint8_t y);
 extern uint8_t next_room, next_x, next_y;
+extern const uint8_t row_start[8];
 #define NO_ROOM 0xFF
 
 // ---- hero.c ----

@@ -8,6 +8,7 @@
 
 uint8_t held, pressed;
 static uint8_t shown_mode, map_shown, map_wanted;
+static uint8_t rows_left; // of a room that is being drawn over the last one: the game stands still
 
 static void read_buttons(void) {
     uint8_t before = held;
@@ -30,17 +31,33 @@ static void begin_game(void) {
     leave_to(START_ROOM, START_X, START_Y);
 }
 
-// In the vertical blank. Everything is drawn anew with the LCD off.
+// In the vertical blank. After another screen everything is drawn with the LCD off; a room is drawn over another one
+// row by row in the blanks that follow, so that the screen is never empty.
 static void change_room(void) {
+    hide_sprites();
+    if (shown_mode == PLAY) {
+        copy_sprites();
+        enter_room();
+        rows_left = 8;
+        return;
+    }
     lcd_off();
     window_shown = 0;
-    if (shown_mode != PLAY) draw_bar_ground();
     shown_mode = PLAY;
-    hide_sprites();
+    draw_bar_ground();
+    draw_bar();
     enter_room();
+    for (uint8_t row = 0; row < 8; ++row) draw_row(row);
     draw_hero();
     draw_enemies();
     lcd_on();
+}
+
+static void draw_next_row(void) {
+    draw_row(8 - rows_left);
+    if (--rows_left) return;
+    draw_hero();
+    draw_enemies();
 }
 
 static void change_screen(void) {
@@ -85,7 +102,8 @@ static void play(void) {
 
 // In the vertical blank: show what the last frame changed.
 static void draw(void) {
-    if (mode == PLAY && next_room != NO_ROOM) change_room();
+    if (rows_left) draw_next_row();
+    else if (mode == PLAY && next_room != NO_ROOM) change_room();
     else if (map_wanted) show_map();
     else if (mode != shown_mode && mode != PLAY && mode != DIALOGUE) change_screen();
     else if (shown_mode == PLAY && !(mode == DIALOGUE && draw_box())) update_screen();
@@ -107,6 +125,7 @@ void main(void) {
         wait_for_vblank();
         draw();
         wait_for_line();
+        if (rows_left) continue;
         read_buttons();
         switch (mode) {
         case PLAY: play(); break;

@@ -5,7 +5,7 @@
 uint8_t next_room, next_x, next_y;
 static uint8_t hearts_taken[3];
 static const uint8_t bit[8] = {1, 2, 4, 8, 16, 32, 64, 128};
-static const uint8_t row_start[8] = {0, 10, 20, 30, 40, 50, 60, 70};
+const uint8_t row_start[8] = {0, 10, 20, 30, 40, 50, 60, 70};
 
 void rooms_begin(void) {
     for (uint8_t i = 0; i < 3; ++i) visited[i] = coins_taken[i] = hearts_taken[i] = 0;
@@ -41,7 +41,7 @@ static void remove_taken(void) {
     }
 }
 
-// With the LCD off.
+// All of a room but its picture on the screen.
 void enter_room(void) {
     room = next_room;
     hero_x = next_x;
@@ -62,8 +62,6 @@ void enter_room(void) {
         }
     }
     remove_taken();
-    draw_room();
-    draw_bar();
 }
 
 // From the next frame on the hero is elsewhere.

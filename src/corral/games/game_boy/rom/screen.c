@@ -66,17 +66,15 @@ void screen_begin(void) {
     hide_sprites();
 }
 
-void draw_room(void) {
-    const uint8_t *picture = pictures;
-    uint8_t *at = BACKGROUND_MAP + 64;
-    change_count = 0;
-    for (uint8_t row = 0; row < 8; ++row) {
-        for (uint8_t column = 0; column < 10; ++column) {
-            put(at, *picture++);
-            at += 2;
-        }
-        at += 44;
+// One row of the room, which is what the vertical blank has time for.
+void draw_row(uint8_t row) {
+    const uint8_t *picture = pictures + row_start[row];
+    uint8_t *at = (uint8_t *)cell_row_at[row];
+    for (uint8_t column = 0; column < 10; ++column) {
+        put(at, *picture++);
+        at += 2;
     }
+    change_count = 0; // none of the old room's may come after it
 }
 
 static void draw_hearts(void) {
