@@ -8,7 +8,21 @@ from pathlib import Path
 __all__ = ["AssetError", "Assets", "read_assets"]
 
 SHADES = ".-+#"
-KINDS = ("free solid water tall_grass coin heart key locked chest villager doorway sign open_chest").split()
+KINDS = [
+    "free",
+    "solid",
+    "water",
+    "tall_grass",
+    "coin",
+    "heart",
+    "key",
+    "locked",
+    "chest",
+    "villager",
+    "doorway",
+    "sign",
+    "open_chest",
+]
 OPEN_KINDS = {"free", "tall_grass", "coin", "heart", "key"}
 WALKERS = ["nobody", "burr", "goose", "wisp"]
 WIDTH, HEIGHT, ROOMS = 10, 8, 20
@@ -100,7 +114,8 @@ def _blocks(path: Path, height: int, width: int, allowed: str) -> list[tuple[int
             number, line = lines.pop(0)
             parts = line.split()
             if len(parts) != len(wanted):
-                raise AssetError(path, number, f"expected {len(wanted)} pieces of {width} characters, found {len(parts)}")
+                text = f"expected {len(wanted)} pieces of {width} characters, found {len(parts)}"
+                raise AssetError(path, number, text)
             for name, part, picture in zip(wanted, parts, pictures, strict=True):
                 if len(part) != width:
                     raise AssetError(path, number, f"{name}: expected {width} characters, found {len(part)}: {part}")
@@ -129,7 +144,9 @@ def _read_font(path: Path, assets: Assets) -> None:
 
 def _read_big_letters(path: Path, assets: Assets, word: str) -> None:
     """The letters of the title: twice the size, with a shadow."""
-    drawn = {name: rows for _, _, names, blocks in _blocks(path, 7, 5, ".#") for name, rows in zip(names, blocks, strict=True)}
+    drawn: dict[str, list[str]] = {}
+    for _, _, names, pictures in _blocks(path, 7, 5, ".#"):
+        drawn |= dict(zip(names, pictures, strict=True))
     for name in sorted(set(word)):
         grid = [["."] * 16 for _ in range(16)]
         for shade, shift in (("+", 1), ("#", 0)):
@@ -222,7 +239,8 @@ def _read_rooms(path: Path, assets: Assets) -> None:
                 raise AssetError(path, number, f"expected {HEIGHT} rows of {WIDTH} letters, found {line!r}")
             for letter in line:
                 if letter not in assets.legend:
-                    raise AssetError(path, number, f"unknown letter {letter!r}; the legend has: {''.join(assets.legend)}")
+                    letters = "".join(assets.legend)
+                    raise AssetError(path, number, f"unknown letter {letter!r}; the legend has: {letters}")
             room.rows.append(line)
     for number in range(ROOMS):
         if number not in assets.rooms or len(assets.rooms[number].rows) != HEIGHT:
@@ -255,23 +273,29 @@ def _check_rooms(path: Path, assets: Assets) -> None:
         _check_walkers(path, assets, number, room)
         if any(assets.legend[letter].kind == "sign" for row in room.rows for letter in row) != (room.sign is not None):
             raise AssetError(path, room.line, f"room {number}: a sign in the rows needs 'sign NAME', and the reverse")
-        columns = 4 if number < 16 else 2
-        place = number if number < 16 else number - 16
-        row, column = divmod(place, columns)
-        right = number + 1 if column + 1 < columns else None
-        below = number + columns if row + 1 < (4 if number < 16 else 2) else None
-        edges = [("right", right, [r[-1] for r in room.rows]), ("lower", below, list(room.rows[-1]))]
-        edges += [("left", None, [r[0] for r in room.rows])] if column == 0 else []
-        edges += [("upper", None, list(room.rows[0]))] if row == 0 else []
-        for side, other, letters in edges:
-            facing = "%" * len(letters)
-            if other is not None:
-                facing = "".join(r[0] for r in assets.rooms[other].rows) if side == "right" else assets.rooms[other].rows[0]
-            for place_on_edge, (mine, theirs) in enumerate(zip(letters, facing, strict=True)):
-                if _open(assets, mine) != (other is not None and _open(assets, theirs)):
-                    neighbour = f"room {other}" if other is not None else "the end of the world"
-                    text = f"room {number}: {side} edge, tile {place_on_edge}: {mine!r} does not fit {neighbour}"
-                    raise AssetError(path, room.line, text)
+        _check_edges(path, assets, number, room)
+
+
+def _check_edges(path: Path, assets: Assets, number: int, room: Room) -> None:
+    """Each tile of an edge is open on both sides or on neither. Left and upper edges are their neighbours' affair."""
+    first, columns = (0, 4) if number < 16 else (16, 2)
+    row, column = divmod(number - first, columns)
+    right = assets.rooms[number + 1] if column + 1 < columns else None
+    below = assets.rooms[number + columns] if row + 1 < columns else None
+    edges: list[tuple[str, str, str | None]] = [
+        ("right", "".join(r[-1] for r in room.rows), "".join(r[0] for r in right.rows) if right else None),
+        ("lower", room.rows[-1], below.rows[0] if below else None),
+    ]
+    edges += [("left", "".join(r[0] for r in room.rows), None)] if column == 0 else []
+    edges += [("upper", room.rows[0], None)] if row == 0 else []
+    for side, mine, theirs in edges:
+        for place, letter in enumerate(mine):
+            other = theirs[place] if theirs is not None else None
+            if _open(assets, letter) != (other is not None and _open(assets, other)):
+                beyond = f"{other!r} on the other side" if other is not None else "the end of the world"
+                raise AssetError(
+                    path, room.line, f"room {number}: {side} edge, tile {place}: {letter!r} meets {beyond}"
+                )
 
 
 def read_assets(folder: Path) -> Assets:

@@ -13,10 +13,12 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from assets import HEIGHT, KINDS, ROOMS, WALKERS, WIDTH, AssetError, Assets, read_assets
+if TYPE_CHECKING:
+    from corral.games.game_boy.rom.assets import HEIGHT, KINDS, ROOMS, WALKERS, WIDTH, AssetError, Assets, read_assets
+else:  # run as a script, the folder is what Python finds first; no package is needed
+    from assets import HEIGHT, KINDS, ROOMS, WALKERS, WIDTH, AssetError, Assets, read_assets
 
 __all__ = ["SDCC_VERSION", "build", "find_sdcc", "main"]
 

@@ -1,8 +1,8 @@
 ; Power-on, the cartridge's entry point and the few things that C cannot say.
-; Interrupts stay disabled for good: the game sleeps in HALT, which a pending vertical blank ends all the same.
+; Interrupts stay disabled for good: the game sleeps in HALT, which a pending interrupt ends all the same.
 
         .module crt0
-        .globl  _main, _wait_for_vblank, _copy_sprites, _late
+        .globl  _main, _wait_for_vblank, _wait_for_line, _copy_sprites, _late
 
         .area   _HEADER (ABS)
         .org    0x100
@@ -33,8 +33,6 @@ place:
         inc     c
         dec     b
         jr      NZ, place
-        ld      a, #1                   ; only the vertical blank ends a HALT
-        ldh     (0xFF), a
         xor     a, a
         ldh     (0x0F), a
         call    _main
@@ -67,11 +65,30 @@ unsaturated:
         xor     a, a
         ldh     (0x0F), a
 sleep:
+        ld      a, #1                   ; only the vertical blank ends this sleep
+        ldh     (0xFF), a
+asleep:
         halt
         nop                             ; HALT may run the next byte twice: let it be this one
         ldh     a, (0x0F)
         rra
-        jr      NC, sleep
+        jr      NC, asleep
+        xor     a, a
+        ldh     (0x0F), a
+        ret
+
+; Sleeps until the LCD begins to draw again (the line that screen_begin() chose).
+_wait_for_line::
+        ld      a, #2                   ; only the LCD's line compare ends this sleep
+        ldh     (0xFF), a
+drawing:
+        ldh     a, (0x0F)
+        and     a, #2
+        jr      NZ, awake
+        halt
+        nop
+        jr      drawing
+awake:
         xor     a, a
         ldh     (0x0F), a
         ret

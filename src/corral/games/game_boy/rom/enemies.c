@@ -163,7 +163,7 @@ static void vanish(uint8_t number) {
     at[0].y = at[1].y = 0;
     put_sprites(sprites + SPRITE_PUFF, who->x, who->y, LOOK_PUFF, 0);
     puff_frames = PUFF_FRAMES;
-    who->kind = NOBODY;
+    who->kind = who->x = who->y = 0;
     if (beaten != 255) ++beaten;
     if (tiles[cell] == FREE && !(roll() & 3)) put_heart(cell);
 }

@@ -7,6 +7,8 @@
 #define JOYPAD REGISTER(0xFF00)
 #define INTERRUPTS REGISTER(0xFF0F)
 #define LCD_CONTROL REGISTER(0xFF40)
+#define LCD_STATUS REGISTER(0xFF41)
+#define LINE_COMPARE REGISTER(0xFF45)
 #define SCROLL_Y REGISTER(0xFF42)
 #define SCROLL_X REGISTER(0xFF43)
 #define BACKGROUND_SHADES REGISTER(0xFF47)
@@ -71,6 +73,7 @@ enum { SPRITE_SWORD = 0, SPRITE_HERO = 2, SPRITE_ENEMIES = 4, SPRITE_PUFF = 12 }
 
 // ---- crt0.s ----
 void wait_for_vblank(void);
+void wait_for_line(void);
 void copy_sprites(void);
 
 // ---- screen.c: all that writes to video memory ----

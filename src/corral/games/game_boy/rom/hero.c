@@ -6,7 +6,7 @@
 #define PUSH_SPEED 4
 #define PUSH_FRAMES 4
 #define SWING_FRAMES 12
-#define SHIELD_FRAMES 60
+#define SHIELD_FRAMES 40
 
 // The box that bumps into things: 12x10 at the feet.
 #define BOX_LEFT 2

@@ -7,7 +7,7 @@
 #define START_Y 80
 
 uint8_t held, pressed;
-static uint8_t shown_mode, map_shown;
+static uint8_t shown_mode, map_shown, map_wanted;
 
 static void read_buttons(void) {
     uint8_t before = held;
@@ -57,6 +57,7 @@ static void change_screen(void) {
 static void show_map(void) {
     lcd_off();
     draw_map();
+    map_wanted = 0;
     map_shown = window_shown = 1;
     WINDOW_Y = 16;
     lcd_on();
@@ -70,7 +71,7 @@ static void hide_map(void) {
 
 static void play(void) {
     if (held & PAD_SELECT) {
-        if (!map_shown) show_map();
+        map_wanted = !map_shown;
         return;
     }
     if (map_shown) hide_map();
@@ -82,6 +83,16 @@ static void play(void) {
     if (!health) mode = DEAD;
 }
 
+// In the vertical blank: show what the last frame changed.
+static void draw(void) {
+    if (mode == PLAY && next_room != NO_ROOM) change_room();
+    else if (map_wanted) show_map();
+    else if (mode != shown_mode && mode != PLAY && mode != DIALOGUE) change_screen();
+    else if (shown_mode == PLAY && !(mode == DIALOGUE && draw_box())) update_screen();
+}
+
+// Drawing is done in the vertical blank, all else after it. So whoever looks at the status block when a picture is
+// complete never sees it half changed, and buttons pressed then count at once.
 void main(void) {
     magic[0] = 'S';
     magic[1] = 'B';
@@ -94,15 +105,8 @@ void main(void) {
     change_screen();
     for (;;) {
         wait_for_vblank();
-        if (mode == PLAY && next_room != NO_ROOM) {
-            change_room();
-            continue;
-        }
-        if (mode != shown_mode && mode != PLAY && mode != DIALOGUE) {
-            change_screen();
-            continue;
-        }
-        if (shown_mode == PLAY && !(mode == DIALOGUE && draw_box())) update_screen();
+        draw();
+        wait_for_line();
         read_buttons();
         switch (mode) {
         case PLAY: play(); break;

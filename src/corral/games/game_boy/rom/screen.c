@@ -37,7 +37,6 @@ void lcd_off(void) {
 }
 
 void lcd_on(void) {
-    change_count = 0;
     copy_sprites();
     INTERRUPTS = 0;
     LCD_CONTROL = window_shown ? LCD_ON | LCD_WINDOW : LCD_ON;
@@ -50,6 +49,8 @@ void hide_sprites(void) {
 
 void screen_begin(void) {
     lcd_off();
+    LCD_STATUS = 0x40; // tell of the line that is compared
+    LINE_COMPARE = 1;
     BACKGROUND_SHADES = 0xE4;
     SPRITE_SHADES = 0xE0;
     SCROLL_X = 0;
@@ -68,6 +69,7 @@ void screen_begin(void) {
 void draw_room(void) {
     const uint8_t *picture = pictures;
     uint8_t *at = BACKGROUND_MAP + 64;
+    change_count = 0;
     for (uint8_t row = 0; row < 8; ++row) {
         for (uint8_t column = 0; column < 10; ++column) {
             put(at, *picture++);
