@@ -64,13 +64,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "eval_episodes": 100,
     },
     "game-boy": {
-        "timesteps": 200_000,
+        "timesteps": 300_000,
         "n_steps": 256,
         "batch_size": 256,
-        "n_epochs": 4,
-        "learning_rate": 5e-4,
-        "gamma": 0.995,
-        "ent_coef": 0.01,
+        "n_epochs": 6,
+        "learning_rate": 1e-3,
+        "gamma": 0.99,
+        "ent_coef": 0.003,
         "eval_sample": True,
     },
     "territory": {
