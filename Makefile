@@ -57,12 +57,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-TRAIN_ARGS = $(if $(TRAIN_BATCH_SIZE),--batch-size $(TRAIN_BATCH_SIZE))
-TRAIN_ARGS += $(if $(TRAIN_OUTPUT_DIR),--output-dir $(TRAIN_OUTPUT_DIR)) $(TRAIN_FLAGS)
+TRAIN_ARGS = $(if $(TRAIN_OUTPUT_DIR),--output-dir $(TRAIN_OUTPUT_DIR)) $(TRAIN_FLAGS)
 
 train: TRAIN_ARGS += $(if $(TRAIN_STEPS),--timesteps $(TRAIN_STEPS)) --n-envs $(or $(TRAIN_ENVS),8)
 train: TRAIN_ARGS += $(if $(TRAIN_EPISODE_LENGTH),--episode-length $(TRAIN_EPISODE_LENGTH))
 train: TRAIN_ARGS += $(if $(TRAIN_UPDATE_EPOCHS),--n-epochs $(TRAIN_UPDATE_EPOCHS))
+train: TRAIN_ARGS += $(if $(TRAIN_BATCH_SIZE),--batch-size $(TRAIN_BATCH_SIZE))
 train: setup
 	$(BIN)/corral train $(TRAIN_ENV) $(strip $(TRAIN_ARGS))
 	@echo "(the corral command is in $(BIN); for this shell: source $(BIN)/activate)"
@@ -73,7 +73,8 @@ train-parallel: game_boy = 5000 2 500 4
 train-pure-rl: game_boy = 100000 1 500 4
 GAME_BOY_ARGS = --timesteps $(or $(TRAIN_STEPS),$(word 1,$(game_boy))) --n-envs $(or $(TRAIN_ENVS),$(word 2,$(game_boy)))
 GAME_BOY_ARGS += --episode-length $(or $(TRAIN_EPISODE_LENGTH),$(word 3,$(game_boy)))
-GAME_BOY_ARGS += --n-epochs $(or $(TRAIN_UPDATE_EPOCHS),$(word 4,$(game_boy))) --log-episodes
+GAME_BOY_ARGS += --n-epochs $(or $(TRAIN_UPDATE_EPOCHS),$(word 4,$(game_boy)))
+GAME_BOY_ARGS += --batch-size $(or $(TRAIN_BATCH_SIZE),128) --n-steps 256 --log-episodes
 
 train-20k train-parallel train-pure-rl: setup
 	$(BIN)/corral train game-boy $(GAME_BOY_ARGS) $(strip $(TRAIN_ARGS))
