@@ -78,7 +78,9 @@ def draw(axes: Any, journeys: Journeys, looks: dict[int, Any], episodes: int) ->
         spots += [(left + x, top + y) for x, y in journeys.trails.get(room, [])]
         share = journeys.entered[room] / episodes
         if share:
-            axes.text(left + 5, top + 16, f"{share:.0%}", color="white", fontsize=8, weight="bold", backgroundcolor="0.1")
+            axes.text(
+                left + 5, top + 16, f"{share:.0%}", color="white", fontsize=8, weight="bold", backgroundcolor="0.1"
+            )
     axes.imshow(world)
     axes.scatter(*np.array(spots).T, s=3, color="#e4572e", alpha=min(1.0, 400 / len(spots) + 0.03), linewidths=0)
     for edge in range(5):

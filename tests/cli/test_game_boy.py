@@ -62,7 +62,10 @@ def test_what_cannot_be_played_is_said_in_a_line(words, complaint, capsys):
         ("train-20k", "--timesteps 20000 --n-envs 2 --episode-length 750 --n-epochs 6 --batch-size 128"),
         ("train-20k TRAIN_EPISODE_LENGTH=1500 TRAIN_UPDATE_EPOCHS=8", "--episode-length 1500 --n-epochs 8"),
         ("train-parallel TRAIN_ENVS=4 TRAIN_STEPS=2000", "--timesteps 2000 --n-envs 4 --episode-length 500"),
-        ("train-pure-rl TRAIN_BATCH_SIZE=256 TRAIN_OUTPUT_DIR=out", "--batch-size 256 --n-steps 256 --log-episodes --output-dir out"),
+        (
+            "train-pure-rl TRAIN_BATCH_SIZE=256 TRAIN_OUTPUT_DIR=out",
+            "--batch-size 256 --n-steps 256 --log-episodes --output-dir out",
+        ),
         ("train TRAIN_ENV=game-boy TRAIN_EPISODE_LENGTH=1000", "--n-envs 8 --episode-length 1000"),
     ],
 )

@@ -32,7 +32,7 @@ from tests.games.stray_bell_player import (
 
 pytest.importorskip("pyboy", reason="pip install 'corral[gameboy]'")
 
-BURR, GOOSE, WISP = 1, 2, 3
+BURR, GOOSE, WISP, HEN = 1, 2, 3, 4
 
 
 @pytest.fixture
@@ -306,6 +306,19 @@ def test_enemies_hurt_push_and_leave_time_to_flee(game, room, kind, harm):
     game.shield_time = 0
     game.wait(3)
     assert game.hurts == 2
+
+
+def test_the_hen_does_no_harm_and_takes_none(game):
+    game.go(1, 64, 64, clear=False)
+    game.facing = RIGHT
+    place_enemy(game, HEN, 64, 64)
+    game.wait(8)
+    assert (game.health, game.hurts) == (6, 0)
+    for _ in range(4):
+        place_enemy(game, HEN, 80, 64)
+        game.step("b")
+        game.wait(16)
+    assert game.enemies[0][0] == HEN and game.beaten == 0
 
 
 def test_without_health_the_game_is_over_and_start_begins_anew(game):

@@ -24,7 +24,7 @@ KINDS = [
     "open_chest",
 ]
 OPEN_KINDS = {"free", "tall_grass", "coin", "heart", "key"}
-WALKERS = ["nobody", "burr", "goose", "wisp"]
+WALKERS = ["nobody", "burr", "goose", "wisp", "hen"]
 WIDTH, HEIGHT, ROOMS = 10, 8, 20
 NEW_LINE, NEW_PAGE, END = 0xFD, 0xFE, 0xFF
 LINE_WIDTH, PAGE_LINES = 18, 4

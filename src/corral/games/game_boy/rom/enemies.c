@@ -1,4 +1,4 @@
-// Enemies walk from tile to tile. Two of the four are moved in each frame, so everything here costs half.
+// Enemies, and the hen, which harms nobody and cannot be harmed, walk from tile to tile. Two of the four are moved in each frame, so everything here costs half.
 #include "game.h"
 #include "tables.h"
 
@@ -16,10 +16,10 @@ struct gait {
 
 static struct gait gaits[4];
 static uint8_t count, turn, puff_frames;
-static const uint8_t start_hits[4] = {0, 1, 2, 2};
-static const uint8_t harm[4] = {0, 1, 1, 2};
-static const uint8_t speed[4] = {0, 1, 2, 2};
-static const uint8_t look[4] = {0, LOOK_BURR, LOOK_GOOSE, LOOK_WISP};
+static const uint8_t start_hits[5] = {0, 1, 2, 2, 1};
+static const uint8_t harm[5] = {0, 1, 1, 2, 0};
+static const uint8_t speed[5] = {0, 1, 2, 2, 1};
+static const uint8_t look[5] = {0, LOOK_BURR, LOOK_GOOSE, LOOK_WISP, LOOK_HEN};
 static const uint8_t opposite[4] = {UP, DOWN, RIGHT, LEFT};
 
 // The game's only source of chance (xorshift, all 65,535 states but 0).
@@ -138,7 +138,7 @@ static void advance(uint8_t number) {
 static void draw(uint8_t number) {
     struct enemy *who = enemies + number;
     uint8_t bob = frames & 16 ? 1 : 0;
-    uint8_t flags = who->kind == GOOSE && gaits[number].way == RIGHT ? FLIP_X : 0;
+    uint8_t flags = (who->kind == GOOSE || who->kind == HEN) && gaits[number].way == RIGHT ? FLIP_X : 0;
     put_sprites(sprites + SPRITE_ENEMIES + 2 * number, who->x, who->y - bob, look[who->kind], flags);
 }
 
@@ -150,7 +150,7 @@ void enemies_step(void) {
         if (!who->kind) continue;
         advance(number);
         draw(number);
-        if (!shield_time && distance(who->x, hero_x) < 12 && distance(who->y, hero_y) < 12)
+        if (!shield_time && who->kind != HEN && distance(who->x, hero_x) < 12 && distance(who->y, hero_y) < 12)
             hero_hurt(harm[who->kind], who->x, who->y);
     }
     if (puff_frames && !--puff_frames) sprites[SPRITE_PUFF].y = sprites[SPRITE_PUFF + 1].y = 0;
@@ -174,7 +174,7 @@ void strike(uint8_t x, uint8_t y) {
         struct enemy *who = enemies + number;
         struct gait *gait = gaits + number;
         if (!who->kind || gait->pushed || distance(who->x, x) >= 14 || distance(who->y, y) >= 14) continue;
-        if (!--who->hits) {
+        if (who->kind != HEN && !--who->hits) {
             vanish(number);
             continue;
         }
