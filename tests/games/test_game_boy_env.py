@@ -96,6 +96,13 @@ def test_a_button_that_is_repeated_is_pressed_anew(tiny):
     assert [env.step(A)[4]["pressed"] - begin for _ in range(3)] == [1, 2, 3]
 
 
+def test_steps_of_one_frame_are_as_a_person_presses(tiny):
+    env = tiny(frames_per_step=1)
+    begin = env.reset(seed=0)[1]["pressed"]
+    pressed = [env.step(action)[4]["pressed"] - begin for action in (A, A, A, 0, 0, A, A, 0)]
+    assert pressed[-1] == 2 and env.metadata["render_fps"] == 60
+
+
 def test_a_step_is_four_frames_or_as_many_as_are_asked_for(tiny):
     for frames in (4, 7):
         env = tiny(frames_per_step=frames)
@@ -135,7 +142,8 @@ def test_render_shows_the_screen_whatever_is_observed(tiny):
 
 def test_keys_to_play_with(tiny):
     keys = tiny().get_keys_to_action()
-    assert sorted(keys.values()) == list(range(9)) and keys[(ord("x"),)] == A
+    assert {*keys.values()} == {*range(1, 9)} and keys[(ord("x"),)] == A
+    assert all(keys[arrow, ord("x")] == A for (arrow, *more), action in keys.items() if not more and action < A)
 
 
 def test_closing_twice_is_fine_and_nothing_goes_on_afterwards(files):
@@ -394,7 +402,7 @@ def test_damaged_states_are_refused_and_leave_the_env_as_it_was(tmp_path):
     [
         ({"observation": "pixel"}, "did you mean 'pixels'"),
         ({"episode_length": 0}, "episode_length 0 should be a whole number"),
-        ({"frames_per_step": 1}, "frames_per_step 1 should be a whole number from 2"),
+        ({"frames_per_step": 0}, "frames_per_step 0 should be a whole number from 1"),
         ({"render_mode": "human"}, "rgb_array"),
         ({"rewards": {"coins": 1}}, "unknown reward 'coins' .did you mean 'coin'"),
         ({"rewards": {"coin": "much"}}, "the weight of reward 'coin' is 'much'"),

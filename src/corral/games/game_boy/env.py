@@ -36,7 +36,8 @@ MAP = Path(__file__).parent / "maps" / "stray_bell.yaml"
 OBSERVATIONS = ("ram", "pixels", "both")
 MOST_STEPS, MOST_FRAMES = 1_000_000, 60
 _WALKING = ACTIONS.index("right")
-"""Actions up to this one last; the buttons after it are let go in the last frame of a step, to be pressed anew."""
+"""Actions up to this one last; the buttons after it are let go in the last frame of a step, to be pressed anew, unless
+that is its only frame."""
 _LIGHT = np.array([77, 150, 29], np.uint16)
 """What red, green and blue add to brightness, of 256."""
 
@@ -48,12 +49,13 @@ class GameBoy(gym.Env[Any, Any]):
     pays, what ends it and what ``ram`` shows. Observation: ``ram``, features in [0, 1]; ``pixels``, 4 frames of the
     screen in grey at half size, oldest first (at a reset the first frame is there four times); or ``both``.
 
-    A direction that is chosen again stays pressed; other buttons are let go in the last frame of a step. ``rewards``
-    gives terms of the map another weight. info has the map's ``shown`` values, and at the end of an episode what each
-    term has paid.
+    A direction that is chosen again stays pressed; other buttons are let go in the last frame of a step of several.
+    ``rewards`` gives terms of the map another weight. info has the map's ``shown`` values, and at the end of an episode
+    what each term has paid.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}
+    keys_told = "arrows walk, X is A, Z is B, Enter is START, Backspace is SELECT"
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class GameBoy(gym.Env[Any, Any]):
                 "give memory_map too; the maps that come with Corral are examples"
             )
         self.episode_length = _checked("episode_length", episode_length, 1, MOST_STEPS)
-        self.frames_per_step = _checked("frames_per_step", frames_per_step, 2, MOST_FRAMES)
+        self.frames_per_step = _checked("frames_per_step", frames_per_step, 1, MOST_FRAMES)
         self.observation, self.render_mode = observation, render_mode
         game = _insert(ROM if rom is None else rom, MAP if memory_map is None else memory_map)
         self.weights = _weigh(game.map, rewards)
@@ -92,6 +94,7 @@ class GameBoy(gym.Env[Any, Any]):
         self._features = FeatureReader(game.map.features, sight) if observation != "pixels" else None
         self._pixels = np.zeros((FRAMES, ROWS, COLUMNS), np.uint8)
         self._steps, self._held, self._over, self._begun, self._closed = 0, 0, True, False, False
+        self.metadata = {**self.metadata, "render_fps": round(60 / frames_per_step)}
         self.action_space = spaces.Discrete(len(ACTIONS))
         self.observation_space, self.frame_stacks = self._space()
 
@@ -161,10 +164,11 @@ class GameBoy(gym.Env[Any, Any]):
             self._emulator.close()
 
     def get_keys_to_action(self) -> dict[tuple[int, ...], int]:
-        """For ``gymnasium.utils.play``: arrows, x is A, z is B, enter is START, backspace is SELECT."""
-        keys = {"up": 1073741906, "down": 1073741905, "left": 1073741904, "right": 1073741903}
-        keys |= {"a": ord("x"), "b": ord("z"), "start": 13, "select": 8}
-        return {(): 0} | {(key,): ACTIONS.index(button) for button, key in keys.items()}
+        """For ``gymnasium.utils.play``; of an arrow and another key that are held together, the other counts."""
+        arrows = {"up": 1073741906, "down": 1073741905, "left": 1073741904, "right": 1073741903}
+        others = {"a": ord("x"), "b": ord("z"), "start": 13, "select": 8}
+        both = {(arrow, key): ACTIONS.index(button) for arrow in arrows.values() for button, key in others.items()}
+        return both | {(key,): ACTIONS.index(button) for button, key in (arrows | others).items()}
 
     # ---- states ------------------------------------------------------------------------------------------------
 
@@ -221,7 +225,7 @@ class GameBoy(gym.Env[Any, Any]):
             self._held = 0
         if not index:
             emulator.run(self.frames_per_step, self._draws)
-        elif index <= _WALKING:
+        elif index <= _WALKING or self.frames_per_step == 1:
             if self._held != index:
                 emulator.press(ACTIONS[index])
                 self._held = index
