@@ -27,6 +27,8 @@ ROOM = 0xC003
 """The number of the room, then the hero's x and y in it."""
 BAR, HEIGHT, WIDTH, OUTDOORS, ROOMS = 16, 128, 160, 16, 20
 """Pixels of the status bar, of a room; rooms outdoors, in a square of four by four, and in all."""
+DRAWN = 4
+"""Steps after which a room is drawn whole."""
 GOALS = ("talk", "key", "dungeon", "chest")
 
 
@@ -48,10 +50,11 @@ def travel(env: Any, choose: Callable[[Any], int], episodes: int, seed: int, loo
     memory = env._emulator.memory
     for episode in range(episodes):
         observation, info = env.reset(seed=seed + episode)
-        total, over, entered = 0.0, False, set()
+        total, over, entered, before, stayed = 0.0, False, set(), -1, 0
         while not over:
             room, x, y = memory[ROOM : ROOM + 3]
-            if room not in looks:
+            stayed, before = (stayed + 1 if room == before else 0), room
+            if stayed == DRAWN and room not in looks:
                 looks[room] = env.render()[BAR:].copy()
             entered.add(room)
             found.trails.setdefault(room, []).append((x + 8, y + 12))
