@@ -44,7 +44,7 @@ enum { TOP_LEFT, TOP_RIGHT, BOTTOM_LEFT, BOTTOM_RIGHT };
 // ---- the status block (addresses: status.s) ----
 enum { TITLE, PLAY, DIALOGUE, DEAD, WON };
 enum { DOWN, UP, LEFT, RIGHT };
-enum { FREE, SOLID, WATER, TALL_GRASS, COIN, HEART, KEY, LOCKED, CHEST, VILLAGER, DOORWAY, SIGN, OPEN_CHEST };
+enum { FREE, SOLID, WATER, TALL_GRASS, COIN, HEART, KEY, LOCKED, CHEST, VILLAGER, DOORWAY, SIGN, OPEN_CHEST, BEYOND };
 enum { NOBODY, BURR, GOOSE, WISP, HEN };
 
 struct enemy {
@@ -56,6 +56,7 @@ extern uint8_t door_open, chest_open, talks, in_dungeon, hurts, sword, shield_ti
 extern uint16_t rng, frames;
 extern uint8_t visited[3], coins_taken[3];
 extern struct enemy enemies[4];
+extern uint8_t around[4];
 extern uint8_t tiles[80];
 
 // ---- sprites: y, x, picture, flags; y = 0 hides one ----
@@ -112,6 +113,7 @@ extern const uint8_t row_start[8];
 // ---- hero.c ----
 void hero_begin(void);
 void hero_step(void);
+void look_around(void);
 void hero_hurt(uint8_t harm, uint8_t from_x, uint8_t from_y);
 void draw_hero(void);
 void put_sprites(struct sprite *at, uint8_t x, uint8_t y, uint8_t look, uint8_t flags);

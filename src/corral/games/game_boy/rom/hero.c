@@ -26,6 +26,15 @@ void hero_begin(void) {
     push_frames = steps = 0;
 }
 
+// What is next to the hero: below, above, to the left, to the right.
+void look_around(void) {
+    uint8_t cell = cell_at(hero_x + 8, hero_y + 10);
+    around[DOWN] = hero_y > 101 ? BEYOND : tiles[cell + 10];
+    around[UP] = hero_y < 6 ? BEYOND : tiles[cell - 10];
+    around[LEFT] = hero_x < 8 ? BEYOND : tiles[cell - 1];
+    around[RIGHT] = hero_x > 135 ? BEYOND : tiles[cell + 1];
+}
+
 // Whether the hero may stand on a tile. Things are taken by touch; the door and the chest open to who walks into them.
 static uint8_t enters(uint8_t cell) {
     switch (tiles[cell]) {

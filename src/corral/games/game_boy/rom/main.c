@@ -94,6 +94,7 @@ static void play(void) {
     if (map_shown) hide_map();
     ++frames;
     hero_step();
+    look_around();
     if (mode != PLAY) return;
     enemies_step();
     draw_hero();

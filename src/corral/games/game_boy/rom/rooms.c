@@ -62,6 +62,7 @@ void enter_room(void) {
         }
     }
     remove_taken();
+    look_around();
 }
 
 // From the next frame on the hero is elsewhere.

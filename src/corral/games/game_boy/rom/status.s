@@ -3,7 +3,7 @@
         .module status
         .globl  _magic, _mode, _room, _hero_x, _hero_y, _facing, _health, _max_health, _coins, _keys
         .globl  _door_open, _chest_open, _talks, _in_dungeon, _hurts, _sword, _shield_time, _beaten
-        .globl  _rng, _frames, _late, _visited, _coins_taken, _enemies, _tiles, _sprites
+        .globl  _rng, _frames, _late, _visited, _coins_taken, _enemies, _around, _tiles, _sprites
 
 _magic       = 0xC000   ; 2 bytes
 _mode        = 0xC002
@@ -29,6 +29,7 @@ _late        = 0xC01A
 _visited     = 0xC020   ; 3 bytes
 _coins_taken = 0xC024   ; 3 bytes
 _enemies     = 0xC030   ; 4 of {kind, x, y, hits}
+_around      = 0xC040   ; 4 bytes
 _tiles       = 0xC050   ; 80 bytes
 
 _sprites     = 0xC100   ; not part of the block: 40 sprites of 4 bytes, copied to the LCD in every frame
