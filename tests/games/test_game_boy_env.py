@@ -501,6 +501,47 @@ def test_an_episode_that_would_be_over_as_it_begins_is_refused(tiny, files):
         tiny()
 
 
+LCD = bytes.fromhex(
+    # the screen on; once a frame, C018 adds up what its status register says
+    "F3 31 FE DF 3E 01 E0 FF 3E 91 E0 40 FB 76 00 F0 41 21 18 C0 86 77"
+    # while A is held: screen off, another row to compare with, a long wait, screen on
+    "3E 10 E0 00 F0 00 F0 00 E6 01 20 EB 3E 00 E0 40 3E 05 E0 45 01 00 60 0B 78 B1 20 FB 3E 91 E0 40 18 D5"
+)
+
+
+def test_states_are_exact_while_the_screen_is_off(tmp_path):
+    rom = bytearray(tiny_rom())
+    rom[0x150 : 0x150 + len(LCD)] = LCD
+    files = put(tmp_path, bytes(rom), MAP.replace("[wait 20, a]", "[wait 20]"))
+    env, other = GameBoy(**files), GameBoy(**files)
+
+    def go_on(env, steps=8):
+        return [(env.step(0), env._emulator.memory[0xC018])[1] for _ in range(steps)]
+
+    env.reset(seed=0)
+    first = go_on(env)
+    env.reset(seed=0)
+    env.step(A)
+    assert not env._emulator.memory[0xFF40] & 0x80
+    state = env.get_state()
+    rest = go_on(env)
+    other.set_state(state)
+    assert go_on(other) == rest
+    env.set_state(state)
+    env.reset(seed=0)
+    assert go_on(env) == first
+
+
+def test_in_colour_work_ram_is_read_whatever_bank_the_game_left_there(tmp_path):
+    files = put(tmp_path, tiny_rom(colour=0x80), MAP.replace("coins: {at: 0xC102}", "coins: {at: 0xD102}"))
+    env = GameBoy(**files)
+    env.reset(seed=0)
+    memory = env._emulator.memory
+    memory[1, 0xD102], memory[0xFF70] = 7, 2
+    assert memory[0xD102] != 7
+    assert env.step(0)[4]["coins"] == 7
+
+
 def test_nothing_is_read_or_written_beside_the_rom(tmp_path):
     files = put(tmp_path, tiny_rom(cartridge=0x03))  # with a battery
     for end in (".ram", ".rtc", ".state"):
@@ -508,7 +549,7 @@ def test_nothing_is_read_or_written_beside_the_rom(tmp_path):
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     env = GameBoy(**files)
     env.reset(seed=0)
-    assert 0xAA not in env._emulator.memory[0xA000:0xA100]
+    assert 0xAA not in env._emulator.memory[0, 0xA000:0xA100]
     env.step(A)
     env.close()
     del env
@@ -531,7 +572,9 @@ def test_without_pyboy_one_line_says_what_to_install(files):
     assert done.stdout == "Game Boy games need PyBoy: pip install 'corral[gameboy]'\n" and not done.stderr
 
 
-def test_pyboy_says_nothing_of_its_own(files):
+@pytest.mark.parametrize("cartridge", [0, 0x10])  # the latter has a clock
+def test_pyboy_says_nothing_of_its_own(tmp_path, cartridge):
+    files = put(tmp_path, tiny_rom(cartridge=cartridge))
     code = (
         "from corral.games.game_boy.env import GameBoy\n"
         f"env = GameBoy({str(files['rom'])!r}, {str(files['memory_map'])!r})\n"

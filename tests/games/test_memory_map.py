@@ -79,6 +79,13 @@ WRONG = [
     ("title: T\ntitle: U\n", "'title' is set twice"),
     ("features: []", "has no 'title'; it is needed"),
     ("title: T", "has no 'features'"),
+    (SMALL + "start: []", "start is [], expected `key: value` pairs"),
+    (SMALL + f"start: {{idle: 0x{'f' * 5000}}}", "start.idle is a very large number"),
+    (SMALL + f"values: {{a: {{at: 1}}}}\nrewards: {{a: {{weight: 0x{'f' * 400}, new: a}}}}", "expected a number"),
+    (SMALL + "ends: &a [*a]", "ends[0] is ["),
+    (SMALL + "rewards: {1: {}}", "rewards should be up to 2,000 names"),
+    (SMALL + "values: {b: {at: 1}, a: {join: [b, b, b, b, b, b, b, b, b]}}", "values.a.join makes one of more than 8"),
+    ("title: T\nfeatures: [{name: x, at: 1, bits: 500000}]", "bits is 500000"),
     ("title: T\nfeatures: []", "features are 0 numbers together"),
     ("title: 5\nfeatures: []", "title is 5, expected a word"),
     (SMALL + "reward: {}", "unknown key 'reward' (did you mean 'rewards'?)"),
@@ -166,25 +173,32 @@ def test_a_map_that_is_not_there(tmp_path):
 @settings(max_examples=100, deadline=None)
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.integers(-1, 70000) | st.floats() | st.sampled_from(["at", "x", "a 3", "wait"]),
+        st.none()
+        | st.booleans()
+        | st.integers(-1, 70000)
+        | st.just(16**400)
+        | st.floats()
+        | st.sampled_from(["at", "x", "a 3", "wait"]),
         lambda inner: (
             st.lists(inner, max_size=3)
             | st.dictionaries(
                 st.sampled_from(
-                    ["title", "features", "values", "rewards", "start", "at", "name", "join", "when", "new"]
+                    ["title", "values", "at", "name", "join", "when", "new", "bits", "weight", "x", 1, None]
                 ),
                 inner,
                 max_size=4,
             )
         ),
         max_leaves=12,
-    )
+    ),
+    st.sets(st.sampled_from(["title", "start", "values", "features", "rewards", "ends", "shown"]), min_size=1),
 )
-def test_whatever_stands_in_a_file_is_a_map_or_a_named_mistake(tmp_path_factory, data):
+def test_whatever_stands_in_a_file_is_a_map_or_a_named_mistake(tmp_path_factory, data, keys):
     import yaml
 
     path = tmp_path_factory.mktemp("maps") / "game.yaml"
-    path.write_text(yaml.safe_dump({"title": "T", "features": [{"name": "x", "at": 1}], "values": data, "start": data}))
+    whole = {"title": "T", "features": [{"name": "x", "at": 1}], "values": {"x": {"at": 1}}}
+    path.write_text(yaml.safe_dump(whole | dict.fromkeys(keys, data)))
     try:
         read_map(path)
     except UsageError as error:
@@ -308,7 +322,7 @@ def test_registers_are_not_read_for_nothing():
 
 
 def test_each_stretch_of_memory_is_read_once():
-    sight = sight_of(read_map(STRAY_BELL), features=True)
+    sight = sight_of(read_map(STRAY_BELL), features=True, banked=False)
     assert len(sight._slices) <= 6
 
 

@@ -1,5 +1,7 @@
 """Stray Bell, the Game Boy game that comes with Corral, played in PyBoy."""
 
+import random
+
 import pytest
 
 from tests.games.stray_bell_player import (
@@ -412,3 +414,19 @@ def test_a_player_who_knows_the_way_brings_the_bell_home(seed):
     assert deeds["won"] < 500
     assert {5, 6, 7, 3, 10, 18, 16, 17, 19} <= game.visited
     game.close()
+
+
+def test_what_is_next_to_the_hero_is_told(game):
+    rng = random.Random(2)
+    beyond = 13
+    told = set()
+    for _ in range(300):
+        game.step(rng.choice(["up", "down", "left", "right"]))
+        game.health = 6
+        row, column = (game.y + 10) // 16, (game.x + 8) // 16
+        here = {(r, c): game.memory[0xC050 + 10 * r + c] for r in range(8) for c in range(10)}
+        below, above, left, right = game.memory[0xC040:0xC044]
+        assert (below, above) == (here.get((row + 1, column), beyond), here.get((row - 1, column), beyond))
+        assert (left, right) == (here.get((row, column - 1), beyond), here.get((row, column + 1), beyond))
+        told |= {below, above, left, right}
+    assert {FREE, SOLID, beyond} <= told

@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Container, Sequence
+from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from corral.core.config import TrainConfig, parse_env_kwargs
-from corral.core.envs import OWN_FLAGS
+from corral.core.envs import OWN_FLAGS, PATHS
 from corral.core.errors import UsageError
 from corral.core.spelling import did_you_mean
 
@@ -109,7 +110,9 @@ def own_kwargs(options: argparse.Namespace, env: str, given: Any) -> Any:
         return given
     if twice := sorted(typed.keys() & parse_env_kwargs(vars(options).get("env_kwargs", [])).keys()):
         raise UsageError(f"{twice[0]} is given twice: as a flag and in --env-kwargs; leave one out")
-    return parse_env_kwargs(given) | parse_env_kwargs([f"{name}={value}" for name, value in typed.items()])
+    paths = {name: str(Path(value).absolute()) for name, value in typed.items() if name in PATHS}
+    words = [f"{name}={value}" for name, value in typed.items() if name not in PATHS]
+    return parse_env_kwargs(given) | parse_env_kwargs(words) | paths
 
 
 def _metavar(annotation: Any) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ class _OneValuePerKey(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         self.flatten_mapping(node)
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        twice = [key for i, key in enumerate(keys) if key in keys[:i]]
-        if twice:
-            raise yaml.MarkedYAMLError(problem=f"{twice[0]!r} is set twice", problem_mark=node.start_mark)
+        counts = Counter(key for key in keys if isinstance(key, Hashable))
+        if twice := next((key for key, count in counts.items() if count > 1), None):
+            raise yaml.MarkedYAMLError(problem=f"{twice!r} is set twice", problem_mark=node.start_mark)
         return super().construct_mapping(node, deep)
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "BUILT_IN",
     "BY_HAND",
     "OWN_FLAGS",
+    "PATHS",
     "SETTINGS",
     "EnvFactory",
     "import_callable",
@@ -64,13 +65,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "eval_episodes": 100,
     },
     "game-boy": {
-        "timesteps": 300_000,
+        "timesteps": 200_000,
         "n_steps": 256,
         "batch_size": 256,
         "n_epochs": 6,
         "learning_rate": 1e-3,
-        "gamma": 0.99,
-        "ent_coef": 0.003,
+        "ent_coef": 0.01,
         "eval_sample": True,
     },
     "territory": {
@@ -96,6 +96,9 @@ OWN_FLAGS: dict[str, dict[str, str]] = {
     "territory": {"num_bots": "bots on the map, 1 to 50 [10]"},
 }
 """Arguments of a built-in env's constructor that are flags of the command line too, and what help says of them."""
+
+PATHS = ("rom", "memory_map")
+"""Those that are files: a run remembers where they are, whatever the directory it was started in."""
 
 BY_HAND: dict[str, dict[str, Any]] = {"game-boy": {"frames_per_step": 1, "episode_length": 36_000}}
 """Arguments that suit a person who plays: here sixty steps a second, for ten minutes."""

@@ -106,6 +106,11 @@ class History:
         episode.before += self._used - episode.start
         episode.start, episode.state = self._used, state
 
+    @property
+    def is_long(self) -> bool:
+        """Whether so much is kept of an episode that it may soon be too much."""
+        return self._used - min(episode.start for episode in self._episodes) > self._limit // 2
+
     def seed(self, i: int) -> int | None:
         """The seed of the env's episode."""
         episode = self._episodes[i]

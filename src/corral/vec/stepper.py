@@ -72,8 +72,7 @@ class Stepper:
         self._steps = [0] * len(self.envs)
         self._faulty = [0] * len(self.envs)  # episodes in a row that ended in a fault
         self._lost: set[int] = set()  # envs that are not where they should be: their episode ends with the next step
-        self._mishaps = Mishaps()
-        self._faults: list[EnvFault] = []
+        self._mishaps, self._faults = Mishaps(), list[EnvFault]()
         self._worked = proven  # a first step was completed: from here on a fault is an accident
 
     @property
@@ -126,7 +125,8 @@ class Stepper:
     def drain(self) -> Drained:
         """What there is to say since the last call; and, now and then, the states of envs that have them."""
         states: dict[int, bytes] = {}
-        for i, methods in enumerate(self._states if (began := time.perf_counter()) >= self._ask_again else ()):
+        due = (began := time.perf_counter()) >= self._ask_again or self._history.is_long
+        for i, methods in enumerate(self._states if due else ()):
             self._beat(i)
             if methods is not None and i not in self._lost and (state := methods.get()) is not None:
                 states[i] = state

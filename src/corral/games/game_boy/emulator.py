@@ -22,6 +22,9 @@ BUTTONS = ("up", "down", "left", "right", "a", "b", "start", "select")
 HEADER, BANK, LARGEST = 0x150, 0x4000, 8 << 20
 BOOT_FRAMES = 1000
 """No boot ROM takes as long."""
+_SILENT = 5
+"""PyBoy's levels end with INFO, which is 4."""
+_LCD, _STATUS, _COMPARE, _ON = 0xFF40, 0xFF41, 0xFF45, 0x80
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class Rom:
 def read_rom(path: str | os.PathLike[str]) -> Rom:
     """The ROM in a file; a UsageError if it is none, or not all of it is there."""
     name = str(path)
+    if not isinstance(path, str | os.PathLike):
+        raise UsageError(f"ROM {path!r:.80} should be the path of a file")
     try:
         if Path(path).is_dir():
             raise UsageError(f"ROM {name!r} is a directory; name the .gb file in it")
@@ -78,8 +83,9 @@ def read_file(path: str | os.PathLike[str], most: int) -> bytes:
 class Emulator:
     """Runs a ROM frame by frame, from where the boot ROM hands over. It reads and writes no files.
 
-    PyBoy's save-states are exact but for the row at which the window's picture goes on. Every instance draws the frames
-    of the boot ROM, so that this is the same in all of them whenever a frame ends.
+    PyBoy's save-states lack the row at which the window's picture goes on: every instance draws the frames of the boot
+    ROM, so that it is the same in all of them whenever a frame ends. They lack two flags of the LCD too: ``_settle``
+    makes them the same after a frame as after loading a state.
     """
 
     def __init__(self, rom: Rom) -> None:
@@ -87,7 +93,7 @@ class Emulator:
         file = io.BytesIO(rom.data)  # which has no neighbours: no .ram, .rtc or .state is looked for
         self._boy: Any = None
         try:
-            boy = make(file, window="null", sound_emulated=False, no_input=True, log_level="CRITICAL")
+            boy = make(file, window="null", sound_emulated=False, no_input=True, log_level=_SILENT)
         except Exception as error:  # whatever a strange cartridge makes it raise
             raise UsageError(f"PyBoy cannot run ROM {rom.path!r}: {type(error).__name__}: {error}") from None
         self._boy = boy
@@ -112,6 +118,7 @@ class Emulator:
     def run(self, frames: int, draw: bool = False) -> None:
         """Let frames pass; ``draw`` the last of them."""
         self._tick(frames, draw, False)
+        self._settle()
 
     def save(self) -> bytes:
         """The whole state, at the end of a frame."""
@@ -121,12 +128,23 @@ class Emulator:
 
     def load(self, state: bytes) -> None:
         """Go to a state that an emulator with the same ROM has saved. Other bytes may crash the process."""
+        memory = self.memory
+        memory[_LCD] = memory[_LCD] | _ON
+        memory[_STATUS]
         self._boy.load_state(io.BytesIO(state))
+        self._settle()
 
     def close(self) -> None:
         """Switch it off; nothing is saved."""
         if self._boy is not None:
             self._boy.stop(save=False)
+
+    def _settle(self) -> None:
+        """Bring what a state does not hold to what it always is: compared anew while the LCD is off, and read."""
+        memory = self.memory
+        if not memory[_LCD] & _ON:
+            memory[_COMPARE] = memory[_COMPARE]
+        memory[_STATUS]
 
     def _boot(self, rom: Rom) -> None:
         for _ in range(BOOT_FRAMES):

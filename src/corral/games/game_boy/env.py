@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 import os
 import struct
 import zlib
@@ -23,7 +24,7 @@ from corral.core.spelling import did_you_mean
 from corral.games.game_boy.emulator import BUTTONS, Emulator, Rom, read_rom
 from corral.games.game_boy.map_file import read_map
 from corral.games.game_boy.memory_map import MemoryMap
-from corral.games.game_boy.readings import Bytes, FeatureReader, Meter, sight_of
+from corral.games.game_boy.readings import Bytes, FeatureReader, Meter, key_of, sight_of
 
 __all__ = ["ACTIONS", "FRAMES", "MAP", "ROM", "GameBoy", "make"]
 
@@ -87,7 +88,7 @@ class GameBoy(gym.Env[Any, Any]):
         self._idle = game.map.start.idle
         self._draws = observation != "ram" or render_mode is not None
         self._in_colour = game.rom.in_colour
-        sight = sight_of(game.map, observation != "pixels")
+        sight = sight_of(game.map, observation != "pixels", game.rom.in_colour)
         self._look, self._meter = sight.look, Meter(game.map.rewards, self.weights, sight)
         self._ends = [sight.reader(value) for value in game.map.ends]
         self._shown = [(value.name, sight.reader(value)) for value in game.map.shown]
@@ -111,8 +112,9 @@ class GameBoy(gym.Env[Any, Any]):
             emulator.run(idle, self._draws)
         if self._seed_at is not None:
             number = int(self.np_random.integers(1, 1 << 16))
-            emulator.memory[self._seed_at] = number & 0xFF
-            emulator.memory[self._seed_at + 1] = number >> 8
+            for i, byte in enumerate((number & 0xFF, number >> 8)):
+                address = self._seed_at + i
+                emulator.memory[key_of(address, address, self._in_colour)] = byte
         self._steps, self._held, self._over, self._begun = 0, 0, False, True
         seen = self._look(emulator.memory)
         self._meter.begin(seen)
@@ -191,6 +193,8 @@ class GameBoy(gym.Env[Any, Any]):
     def set_state(self, state: bytes) -> None:
         """Go to where an env with the same game and settings was."""
         emulator = self._running()
+        if not isinstance(state, bytes):
+            raise ValueError(f"a state should be the bytes that get_state() returned, not {state!r:.80}")
         try:
             if state[: len(_MAGIC)] != _MAGIC:
                 raise ValueError("it begins with other bytes")
@@ -326,7 +330,7 @@ def _start_of(game: _Game) -> bytes:
             if press.button is not None:
                 emulator.release(press.button)
         emulator.run(1, draw=True)
-        sight = sight_of(game.map, features=False)
+        sight = sight_of(game.map, False, game.rom.in_colour)
         for value in game.map.ends:
             if sight.reader(value)(sight.look(emulator.memory)):
                 raise UsageError(
@@ -346,7 +350,7 @@ def _weigh(memory_map: MemoryMap, given: Mapping[str, float] | None) -> dict[str
         if name not in weights:
             known = ", ".join(weights) or "none"
             raise UsageError(f"unknown reward {name!r}{did_you_mean(str(name), weights)}; the map has {known}")
-        if not isinstance(weight, int | float) or isinstance(weight, bool) or not np.isfinite(weight):
+        if not isinstance(weight, int | float) or isinstance(weight, bool) or not abs(weight) < math.inf:
             raise UsageError(f"the weight of reward {name!r} is {weight!r}, expected a number")
         weights[name] = float(weight)
     return weights

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 import os
 import reprlib
 from collections.abc import Collection, Mapping
@@ -21,6 +19,8 @@ __all__ = ["read_map"]
 
 LARGEST_FILE, LARGEST_STATE, MOST, WIDEST = 1 << 20, 1 << 22, 2000, 100_000
 """Bytes of a map and of a state, entries of one of its lists, numbers that features may have together."""
+MOST_JOINED, LARGEST = 8, 1e30
+"""Values that may be joined to one, the largest weight or scale."""
 PRESS_FRAMES, MOST_FRAMES = 4, 36_000
 """How long a button is held if nothing is said; the longest anything may take (ten minutes)."""
 _NUMBER = ("at", "size", "order", "bcd", "unit", "bit", "equals", "ones")
@@ -29,6 +29,8 @@ _NUMBER = ("at", "size", "order", "bcd", "unit", "bit", "equals", "ones")
 def read_map(path: str | os.PathLike[str]) -> MemoryMap:
     """The memory map in a file; a UsageError that names the mistake if there is one."""
     name = str(path)
+    if not isinstance(path, str | os.PathLike):
+        raise UsageError(f"memory map {path!r:.80} should be the path of a file")
     try:
         read_file(path, LARGEST_FILE)
         data = read_mapping(path, "memory map")
@@ -47,33 +49,21 @@ class _Reader:
     def whole(self, data: Mapping[str, Any]) -> MemoryMap:
         keys = ("game", "title", "start", "values", "features", "rewards", "ends", "shown")
         self._keys("", data, keys, needed=("title", "features"))
-        title = self._text("title", data["title"])
+        title = self._text("title", data["title"]) if data["title"] != "" else ""
         for name, given in self._mapping("values", data.get("values")).items():
             self._values[name] = self._value(f"values.{name}", name, given)
-        start = self._start(data.get("start") or {})
-        state = hashlib.sha256(start.state or b"").hexdigest()
-        text = json.dumps([data, state], sort_keys=True, default=str)
-        features = tuple(
-            self._feature(f"features[{i}]", given) for i, given in enumerate(self._list("features", data["features"]))
-        )
-        self._distinct("features", [feature.name for feature in features])
-        width = sum(feature.width for feature in features)
-        if not 0 < width <= WIDEST:
-            raise self._wrong("features", f"are {width:,} numbers together, expected 1 to {WIDEST:,}")
-        return MemoryMap(
-            path=self._path,
-            digest=hashlib.sha256(text.encode()).hexdigest(),
-            game=self._text("game", data.get("game", title)),
-            title=title,
-            start=start,
-            features=features,
-            rewards=tuple(
+        parts = (
+            self._start({} if data.get("start") is None else data["start"]),
+            self._features(self._list("features", data["features"])),
+            tuple(
                 self._term(f"rewards.{name}", name, given)
                 for name, given in self._mapping("rewards", data.get("rewards")).items()
             ),
-            ends=tuple(self._named(f"ends[{i}]", word) for i, word in enumerate(self._list("ends", data.get("ends")))),
-            shown=tuple(self._named(f"shown[{i}]", w) for i, w in enumerate(self._list("shown", data.get("shown")))),
+            tuple(self._named(f"ends[{i}]", word) for i, word in enumerate(self._list("ends", data.get("ends")))),
+            tuple(self._named(f"shown[{i}]", word) for i, word in enumerate(self._list("shown", data.get("shown")))),
         )
+        game = self._text("game", data.get("game", title or "a game"))
+        return MemoryMap(self._path, hashlib.sha256(repr((title, parts)).encode()).hexdigest(), game, title, *parts)
 
     # ---- the parts ---------------------------------------------------------------------------------------------
 
@@ -119,12 +109,15 @@ class _Reader:
             return self._number(where, name, given, count)
         if len(given) > 1:
             raise self._wrong(where, "has join, so that it can have nothing else")
-        parts = tuple(
-            self._named(f"{where}.join[{i}]", w) for i, w in enumerate(self._list(f"{where}.join", given["join"]))
-        )
+        parts: list[Value] = []
+        for i, word in enumerate(self._list(f"{where}.join", given["join"])):
+            part = self._named(f"{where}.join[{i}]", word)
+            parts += part.join or (part,)
+            if len(parts) > MOST_JOINED:
+                raise self._wrong(f"{where}.join", f"makes one of more than {MOST_JOINED} values")
         if len(parts) < 2:
             raise self._wrong(f"{where}.join", "should name two values or more")
-        return Value(name, join=parts)
+        return Value(name, join=tuple(parts))
 
     def _number(self, where: str, name: str, given: Mapping[str, Any], count: int = 0, offset: int = 0) -> Value:
         """What the keys that all numbers in memory have say."""
@@ -158,6 +151,19 @@ class _Reader:
         if value.addresses[-1] > LAST:
             raise self._wrong(where, f"reaches to address 0x{value.addresses[-1]:X}, the last is 0x{LAST:X}")
         return value
+
+    def _features(self, given: list[Any]) -> tuple[Feature, ...]:
+        found: list[Feature] = []
+        width = 0
+        for i, one in enumerate(given):
+            found.append(self._feature(f"features[{i}]", one))
+            width += found[-1].width
+            if width > WIDEST:
+                break
+        if not 0 < width <= WIDEST:
+            raise self._wrong("features", f"are {width:,} numbers together or more, expected 1 to {WIDEST:,}")
+        self._distinct("features", [feature.name for feature in found])
+        return tuple(found)
 
     def _feature(self, where: str, given: Any) -> Feature:
         shapes = ("max", "one_hot", "one_hot_of", "bits")
@@ -195,7 +201,7 @@ class _Reader:
         other = given.keys() - {"name", "at", "bits"}
         if other:
             raise self._wrong(where, f"has bits, so that it cannot have {sorted(other)[0]}")
-        bits = self._whole(f"{where}.bits", given["bits"], 1, 8 * (LAST + 1))
+        bits = self._whole(f"{where}.bits", given["bits"], 1, WIDEST)
         return tuple(self._number(where, name, {**given, "bit": i % 8}, offset=i // 8) for i in range(bits))
 
     def _classes(self, where: str, given: Any) -> tuple[tuple[int, ...], ...]:
@@ -278,9 +284,13 @@ class _Reader:
         return given
 
     def _real(self, where: str, given: Any) -> float:
-        if not isinstance(given, int | float) or isinstance(given, bool) or not math.isfinite(given):
+        if not isinstance(given, int | float) or isinstance(given, bool) or not abs(given) <= LARGEST:
             raise self._wrong(where, f"is {_short(given)}, expected a number")
         return float(given)
 
 
-_short = reprlib.repr
+def _short(given: Any) -> str:
+    try:
+        return reprlib.repr(given)
+    except ValueError:  # Python does not write very long numbers
+        return "a very large number"

@@ -15,29 +15,39 @@ import numpy.typing as npt
 
 from corral.games.game_boy.memory_map import Feature, MemoryMap, Term, Value
 
-__all__ = ["FeatureReader", "Meter", "Sight", "sight_of"]
+__all__ = ["FeatureReader", "Meter", "Sight", "key_of", "sight_of"]
 
 Bytes = list[int]
 """What a ``Sight`` has read."""
 GAP = 8
 """Reading so many bytes for nothing takes no longer than to begin anew."""
+_BANKED = range(0xD000, 0xE000)
 _REGISTERS = range(0xFF00, 0xFF80)
 """Of the machine: never read for nothing, since that can have effects."""
+
+
+def key_of(key: Any, address: int, banked: bool) -> Any:
+    """What PyBoy's memory is asked with: on the Game Boy Color, for the first bank of work RAM that can be changed.
+
+    Which bank is there when a frame ends is a matter of chance.
+    """
+    return (1, key) if banked and address in _BANKED else key
 
 
 class Sight:
     """The stretches of memory in which some addresses are, and how to read values there."""
 
-    def __init__(self, addresses: Iterable[int]) -> None:
+    def __init__(self, addresses: Iterable[int], banked: bool = False) -> None:
         spans: list[range] = []
         for address in sorted(set(addresses)):
             between = range(spans[-1].stop, address) if spans else range(GAP)
-            if len(between) < GAP and not any(unasked in _REGISTERS for unasked in between):
+            parted = banked and bool(spans) and (address in _BANKED) != (spans[-1].start in _BANKED)
+            if len(between) < GAP and not parted and not any(unasked in _REGISTERS for unasked in between):
                 spans[-1] = range(spans[-1].start, address + 1)
             else:
                 spans.append(range(address, address + 1))
         self._place = {address: place for place, address in enumerate(itertools.chain(*spans))}
-        self._slices = [slice(span.start, span.stop) for span in spans]
+        self._slices = [key_of(slice(span.start, span.stop), span.start, banked) for span in spans]
 
     def look(self, memory: Any) -> Bytes:
         """All of it, as it is now."""
@@ -186,14 +196,14 @@ def _addresses_of(values: Iterable[Value]) -> set[int]:
     return found
 
 
-def sight_of(memory_map: MemoryMap, features: bool) -> Sight:
-    """What is needed to play by a map, with or without its features."""
+def sight_of(memory_map: MemoryMap, features: bool, banked: bool) -> Sight:
+    """What is needed to play by a map, with or without its features; ``banked`` on the Game Boy Color."""
     terms = memory_map.rewards
     values = [value for term in terms for value in (term.value, *term.when)]
     values += [*memory_map.ends, *memory_map.shown]
     if features:
         values += [source for feature in memory_map.features for source in feature.sources]
-    return Sight(_addresses_of(values))
+    return Sight(_addresses_of(values), banked)
 
 
 def _byte_reader(value: Value, at: int) -> Callable[[Bytes], int]:
