@@ -75,6 +75,11 @@ class Game:
     def coins_taken(self):
         return sum(self.memory[0xC024 + i].bit_count() for i in range(3))
 
+    def picture(self):
+        """One more frame, drawn: its shades, row by row."""
+        self.boy.tick(1, True, False)
+        return self.boy.screen.ndarray[:, :, 0].tobytes()
+
     @property
     def ram(self):
         return bytes(self.memory[0xC000:0xE000])
@@ -103,6 +108,7 @@ class Game:
         self.memory[0xC030:0xC040] = [0] * 16
         self.wait(12)
         self.room, self.x, self.y = (room - 1, 144, 56) if room else (1, 0, 56)
+        self.in_dungeon = room >= 16
         self.hold("right" if room else "left", 2)
         self.wait(6)
         assert self.room == room

@@ -430,3 +430,25 @@ def test_what_is_next_to_the_hero_is_told(game):
         assert (left, right) == (here.get((row, column - 1), beyond), here.get((row, column + 1), beyond))
         told |= {below, above, left, right}
     assert {FREE, SOLID, beyond} <= told
+
+
+@pytest.mark.parametrize("enemy_y", [76, 84])
+def test_whoever_is_pushed_into_the_doorway_goes_through_it(game, enemy_y):
+    game.go(18, 64, 96)
+    game.x, game.y = 64, 96
+    place_enemy(game, WISP, 64, enemy_y)
+    game.wait(8)
+    game.hold("down", 40)
+    assert game.room < 16
+
+
+def test_the_map_is_shown_while_select_is_held_and_the_screen_is_never_empty(game):
+    before = game.picture()
+    game.boy.button_press("select")
+    seen = [game.picture() for _ in range(30)]
+    assert all(len(set(picture)) > 1 for picture in seen)
+    assert seen[5] == before != seen[-1]
+    frames = game.frames
+    game.boy.button_release("select")
+    game.wait(4)
+    assert game.picture()[:160] == before[:160] and game.frames > frames

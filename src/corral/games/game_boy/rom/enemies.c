@@ -43,6 +43,7 @@ void enemies_clear(void) {
 }
 
 void enemies_add(uint8_t kind, uint8_t x, uint8_t y) {
+    if (count == 4) return;
     struct enemy *who = enemies + count;
     who->kind = kind;
     who->x = x;

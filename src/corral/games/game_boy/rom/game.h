@@ -88,7 +88,7 @@ void draw_bar_ground(void);
 void draw_title(void);
 void draw_game_over(void);
 void draw_thanks(void);
-void draw_map(void);
+void draw_map_row(uint8_t row);
 void show_picture(uint8_t cell, uint8_t picture);
 void update_screen(void);
 extern uint8_t bar_parts, window_shown; // what of the bar is to be drawn anew

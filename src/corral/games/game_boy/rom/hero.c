@@ -116,25 +116,32 @@ static void move(uint8_t way, uint8_t speed) {
 
 // Walking on at the border leads to the next room. Outdoors four rooms make a row, in the cave two.
 static uint8_t leave(void) {
-    uint8_t row = in_dungeon ? 2 : 4;
+    uint8_t row = in_dungeon ? 2 : 4, other, x = hero_x, y = hero_y;
     switch (facing) {
     case DOWN:
-        if (hero_y != MAX_Y) return 0;
-        leave_to(room + row, hero_x, 0);
-        return 1;
+        if (y != MAX_Y) return 0;
+        other = room + row;
+        y = 0;
+        break;
     case UP:
-        if (hero_y != 0) return 0;
-        leave_to(room - row, hero_x, MAX_Y);
-        return 1;
+        if (y != 0) return 0;
+        other = room - row;
+        y = MAX_Y;
+        break;
     case LEFT:
-        if (hero_x != 0) return 0;
-        leave_to(room - 1, MAX_X, hero_y);
-        return 1;
+        if (x != 0) return 0;
+        other = room - 1;
+        x = MAX_X;
+        break;
     default:
-        if (hero_x != MAX_X) return 0;
-        leave_to(room + 1, 0, hero_y);
-        return 1;
+        if (x != MAX_X) return 0;
+        other = room + 1;
+        x = 0;
+        break;
     }
+    if (other >= 20 || (other >= 16) != in_dungeon) return 0;
+    leave_to(other, x, y);
+    return 1;
 }
 
 static void walk(void) {
@@ -145,7 +152,6 @@ static void walk(void) {
     ++steps;
     if (leave()) return;
     move(facing, SPEED);
-    if (tiles[cell_at(hero_x + 8, hero_y + 10)] == DOORWAY) use_doorway();
 }
 
 // The sword reaches one tile ahead: it beats enemies and cuts tall grass.
@@ -198,6 +204,8 @@ void hero_step(void) {
     } else if (held & PAD_ARROWS) {
         walk();
     }
+    // Whether walking or pushed.
+    if (next_room == NO_ROOM && tiles[cell_at(hero_x + 8, hero_y + 10)] == DOORWAY) use_doorway();
 }
 
 // Two sprites of 8x16 side by side, mirrored by exchanging them.

@@ -7,7 +7,7 @@
 #define START_Y 80
 
 uint8_t held, pressed;
-static uint8_t shown_mode, map_shown, map_wanted;
+static uint8_t shown_mode, map_shown, map_wanted, map_rows;
 static uint8_t rows_left; // of a room that is being drawn over the last one: the game stands still
 
 static void read_buttons(void) {
@@ -71,13 +71,13 @@ static void change_screen(void) {
     lcd_on();
 }
 
-static void show_map(void) {
-    lcd_off();
-    draw_map();
+// In the vertical blank, one row of tiles in each; then the window is shown.
+static void draw_map(void) {
+    draw_map_row(map_rows);
+    if (++map_rows < 16) return;
     map_wanted = 0;
     map_shown = window_shown = 1;
     WINDOW_Y = 16;
-    lcd_on();
     LCD_CONTROL = (uint8_t)((LCD_ON | LCD_WINDOW) & ~LCD_SPRITES);
 }
 
@@ -91,6 +91,7 @@ static void play(void) {
         map_wanted = !map_shown;
         return;
     }
+    map_wanted = map_rows = 0;
     if (map_shown) hide_map();
     ++frames;
     hero_step();
@@ -105,7 +106,7 @@ static void play(void) {
 static void draw(void) {
     if (rows_left) draw_next_row();
     else if (mode == PLAY && next_room != NO_ROOM) change_room();
-    else if (map_wanted) show_map();
+    else if (map_wanted) draw_map();
     else if (mode != shown_mode && mode != PLAY && mode != DIALOGUE) change_screen();
     else if (shown_mode == PLAY && !(mode == DIALOGUE && draw_box())) update_screen();
 }

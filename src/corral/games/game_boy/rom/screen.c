@@ -201,18 +201,26 @@ static void draw_label(uint8_t *at, const uint8_t *line) {
     while (*line < 0xFD) *at++ = *line++;
 }
 
-// Into the window: the fields on the left, the cave on the right.
-void draw_map(void) {
-    fill(WINDOW_MAP, LETTER_SPACE, 32 * 16);
-    draw_label(WINDOW_MAP + 32 * 2 + 3, words[WORDS_MAP_FIELDS]);
-    draw_label(WINDOW_MAP + 32 * 2 + 13, words[WORDS_MAP_CAVE]);
-    uint8_t number = 0;
-    for (uint8_t row = 4; row < 12; row += 2)
-        for (uint8_t column = 2; column < 10; column += 2)
-            put(WINDOW_MAP + ((uint16_t)row << 5) + column, map_picture(number++));
-    for (uint8_t row = 4; row < 8; row += 2)
-        for (uint8_t column = 13; column < 17; column += 2)
-            put(WINDOW_MAP + ((uint16_t)row << 5) + column, map_picture(number++));
+// Half a picture of a room on the map: its upper or its lower tiles.
+static void put_half(uint8_t *at, uint8_t number, uint8_t lower) {
+    uint8_t picture = map_picture(number), corner = lower ? BOTTOM_LEFT : TOP_LEFT;
+    at[0] = TILE(picture, corner);
+    at[1] = TILE(picture, corner + 1);
+}
+
+// One row of tiles of the map, into the window: the fields on the left, the cave on the right.
+void draw_map_row(uint8_t row) {
+    uint8_t *at = WINDOW_MAP + ((uint16_t)row << 5);
+    for (uint8_t i = 0; i < 20; ++i) at[i] = LETTER_SPACE;
+    if (row == 2) {
+        draw_label(at + 3, words[WORDS_MAP_FIELDS]);
+        draw_label(at + 13, words[WORDS_MAP_CAVE]);
+    }
+    if (row < 4 || row >= 12) return;
+    uint8_t number = (row - 4) >> 1, lower = row & 1;
+    if (number < 2)
+        for (uint8_t i = 0; i < 2; ++i) put_half(at + 13 + 2 * i, 16 + 2 * number + i, lower);
+    for (uint8_t i = 0; i < 4; ++i) put_half(at + 2 + 2 * i, 4 * number + i, lower);
 }
 
 // Another picture on one tile of the room, from the next vertical blank on.
