@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 endif
 
 # What `make train` trains, and how. Those left empty are Corral's defaults.
-TRAIN_ENV ?= card-battle
+TRAIN_ENV ?= $(if $(TRAIN_EPISODE_LENGTH),game-boy,card-battle)
 TRAIN_STEPS ?=
 TRAIN_ENVS ?=
 TRAIN_EPISODE_LENGTH ?=
@@ -77,6 +77,8 @@ GAME_BOY_ARGS += --n-epochs $(or $(TRAIN_UPDATE_EPOCHS),$(word 4,$(game_boy)))
 GAME_BOY_ARGS += --batch-size $(or $(TRAIN_BATCH_SIZE),128) --n-steps 256 --log-episodes
 
 train-20k train-parallel train-pure-rl: setup
+	@test "$(TRAIN_ENV)" = game-boy || test "$(origin TRAIN_ENV)" = file || \
+		{ echo "make $@ is for the Game Boy; use: make train TRAIN_ENV=$(TRAIN_ENV)" >&2; exit 2; }
 	$(BIN)/corral train game-boy $(GAME_BOY_ARGS) $(strip $(TRAIN_ARGS))
 
 rom: setup

@@ -1,5 +1,6 @@
 """A person at the keyboard: real pygame, on a screen that nobody sees."""
 
+import threading
 from typing import ClassVar
 
 import gymnasium as gym
@@ -63,6 +64,7 @@ def test_keys_become_actions(screen, capsys):
         ([f"{__name__}:Counter", "--human", "--save", "clip.gif"], "leave --save out"),
         ([f"{__name__}:Counter", "--human", "--watch"], "leave --watch out"),
         ([f"{__name__}:Counter", "--human", "--every", "2"], "leave --every out"),
+        ([f"{__name__}:Counter", "--human", "--max-steps", "2000"], "leave --max-steps out"),
     ],
 )
 def test_what_cannot_be_played_by_hand_is_refused(words, complaint, screen, capsys):
@@ -83,3 +85,21 @@ def test_a_run_is_not_played_by_hand(screen, capsys):
     assert main(["train", "CartPole-v1", *small.split()]) == 0
     assert main(["play", "run", "--human"]) == 2
     assert "a person plays an env: corral play CartPole-v1 --human" in capsys.readouterr().err
+
+
+def test_a_screen_that_does_not_answer_is_not_a_window(monkeypatch, capsys):
+    monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.setenv("DISPLAY", ":987")
+    pygame.display.quit()
+    assert main(["play", f"{__name__}:Counter", "--human"]) == 2
+    assert "the screen :987 does not answer" in capsys.readouterr().err
+
+
+def test_a_game_boy_runs_until_the_window_is_closed(screen, capsys):
+    pytest.importorskip("pyboy")
+    closing = threading.Timer(2.0, lambda: pygame.event.post(pygame.event.Event(pygame.QUIT)))
+    closing.start()
+    assert main(["play", "game-boy", "--human", "--fps", "400", "--episode-length", "50"]) == 0
+    out = capsys.readouterr().out
+    assert "X is A, Z is B" in out and "episode 1: reward" in out and "in 50 steps" in out

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from corral.cli.main import main
+from corral.games.game_boy.env import MAP, ROM
 
 pytest.importorskip("pyboy")
 ROOT = Path(__file__).parents[2]
@@ -44,6 +45,7 @@ def test_a_clip_shows_the_game():
         (["--rom", "text.gb"], "needs a memory map"),
         (["--memory-map", "none.yaml"], "none.yaml"),
         (["--observation", "pixel"], "did you mean 'pixels'?"),
+        (["--env-kwargs", "episode_lenght=3"], "game-boy has no 'episode_lenght' (did you mean 'episode_length'?)"),
         (["--episode-length", "0"], "episode_length 0 should be a whole number from 1"),
     ],
 )
@@ -66,9 +68,21 @@ def test_what_cannot_be_played_is_said_in_a_line(words, complaint, capsys):
             "train-pure-rl TRAIN_BATCH_SIZE=256 TRAIN_OUTPUT_DIR=out",
             "--batch-size 256 --n-steps 256 --log-episodes --output-dir out",
         ),
-        ("train TRAIN_ENV=game-boy TRAIN_EPISODE_LENGTH=1000", "--n-envs 8 --episode-length 1000"),
+        ("train TRAIN_ENVS=4 TRAIN_EPISODE_LENGTH=1000", "--n-envs 4 --episode-length 1000"),
     ],
 )
 def test_make_takes_the_variables(words, flags):
     done = subprocess.run(["make", "-n", *words.split()], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "corral train game-boy" in done.stdout and flags in done.stdout
+
+
+def test_a_run_with_a_rom_of_ones_own_is_found_from_anywhere(tmp_path, monkeypatch, capsys):
+    Path("here").mkdir()
+    shutil.copy(ROM, "here/my.gb")
+    Path("here/my.yaml").write_text(MAP.read_text(encoding="utf-8"), encoding="utf-8")
+    words = ["--rom", "here/my.gb", "--memory-map", "here/my.yaml", "--output-dir", "run"]
+    assert main(["train", "game-boy", *SMALL.split(), *words]) == 0
+    run = Path("run").absolute()
+    monkeypatch.chdir("here")
+    assert main(["resume", str(run), "--timesteps", "192"]) == 0
+    assert main(["doctor", "game-boy", "--rom", "my.gb", "--memory-map", "my.yaml", "--steps", "20"]) == 0

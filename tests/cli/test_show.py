@@ -157,4 +157,7 @@ def test_half_blocks_keep_colours_and_proportions():
 
 def test_flags_of_a_built_in_env_are_refused_elsewhere(capsys):
     assert main(["train", "CartPole-v1", "--num-bots", "5"]) == 2
-    assert "--num-bots is a flag of territory; CartPole-v1 may take it as --env-kwargs" in capsys.readouterr().err
+    assert (
+        "--num-bots is a flag of territory, not of CartPole-v1; CartPole-v1 may take it as --env-kwargs"
+        in capsys.readouterr().err
+    )

@@ -1,6 +1,7 @@
 """The Game Boy env: what it shows, pays and refuses, and that it can go on from anywhere."""
 
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -499,6 +500,27 @@ def test_an_episode_that_would_be_over_as_it_begins_is_refused(tiny, files):
     files["memory_map"].write_text(MAP.replace("equals: [3, 4]", "equals: 0"))
     with pytest.raises(UsageError, match="over ends an episode, but is not zero where one begins"):
         tiny()
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer that sends signals")
+def test_what_a_signal_raises_is_not_lost_in_the_emulator():
+    env = GameBoy()
+    env.reset(seed=0)
+    before = signal.getsignal(signal.SIGALRM)
+    caught = 0
+    try:
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        for i in range(40):
+            signal.setitimer(signal.ITIMER_REAL, 0.0005 + 0.00001 * i)
+            try:
+                while True:
+                    env._emulator.run(4)
+            except KeyboardInterrupt:
+                caught += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert caught == 40
 
 
 LCD = bytes.fromhex(

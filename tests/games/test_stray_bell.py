@@ -432,7 +432,7 @@ def test_what_is_next_to_the_hero_is_told(game):
     assert {FREE, SOLID, beyond} <= told
 
 
-@pytest.mark.parametrize("enemy_y", [76, 84])
+@pytest.mark.parametrize("enemy_y", [86, 90])
 def test_whoever_is_pushed_into_the_doorway_goes_through_it(game, enemy_y):
     game.go(18, 64, 96)
     game.x, game.y = 64, 96

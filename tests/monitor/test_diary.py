@@ -21,6 +21,14 @@ def test_a_run_tells_every_episode_and_every_update(capsys):
     assert first < out.index("episode      1") < out.index("update 1:") < last < out.index("episodes per second")
 
 
+def test_an_update_that_ended_early_says_so(capsys):
+    words = (
+        "--n-envs 2 --n-steps 64 --batch-size 64 --n-epochs 4 --timesteps 128 --seed 1 --eval-freq 0 --target-kl 1e-9"
+    )
+    assert main(["train", "CartPole-v1", *words.split(), "--log-episodes", "--output-dir", "run"]) == 0
+    assert "update 1: 0.5 epochs over 128 steps" in capsys.readouterr().out
+
+
 def test_steps_and_means_go_on_from_before():
     episodes = [EpisodeRecord(1, 4.0, 7, False, row=2), EpisodeRecord(0, 8.0, 9, True, row=5)]
     earlier = np.arange(20.0)

@@ -35,6 +35,7 @@ def play_by_hand(factory: EnvFactory, seed: int, fps: int | None) -> None:
         if env.render_mode != "rgb_array":
             raise UsageError(f"{factory.name} draws no pictures (render mode rgb_array), so there is nothing to see")
         play = _gymnasium_play()
+        _check_window()
         keys = env.get_wrapper_attr("get_keys_to_action")()
         env.reset(seed=seed)
         shown: Any = env.render()
@@ -51,6 +52,16 @@ def play_by_hand(factory: EnvFactory, seed: int, fps: int | None) -> None:
         )
     finally:
         env.close()
+
+
+def _check_window() -> None:
+    """SDL makes windows that nobody sees where the screen that is named does not answer."""
+    import pygame
+
+    pygame.display.init()
+    driver = pygame.display.get_driver()
+    if driver in ("offscreen", "dummy") and "SDL_VIDEODRIVER" not in os.environ:
+        raise UsageError(f"--human needs a window, and the screen {os.environ.get('DISPLAY', '')} does not answer")
 
 
 class _Episodes:

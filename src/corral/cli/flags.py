@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from corral.core.config import TrainConfig, parse_env_kwargs
-from corral.core.envs import OWN_FLAGS, PATHS
+from corral.core.envs import BUILT_IN, OWN_FLAGS, PATHS
 from corral.core.errors import UsageError
 from corral.core.spelling import did_you_mean
 
@@ -105,7 +105,8 @@ def own_kwargs(options: argparse.Namespace, env: str, given: Any) -> Any:
         flag = f"--{name.replace('_', '-')}"
         if name not in OWN_FLAGS.get(env, {}):
             whose = ", ".join(owner for owner, flags in OWN_FLAGS.items() if name in flags)
-            raise UsageError(f"{flag} is a flag of {whose}; {env} may take it as --env-kwargs {name}={typed[name]}")
+            hint = "" if env in BUILT_IN else f"; {env} may take it as --env-kwargs {name}={typed[name]}"
+            raise UsageError(f"{flag} is a flag of {whose}, not of {env}{hint}")
     if not typed:
         return given
     if twice := sorted(typed.keys() & parse_env_kwargs(vars(options).get("env_kwargs", [])).keys()):

@@ -10,6 +10,7 @@ from pathlib import Path
 import gymnasium as gym
 from rich.console import Console
 
+from corral.cli.flags import own_kwargs
 from corral.core.config import parse_env_kwargs
 from corral.core.envs import BUILT_IN
 from corral.core.errors import UsageError
@@ -38,7 +39,7 @@ def run_doctor(options: argparse.Namespace) -> int:
         if options.env_kwargs:
             raise UsageError("--replay has the env's arguments in its file; leave --env-kwargs out")
         return _replay(console, options.env, options.replay)
-    kwargs = parse_env_kwargs(options.env_kwargs)
+    kwargs = parse_env_kwargs(own_kwargs(options, options.env, options.env_kwargs))
     counts = dict.fromkeys(_COLOURS, 0)
     for finding in examine(options.env, kwargs, options.n_envs, options.steps):
         counts[finding.level] += 1

@@ -197,8 +197,8 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
     play.add_argument("--every", type=int, default=1, metavar="N", help="keep every Nth frame of a clip [1]")
     play.add_argument("--watch", action="store_true", help="in the terminal, each frame in the place of the last")
     play.add_argument("--human", action="store_true", help="play an env yourself, in a window, with the keyboard")
-    play.add_argument("--episodes", type=int, default=1, metavar="N", help="how many episodes [1]")
-    play.add_argument("--max-steps", type=int, default=2000, metavar="N", help="cut episodes off here [2000]")
+    play.add_argument("--episodes", type=int, metavar="N", help="how many episodes [1]")
+    play.add_argument("--max-steps", type=int, metavar="N", help="cut episodes off here [2000]")
     play.add_argument("--fps", type=int, metavar="N", help="frames per second [the env's own]")
     play.add_argument("--opponent", metavar="NAME", help="who plays the other side, or a run directory")
 
@@ -215,6 +215,7 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
     doctor.add_argument("--n-envs", type=int, default=8, metavar="N", help="envs you mean to use [8]")
     doctor.add_argument("--replay", metavar="FILE", help="play an episode again in which the env raised")
     doctor.add_argument("--steps", type=int, default=1000, metavar="N", help="steps to try [1000]")
+    add_own_flags(doctor)
 
     tune = verb(
         "tune",

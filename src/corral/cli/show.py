@@ -115,9 +115,11 @@ def _rival(run: str, spaces: tuple[Any, Any], model: Model | None) -> Side:
 
 def run_play(options: argparse.Namespace) -> int:
     """Show episodes in the terminal, in a window, or in a file."""
-    _positive(options, "episodes", "max_steps", "every", *(["fps"] if options.fps is not None else []))
     if options.human:
         return _play_by_hand(options)
+    options.episodes = 1 if options.episodes is None else options.episodes
+    options.max_steps = 2000 if options.max_steps is None else options.max_steps
+    _positive(options, "episodes", "max_steps", "every", *(["fps"] if options.fps is not None else []))
     save = Path(options.save) if options.save else None
     if save is not None:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame need not look for a screen
@@ -155,9 +157,12 @@ def run_play(options: argparse.Namespace) -> int:
 
 
 def _play_by_hand(options: argparse.Namespace) -> int:
-    for name, usual in (("save", None), ("watch", False), ("opponent", None), ("every", 1)):
+    unused = {"save": None, "watch": False, "opponent": None, "every": 1, "episodes": None, "max_steps": None}
+    for name, usual in unused.items():
         if getattr(options, name) != usual:
-            raise UsageError(f"--human is for a person who plays in a window; leave --{name} out")
+            flag = name.replace("_", "-")
+            raise UsageError(f"--human is for a person who plays in a window until it is closed; leave --{flag} out")
+    _positive(options, *(["fps"] if options.fps is not None else []))
     model, factory, _ = _subject(options)
     if model is not None:
         raise UsageError(f"{options.run} is a run; a person plays an env: corral play {factory.name} --human")

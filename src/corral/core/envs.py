@@ -44,8 +44,8 @@ Env = gym.Env[Any, Any]
 
 BUILT_IN: dict[str, str] = {
     "card-battle": "corral.games.card_battle.env:make",
-    "game-boy": "corral.games.game_boy.env:make",
-    "territory": "corral.games.territory.env:make",
+    "game-boy": "corral.games.game_boy.env:GameBoy",
+    "territory": "corral.games.territory.env:Territory",
     "toy-maze": "corral.games.toys:MaskedMaze",
     "toy-everything": "corral.games.toys:Everything",
     "toy-work": "corral.games.toys:BusyWork",
@@ -132,6 +132,8 @@ class EnvFactory:
             return gym.make(maker, disable_env_checker=True, **kwargs)
         if render_mode is not None and _accepts(maker, "render_mode"):
             kwargs["render_mode"] = render_mode
+        if self.name in BUILT_IN:
+            _check_names(self.name, maker, kwargs)
         env = maker(**kwargs)
         if not isinstance(env, gym.Env):
             raise UsageError(
@@ -281,6 +283,13 @@ def _pickle(thing: Any) -> bytes:
             f"the env factory {thing!r:.80} cannot be sent to a worker: {type(error).__name__}: {error}. "
             "Create files, sockets, locks and the like inside the factory instead of closing over them."
         ) from error
+
+
+def _check_names(name: str, maker: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
+    known = [argument for argument in inspect.signature(maker).parameters if argument != "render_mode"]
+    for given in kwargs:
+        if not _accepts(maker, given):
+            raise UsageError(f"{name} has no {given!r}{did_you_mean(given, known)}; it takes {', '.join(known)}")
 
 
 def _accepts(maker: Callable[..., Any], name: str) -> bool:

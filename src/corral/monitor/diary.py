@@ -41,10 +41,10 @@ def episode_lines(
         )
 
 
-def update_line(row: Mapping[str, float], n_epochs: int, steps: int, seconds: float) -> str:
-    """What was learned from a rollout, from its row of metrics."""
+def update_line(row: Mapping[str, float], epochs: float, steps: int, seconds: float) -> str:
+    """What was learned from a rollout of so many steps, from its row of metrics."""
     return (
-        f"update {row['time/iterations']:,.0f}: {n_epochs} epochs over {steps:,} steps "
+        f"update {row['time/iterations']:,.0f}: {epochs:.3g} epoch{'' if epochs == 1 else 's'} over {steps:,} steps "
         f"| policy loss {row['train/policy_gradient_loss']:.4f} | value loss {row['train/value_loss']:.3f} "
         f"| entropy {-row['train/entropy_loss']:.2f} | moved {row['train/approx_kl']:.4f} | {seconds:,.1f} s so far"
     )

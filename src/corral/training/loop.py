@@ -95,6 +95,7 @@ def train_loop(
                 estimate = _advantages(run, rollout)
                 rate = learning_rate(config, progress.timesteps + config.rollout_size)
                 terms = terms_at(config, progress.timesteps)
+                updates = learner.n_updates
                 stats = learner.update(rollout, estimate, progress.iteration, rate, terms)
             _merge_observations(run, rollout)
             updated = time.perf_counter()
@@ -114,7 +115,8 @@ def train_loop(
             if config.kl_ref_coef:
                 row["train/kl_ref_coef"] = terms.kl_ref
             if config.log_episodes:
-                reporter.board.note(update_line(row, config.n_epochs, config.rollout_size, progress.seconds))
+                epochs = (learner.n_updates - updates) * config.minibatch_size / config.rollout_size
+                reporter.board.note(update_line(row, epochs, config.rollout_size, progress.seconds))
             try:
                 if reason or is_due(config.eval_freq, before, progress.timesteps):
                     row |= _evaluate(run, directory, reporter, interrupts)

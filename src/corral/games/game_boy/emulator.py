@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import io
 import os
+import sys
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,6 +93,7 @@ class Emulator:
         make, self.version = _pyboy(), importlib.metadata.version("pyboy")
         file = io.BytesIO(rom.data)  # which has no neighbours: no .ram, .rtc or .state is looked for
         self._boy: Any = None
+        self._kept: list[BaseException] = []
         try:
             boy = make(file, window="null", sound_emulated=False, no_input=True, log_level=_SILENT)
         except Exception as error:  # whatever a strange cartridge makes it raise
@@ -117,8 +119,14 @@ class Emulator:
 
     def run(self, frames: int, draw: bool = False) -> None:
         """Let frames pass; ``draw`` the last of them."""
-        self._tick(frames, draw, False)
+        before, sys.unraisablehook = sys.unraisablehook, self._keep
+        try:
+            self._tick(frames, draw, False)
+        finally:
+            sys.unraisablehook = before
         self._settle()
+        if self._kept:
+            raise self._kept.pop()
 
     def save(self) -> bytes:
         """The whole state, at the end of a frame."""
@@ -138,6 +146,13 @@ class Emulator:
         """Switch it off; nothing is saved."""
         if self._boy is not None:
             self._boy.stop(save=False)
+
+    def _keep(self, lost: Any) -> None:
+        """PyBoy drops what a signal handler raises while it is at work, as at Ctrl-C: that is for us to raise again."""
+        if isinstance(lost.exc_value, KeyboardInterrupt | SystemExit):
+            self._kept.append(lost.exc_value)
+        else:
+            sys.__unraisablehook__(lost)
 
     def _settle(self) -> None:
         """Bring what a state does not hold to what it always is: compared anew while the LCD is off, and read."""

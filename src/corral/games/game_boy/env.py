@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -26,7 +27,7 @@ from corral.games.game_boy.map_file import read_map
 from corral.games.game_boy.memory_map import MemoryMap
 from corral.games.game_boy.readings import Bytes, FeatureReader, Meter, key_of, sight_of
 
-__all__ = ["ACTIONS", "FRAMES", "MAP", "ROM", "GameBoy", "make"]
+__all__ = ["ACTIONS", "FRAMES", "MAP", "ROM", "GameBoy"]
 
 ACTIONS = ("none", *BUTTONS)
 FRAMES, ROWS, COLUMNS = 4, 72, 80
@@ -76,7 +77,7 @@ class GameBoy(gym.Env[Any, Any]):
         if rom is not None and memory_map is None:
             raise UsageError(
                 f"ROM {str(rom)!r} needs a memory map, which says what in its memory pays and where an episode begins: "
-                "give memory_map too; the maps that come with Corral are examples"
+                f"give memory_map too (--memory-map FILE.yaml); {MAP} is an example"
             )
         self.episode_length = _checked("episode_length", episode_length, 1, MOST_STEPS)
         self.frames_per_step = _checked("frames_per_step", frames_per_step, 1, MOST_FRAMES)
@@ -166,11 +167,13 @@ class GameBoy(gym.Env[Any, Any]):
             self._emulator.close()
 
     def get_keys_to_action(self) -> dict[tuple[int, ...], int]:
-        """For ``gymnasium.utils.play``; of an arrow and another key that are held together, the other counts."""
+        """For ``gymnasium.utils.play``: one key, or two that are held together."""
         arrows = {"up": 1073741906, "down": 1073741905, "left": 1073741904, "right": 1073741903}
         others = {"a": ord("x"), "b": ord("z"), "start": 13, "select": 8}
-        both = {(arrow, key): ACTIONS.index(button) for arrow in arrows.values() for button, key in others.items()}
-        return both | {(key,): ACTIONS.index(button) for button, key in (arrows | others).items()}
+        keys = arrows | others  # a later one counts, if two are held
+        pairs = itertools.combinations(keys.items(), 2)
+        both = {(first, second): ACTIONS.index(button) for (_, first), (button, second) in pairs}
+        return both | {(key,): ACTIONS.index(button) for button, key in keys.items()}
 
     # ---- states ------------------------------------------------------------------------------------------------
 
@@ -280,11 +283,6 @@ class GameBoy(gym.Env[Any, Any]):
         if self._closed:
             raise gym.error.ClosedEnvironmentError("the env is closed; make another one")
         return self._emulator
-
-
-def make(**kwargs: Any) -> GameBoy:
-    """The env that ``game-boy`` names."""
-    return GameBoy(**kwargs)
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,7 @@ class _Reader:
                 raise self._wrong(where, f"has value and {other[0]}; one of them")
             return (self._named(f"{where}.value", given["value"]),)
         count = self._whole(f"{where}.count", given.get("count", 1), 1, WIDEST)
-        size = given.get("size", 1)
+        size = self._whole(f"{where}.size", given.get("size", 1), 1, 4)
         every = self._whole(f"{where}.every", given.get("every", size), 1, LAST)
         return tuple(self._number(where, name, given, offset=every * i) for i in range(count))
 

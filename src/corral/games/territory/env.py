@@ -18,7 +18,7 @@ from corral.games.territory.observe import GLOBALS, PLANES, shade, summarize
 from corral.games.territory.rules import ANYONE, EVERYWHERE
 from corral.games.territory.state import World, default_ticks, found
 
-__all__ = ["DIRECTIONS", "FRAMES", "SHARES", "WAIT", "Territory", "make"]
+__all__ = ["DIRECTIONS", "FRAMES", "SHARES", "WAIT", "Territory"]
 
 DIRECTIONS = ("N", "NE", "E", "SE", "S", "SW", "W", "NW", "everywhere")
 SHARES = (0, 2, 5, 15, 40)
@@ -226,11 +226,6 @@ class Territory(gym.Env[Any, Any]):
         if self._world is None:
             raise gym.error.ResetNeeded("there is no game yet; call reset() first")
         return self._world
-
-
-def make(**kwargs: Any) -> Territory:
-    """The env that ``territory`` names."""
-    return Territory(**kwargs)
 
 
 def _read_options(options: dict[str, Any] | None, bots: int) -> int:

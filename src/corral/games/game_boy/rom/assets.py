@@ -71,7 +71,10 @@ class Assets:
 
 def _lines(path: Path) -> list[tuple[int, str]]:
     """Lines with their numbers, without comments (from `;` on at the start of a line) and blank lines."""
-    lines = enumerate(path.read_text(encoding="ascii").splitlines(), 1)
+    lines = list(enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1))
+    for number, line in lines:
+        if not line.isascii():
+            raise AssetError(path, number, f"expected ASCII letters only, found {line!r}")
     return [(number, line.rstrip()) for number, line in lines if line.strip() and not line.startswith(";")]
 
 
@@ -148,6 +151,8 @@ def _read_big_letters(path: Path, assets: Assets, word: str) -> None:
     for _, _, names, pictures in _blocks(path, 7, 5, ".#"):
         drawn |= dict(zip(names, pictures, strict=True))
     for name in sorted(set(word)):
+        if name not in drawn:
+            raise AssetError(path, 1, f"the title needs the letter {name!r}, which is not drawn")
         grid = [["."] * 16 for _ in range(16)]
         for shade, shift in (("+", 1), ("#", 0)):
             for y, row in enumerate(drawn[name]):
@@ -197,6 +202,10 @@ def _read_words(path: Path, assets: Assets) -> None:
             assets.words[name], lines_on_page = [], 0
             continue
         text = line.strip()
+        if not name or (text == "---" and not assets.words[name]):
+            raise AssetError(
+                path, number, f"{text!r} follows nothing; expected {'some text' if name else 'name:'} first"
+            )
         if text == "---":
             assets.words[name][-1] = NEW_PAGE
             lines_on_page = 0
@@ -208,8 +217,10 @@ def _read_words(path: Path, assets: Assets) -> None:
         if len(text) > LINE_WIDTH or lines_on_page > PAGE_LINES:
             raise AssetError(path, number, f"a page has {PAGE_LINES} lines of {LINE_WIDTH} letters; this is too long")
         assets.words[name] += [assets.letters[letter] for letter in text] + [NEW_LINE]
-    for text_codes in assets.words.values():
-        text_codes[-1] = END
+    for name, codes in assets.words.items():
+        if not codes:
+            raise AssetError(path, 1, f"{name!r} has no text")
+        codes[-1] = END
 
 
 def _read_rooms(path: Path, assets: Assets) -> None:
@@ -230,7 +241,9 @@ def _read_rooms(path: Path, assets: Assets) -> None:
         elif room is None:
             if len(parts) not in (3, 4) or len(parts[0]) != 1:
                 raise AssetError(path, number, f"expected 'letter picture kind [walker]', found {line!r}")
-            for value, known in ((parts[1], list(assets.pictures)), (parts[2], KINDS), (parts[-1], KINDS + WALKERS)):
+            whole = [name for name, numbers in assets.pictures.items() if len(numbers) == 4]
+            walker = parts[3] if len(parts) == 4 else WALKERS[0]
+            for value, known in ((parts[1], whole), (parts[2], KINDS), (walker, WALKERS)):
                 if value not in known:
                     raise AssetError(path, number, f"unknown {value!r}; there are: {', '.join(known)}")
             assets.legend[parts[0]] = Cell(*parts[1:])
