@@ -2,6 +2,8 @@
 
 import itertools
 import os
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -66,6 +68,13 @@ def test_a_unit_joins_values_that_follow_each_other(read):
         [0, 0, 1],
         [0, 0, 0],
     ]
+
+
+def test_the_map_in_the_docs_is_one(read):
+    text = (Path(__file__).parents[2] / "docs" / "game-boy.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    found = read(block)
+    assert (len(found.rewards), len(found.ends), found.start.seed) == (4, 1, 0xC016)
 
 
 def test_many_features_are_fine(read):
