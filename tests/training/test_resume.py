@@ -134,7 +134,7 @@ def test_states_that_take_long_are_asked_for_rarely():
             self.step_count, self.draw, self.np_random.bit_generator.state = json.loads(state)
 
     train(lambda: Ponderous(1000), 640, "run", backend="serial")
-    assert Ponderous.asked == 4  # once each in five rollouts: it would be their turn again after ten seconds
+    assert Ponderous.asked == 4  # once each in five rollouts: it would be their turn again after twenty seconds
     whole = train(lambda: Ponderous(1000), 1280, "whole", backend="serial")
     resumed = corral.resume("run", env=lambda: Ponderous(1000), timesteps=1280, quiet=True).summary
     assert resumed.weights_sha256 == whole.weights_sha256 and resumed.inexact == 0

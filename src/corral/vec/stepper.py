@@ -36,7 +36,7 @@ _ATTEMPTS = 10  # to bring an env back: one that raises now and then may well ra
 _AT_ONE_STEP = 3  # exceptions at one step of one env, each of another kind
 _IN_A_ROW = 3  # episodes of one env that end in a fault
 _KEPT = 10  # faults until somebody asks; the others are only counted
-_RARELY = 50  # times as long as asking for states took passes before they are asked for again: they may cost a lot
+_RARELY = 100  # times as long as asking for states took passes before they are asked for again: they may cost a lot
 
 
 class Stepper:
