@@ -25,8 +25,8 @@ import matplotlib.pyplot as plt
 
 ROOM = 0xC003
 """The number of the room, then the hero's x and y in it."""
-BAR, HEIGHT, WIDTH, OUTDOORS, ROOMS = 16, 128, 160, 16, 20
-"""Pixels of the status bar, of a room; rooms outdoors, in a square of four by four, and in all."""
+BAR, HEIGHT, WIDTH, OUTDOORS, ROOMS, GAP = 16, 128, 160, 16, 20, 8
+"""Pixels of the status bar, of a room; rooms outdoors, four to a row, and in all; pixels between them and the cave."""
 DRAWN = 4
 """Steps after which a room is drawn whole."""
 GOALS = ("talk", "key", "dungeon", "chest")
@@ -70,10 +70,10 @@ def travel(env: Any, choose: Callable[[Any], int], episodes: int, seed: int, loo
 
 def draw(axes: Any, journeys: Journeys, looks: dict[int, Any], episodes: int) -> None:
     """The world, outdoors above and the dungeon below, and all trails on it."""
-    world = np.full((5 * HEIGHT + 16, 4 * WIDTH, 3), 24, np.uint8)
+    world = np.full((5 * HEIGHT + GAP, 4 * WIDTH, 3), 24, np.uint8)
     spots = []
     for room in range(ROOMS):
-        top = room // 4 * HEIGHT + (16 if room >= OUTDOORS else 0)
+        top = room // 4 * HEIGHT + (GAP if room >= OUTDOORS else 0)
         left = room % 4 * WIDTH
         if room in looks:
             lit = 1.0 if journeys.entered[room] else 0.35
@@ -85,10 +85,12 @@ def draw(axes: Any, journeys: Journeys, looks: dict[int, Any], episodes: int) ->
                 left + 5, top + 16, f"{share:.0%}", color="white", fontsize=8, weight="bold", backgroundcolor="0.1"
             )
     axes.imshow(world)
-    axes.scatter(*np.array(spots).T, s=3, color="#e4572e", alpha=min(1.0, 400 / len(spots) + 0.03), linewidths=0)
+    axes.scatter(*np.array(spots).T, s=3, color="#e4572e", alpha=0.15, linewidths=0)
     for edge in range(5):
         axes.axvline(edge * WIDTH, color="black", lw=0.6)
         axes.axhline(edge * HEIGHT, color="black", lw=0.6)
+    axes.set_xlim(0, 4 * WIDTH)
+    axes.set_ylim(5 * HEIGHT + GAP, 0)
     axes.set_axis_off()
 
 

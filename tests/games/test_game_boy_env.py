@@ -7,6 +7,7 @@ import sys
 import warnings
 
 import numpy as np
+import psutil
 import pytest
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.utils.env_checker import check_env
@@ -612,3 +613,13 @@ def test_it_is_built_in_and_goes_through_a_parallel_env(files):
     assert observation.shape == (2, 10)
     envs.step(np.array([RIGHT, A]))
     envs.close()
+
+
+def test_sixteen_in_two_workers_are_small():
+    envs = corral.make_parallel_env("game-boy", n_envs=16, num_workers=2)
+    envs.reset(seed=0)
+    for _ in range(5):
+        envs.step(np.full(16, RIGHT))
+    own = [psutil.Process(pid).memory_full_info().uss / 2**20 for pid in envs.pids]
+    envs.close()
+    assert len(own) == 2 and max(own) / 8 < 15, own
