@@ -43,7 +43,9 @@ def test_links_lead_somewhere(page):
 
 def test_make_targets_that_the_docs_name_exist():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    named = {name for page in PAGES for name in re.findall(r"`?make ([a-z][a-z0-9-]*)\b`?", "\n".join(blocks(page, "bash")))}
+    named = {
+        name for page in PAGES for name in re.findall(r"`?make ([a-z][a-z0-9-]*)\b`?", "\n".join(blocks(page, "bash")))
+    }
     assert named and all(re.search(rf"^{name}:", makefile, flags=re.M) for name in named)
 
 

@@ -19,6 +19,7 @@ def test_a_crash_of_pyboy_changes_nothing(make_run, tmp_path, backend):
     assert run.summary["weights_sha256"] == run.undisturbed("corral.games.game_boy.env:GameBoy", env_kwargs=SHORT)
 
 
+@pytest.mark.deep
 def test_a_killed_trainer_goes_on_in_the_middle_of_the_game(make_run):
     run = make_run("game-boy", env_kwargs=SHORT, timesteps=1024, batch_size=128)
     trainer = run.train()

@@ -374,6 +374,7 @@ def test_without_numba_the_same_game_is_played_and_that_is_said(monkeypatch):
     assert done.stderr.count("seven times as fast with numba") == 1
 
 
+@pytest.mark.deep  # compiles everything, three times
 def test_what_was_compiled_may_be_damaged(tmp_path):
     script = (
         "from corral.games.territory.env import Territory\n"

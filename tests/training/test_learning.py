@@ -90,7 +90,7 @@ def test_actions_are_told_apart_by_what_they_are():
     assert env.action_space.contains(model.predict(observation, deterministic=False, action_masks=env.mask).action)
 
 
-@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("overlap", [pytest.param(False, marks=pytest.mark.deep), True])
 def test_cartpole_is_learned(overlap):
     settings = {
         "n_envs": 8,

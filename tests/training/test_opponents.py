@@ -50,8 +50,15 @@ def told(name):
     ]
 
 
-@pytest.mark.parametrize("overlap", [False, True], ids=["plain", "overlap"])
-@pytest.mark.parametrize("env", [HighCard, HighCardWithState])
+@pytest.mark.parametrize(
+    ("env", "overlap"),
+    [
+        (HighCard, True),
+        (HighCardWithState, False),
+        pytest.param(HighCard, False, marks=pytest.mark.deep),
+        pytest.param(HighCardWithState, True, marks=pytest.mark.deep),
+    ],
+)
 def test_self_play_is_the_same_in_every_backend_and_after_every_resume(env, overlap, capfd):
     whole = train(env, 1536, "whole", overlap=overlap, **PLACES[0])
     for i, place in enumerate(PLACES):
