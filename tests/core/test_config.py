@@ -139,6 +139,7 @@ def test_sections_are_dissolved_and_numbers_in_any_spelling_accepted(tmp_path):
         ("- 1", "key: value. lines, not a list"),
         ("!!python/object/apply:os.system ['touch owned']", "could not determine a constructor"),
         ("n_steps: 1\nn_steps: 2", "'n_steps' is set twice"),
+        ("0: 1\n0: 2", "0 is set twice"),
         ("n_steps: 1\ntraining:\n  n_steps: 2", "sets 'n_steps' twice"),
     ],
 )

@@ -504,7 +504,7 @@ def test_an_episode_that_would_be_over_as_it_begins_is_refused(tiny, files):
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer that sends signals")
-def test_what_a_signal_raises_is_not_lost_in_the_emulator():
+def test_what_a_signal_raises_is_not_lost_in_the_emulator(capfd):
     env = GameBoy()
     env.reset(seed=0)
     before = signal.getsignal(signal.SIGALRM)
@@ -521,7 +521,7 @@ def test_what_a_signal_raises_is_not_lost_in_the_emulator():
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert caught == 40
+    assert caught == 40 and capfd.readouterr() == ("", "")
 
 
 LCD = bytes.fromhex(

@@ -24,8 +24,9 @@ class _OneValuePerKey(yaml.SafeLoader):
         self.flatten_mapping(node)
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         counts = Counter(key for key in keys if isinstance(key, Hashable))
-        if twice := next((key for key, count in counts.items() if count > 1), None):
-            raise yaml.MarkedYAMLError(problem=f"{twice!r} is set twice", problem_mark=node.start_mark)
+        twice = [key for key, count in counts.items() if count > 1]
+        if twice:
+            raise yaml.MarkedYAMLError(problem=f"{twice[0]!r} is set twice", problem_mark=node.start_mark)
         return super().construct_mapping(node, deep)
 
 

@@ -119,11 +119,12 @@ class Emulator:
 
     def run(self, frames: int, draw: bool = False) -> None:
         """Let frames pass; ``draw`` the last of them."""
-        before, sys.unraisablehook = sys.unraisablehook, self._keep
+        before = sys.unraisablehook, sys.excepthook
+        sys.unraisablehook, sys.excepthook = self._keep, _hush
         try:
             self._tick(frames, draw, False)
         finally:
-            sys.unraisablehook = before
+            sys.unraisablehook, sys.excepthook = before
         self._settle()
         if self._kept:
             raise self._kept.pop()
@@ -148,8 +149,8 @@ class Emulator:
             self._boy.stop(save=False)
 
     def _keep(self, lost: Any) -> None:
-        """PyBoy drops what a signal handler raises while it is at work, as at Ctrl-C: that is for us to raise again."""
-        if isinstance(lost.exc_value, KeyboardInterrupt | SystemExit):
+        """PyBoy prints and drops what a signal handler raises while it is at work, as at Ctrl-C; we raise it again."""
+        if isinstance(lost.exc_value, KeyboardInterrupt):
             self._kept.append(lost.exc_value)
         else:
             sys.__unraisablehook__(lost)
@@ -167,6 +168,11 @@ class Emulator:
             if bytes(self.memory[0:0x100]) == rom.data[:0x100]:  # the boot ROM lies no longer above it
                 return
         raise UsageError(f"ROM {rom.path!r} does not start: the boot ROM has not ended after {BOOT_FRAMES} frames")
+
+
+def _hush(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    if not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
 
 
 def _pyboy() -> Any:
