@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from corral.core.config import TrainConfig, parse_env_kwargs
-from corral.core.envs import BUILT_IN, OWN_FLAGS, PATHS
+from corral.core.envs import BUILT_IN, OWN_FLAGS, PATHS, SWITCHES, own_flags
 from corral.core.errors import UsageError
 from corral.core.spelling import did_you_mean
 
@@ -94,18 +94,20 @@ def add_own_flags(parser: argparse.ArgumentParser) -> None:
     for env, flags in OWN_FLAGS.items():
         group = parser.add_argument_group(env)
         for name, text in flags.items():
-            group.add_argument(f"--{name.replace('_', '-')}", dest=name, default=argparse.SUPPRESS, help=text)
+            how: Any = {"action": argparse.BooleanOptionalAction} if name in SWITCHES else {}
+            group.add_argument(f"--{name.replace('_', '-')}", dest=name, default=argparse.SUPPRESS, help=text, **how)
 
 
 def own_kwargs(options: argparse.Namespace, env: str, given: Any) -> Any:
     """``env_kwargs``, with the env's own flags among them."""
     own = {name for flags in OWN_FLAGS.values() for name in flags}
     typed = {name: value for name, value in vars(options).items() if name in own}
-    for name in typed:
-        flag = f"--{name.replace('_', '-')}"
-        if name not in OWN_FLAGS.get(env, {}):
+    for name, value in typed.items():
+        flag = f"--{'no-' if value is False else ''}{name.replace('_', '-')}"
+        if name not in own_flags(env):
             whose = ", ".join(owner for owner, flags in OWN_FLAGS.items() if name in flags)
-            hint = "" if env in BUILT_IN else f"; {env} may take it as --env-kwargs {name}={typed[name]}"
+            alone = env in BUILT_IN or name in SWITCHES
+            hint = "" if alone else f"; {env} may take it as --env-kwargs {name}={value}"
             raise UsageError(f"{flag} is a flag of {whose}, not of {env}{hint}")
     if not typed:
         return given

@@ -185,6 +185,7 @@ class TrainConfig(BaseModel):
         "(default: where an env offers that; see docs/environments.md).",
     )
     normalize_obs: bool = _field(False, "policy", "Scale float observations by their running mean and deviation.")
+    clip_reward: bool = _field(False, "policy", "Learn from the sign of rewards; they are logged as they are.")
     normalize_reward: bool = _field(False, "policy", "Scale rewards by the running deviation of the return.")
 
     seed: int | None = _field(

@@ -1,7 +1,7 @@
 """From what a user calls an env to a factory that any process can run.
 
-A name is a built-in game, a Gymnasium id (``CartPole-v1``, ``module:Id-v0``), ``package.module:callable`` or
-``file.py:callable``; a callable is taken as it is and travels by cloudpickle, so lambdas and local classes work.
+A name is a built-in game, a Gymnasium id (``CartPole-v1``, ``module:Id-v0``, and of Atari games ``ALE/Pong-v5``),
+``package.module:callable`` or ``file.py:callable``; a callable is taken as it is and travels by cloudpickle, so lambdas and local classes work.
 """
 
 from __future__ import annotations
@@ -26,15 +26,20 @@ from corral.core.errors import UsageError
 from corral.core.spelling import did_you_mean
 
 __all__ = [
+    "ATARI",
+    "ATARI_SETTINGS",
     "BUILT_IN",
     "BY_HAND",
     "OWN_FLAGS",
     "PATHS",
     "SETTINGS",
+    "SWITCHES",
     "EnvFactory",
     "import_callable",
+    "is_atari",
     "make_env",
     "names_code",
+    "own_flags",
     "python_name",
     "resolve_env",
     "settings_of",
@@ -86,7 +91,27 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 """Settings that suit a built-in env better than the defaults; what the user says comes first."""
 
+ATARI_SETTINGS: dict[str, Any] = {
+    "timesteps": 1_000_000,
+    "n_steps": 128,
+    "batch_size": 256,
+    "n_epochs": 4,
+    "learning_rate": 2.5e-4,
+    "clip_range": 0.1,
+    "ent_coef": 0.01,
+    "cnn_features": 512,
+    "clip_reward": True,
+    "eval_freq": 250_000,
+    "eval_episodes": 5,
+    "eval_sample": True,
+}
+"""The same for Atari games: Stable-Baselines3's, with an evaluation that draws its actions."""
+
+ATARI = "ALE/"
+"""What the ids of Atari games begin with."""
+
 OWN_FLAGS: dict[str, dict[str, str]] = {
+    f"{ATARI}...": {"atari_wrappers": "prepare games for learners, see docs/atari.md [yes]"},
     "game-boy": {
         "rom": "file of a Game Boy game [Stray Bell, which is part of Corral]",
         "memory_map": "YAML file that says what the game's memory means [Stray Bell's]",
@@ -100,9 +125,13 @@ OWN_FLAGS: dict[str, dict[str, str]] = {
 PATHS = ("rom", "memory_map")
 """Those that are files: a run remembers where they are, whatever the directory it was started in."""
 
+SWITCHES = ("atari_wrappers",)
+"""Those that are on or off."""
+
 BY_HAND: dict[str, dict[str, Any]] = {"game-boy": {"frames_per_step": 1, "episode_length": 36_000}}
 """Arguments that suit a person who plays: here sixty steps a second, for ten minutes."""
 
+_ATARI_GAMES = "corral.games.atari"
 _GYM_ID = re.compile(r"^(?:[\w.\-]+:)?(?:[\w.\-]+/)?[\w.\-]+-v\d+$")
 
 
@@ -145,6 +174,8 @@ class EnvFactory:
     def _maker(self) -> Any:
         if self.live is not None:
             return self.live
+        if is_atari(self.name):
+            return functools.partial(import_callable(f"{_ATARI_GAMES}:make", "env"), self.name)
         if self.pickled is None:
             return import_callable(BUILT_IN.get(self.name, self.name), "env")
         return _unpickle(self.pickled)
@@ -165,6 +196,10 @@ def resolve_env(env: str | Callable[..., Env] | EnvFactory, kwargs: Mapping[str,
         return EnvFactory(python_name(env), kwargs, _pickle(env), env)
     if env in BUILT_IN:
         return EnvFactory(env, kwargs)
+    if is_atari(env):
+        import_callable(f"{_ATARI_GAMES}:register", "env")()
+        _gym_spec(env)
+        return EnvFactory(env, kwargs)
     if _GYM_ID.match(env) or env in gym.registry:
         spec = _gym_spec(env)
         return EnvFactory(env, kwargs, _pickle(spec), spec)
@@ -182,14 +217,27 @@ def make_env(name: str | Callable[..., Env], render_mode: str | None = None, **k
     return resolve_env(name, kwargs)(render_mode)
 
 
+def is_atari(name: str) -> bool:
+    """Whether this is the id of an Atari game, which is prepared for learners unless ``atari_wrappers`` is false."""
+    return name.startswith(ATARI)
+
+
+def own_flags(env: str) -> dict[str, str]:
+    """The flags that an env has of its own, and what help says of them."""
+    return OWN_FLAGS.get(f"{ATARI}..." if is_atari(env) else env, {})
+
+
 def settings_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """A built-in env's own settings, as far as they go together with what was given."""
     own = SETTINGS.get(name, {})
     kwargs = given.get("env_kwargs") or {}  # a mapping, or words as they were typed
+    if is_atari(name) and _is_prepared(kwargs):
+        own = ATARI_SETTINGS
     if any(str(word).partition("=")[0] == "opponent" for word in kwargs):
         given = {**given, "opponent": None}
     budget = {"timesteps", "num_episodes", "duration", "stages"}
-    together = ({"n_steps", "batch_size"}, {"policy", "net_arch"}, {"opponent", "stages"}, budget)
+    looks = {"policy", "cnn_features"}, {"cnn", "cnn_features"}
+    together = ({"n_steps", "batch_size"}, {"policy", "net_arch"}, *looks, {"opponent", "stages"}, budget)
     taken = {other for group in together if group & given.keys() for other in group}
     return {key: value for key, value in own.items() if key not in given and key not in taken}
 
@@ -283,6 +331,12 @@ def _pickle(thing: Any) -> bytes:
             f"the env factory {thing!r:.80} cannot be sent to a worker: {type(error).__name__}: {error}. "
             "Create files, sockets, locks and the like inside the factory instead of closing over them."
         ) from error
+
+
+def _is_prepared(kwargs: Any) -> bool:
+    """Whether an Atari game is, by what was given: a mapping, or words as they were typed."""
+    words = kwargs.items() if isinstance(kwargs, Mapping) else (str(word).split("=", 1) for word in kwargs)
+    return not any(pair[0] == "atari_wrappers" and str(pair[-1]).lower() in ("false", "no", "off") for pair in words)
 
 
 def _check_names(name: str, maker: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from corral.core.errors import EnvFault
 
 __all__ = [
+    "LIFE_LOST",
     "Actor",
     "Acts",
     "EpisodeRecord",
@@ -31,6 +32,8 @@ __all__ = [
 ]
 
 Array = npt.NDArray[Any]
+LIFE_LOST = "life_lost"
+"""In an env's ``info``, if true: the episode goes on, but what follows is not this step's to answer for."""
 Leaves = dict[str, Array]
 """Observations (or env actions) as one array per leaf of the space, keyed by the leaf's path."""
 Weights = Mapping[str, Any]
@@ -137,6 +140,7 @@ class Rollout:
     rewards: npt.NDArray[np.float64]  # [T, N] as the envs gave them
     terminated: npt.NDArray[np.bool_]  # [T, N]
     truncated: npt.NDArray[np.bool_]  # [T, N]
+    life_lost: npt.NDArray[np.bool_]  # [T, N] the return ends here, though the episode goes on
     final_values: npt.NDArray[np.float32]  # [T, N] value of the final observation where truncated, else 0
     began: npt.NDArray[np.int64]  # [T, N] where an episode ended: the number of the one that began then
     opponents: npt.NDArray[np.int64]  # [T, N] and who plays the other side in it; -1 for the env's own choice

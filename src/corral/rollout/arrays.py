@@ -28,7 +28,7 @@ def named_columns(
     named = {f"observations:{leaf.path}": (column_shape(leaf, stacks, t, n), leaf.dtype) for leaf in layout.leaves}
     named |= {"actions": ((t, n, codec.n_actions), codec.dtype)}
     named |= dict.fromkeys(("log_probs", "values", "final_values"), ((t, n), single))
-    named |= dict.fromkeys(("terminated", "truncated"), ((t, n), boolean))
+    named |= dict.fromkeys(("terminated", "truncated", "life_lost"), ((t, n), boolean))
     named |= {"rewards": ((t, n), np.dtype(np.float64))}
     named |= dict.fromkeys(("began", "opponents"), ((t, n), np.dtype(np.int64)))
     named |= {"last_values": ((n,), single)}

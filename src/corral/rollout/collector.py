@@ -91,6 +91,7 @@ class Collector:
             out.rewards[t] = now.rewards
             out.terminated[t] = now.terminated
             out.truncated[t] = now.truncated
+            out.life_lost[t] = now.life_lost
 
             ends = now.terminated | now.truncated
             ended = bool(ends.any())

@@ -179,12 +179,15 @@ def _is_last(run: Run) -> bool:
 
 def _advantages(run: Run, rollout: Rollout) -> Advantages:
     config, rewards = run.config, rollout.rewards.astype(np.float32)
+    if config.clip_reward:
+        rewards = np.sign(rewards)
+    terminated = rollout.terminated | rollout.life_lost
     if run.return_scaler is not None:
-        rewards = run.return_scaler.scale(rewards, rollout.terminated | rollout.truncated)
+        rewards = run.return_scaler.scale(rewards, terminated | rollout.truncated)
     return estimate_advantages(
         rewards,
         rollout.values,
-        rollout.terminated,
+        terminated,
         rollout.truncated,
         rollout.final_values,
         rollout.last_values,

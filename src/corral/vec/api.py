@@ -87,6 +87,7 @@ class StepArrays:
     rewards: npt.NDArray[np.float64]  # [N]
     terminated: npt.NDArray[np.bool_]  # [N]
     truncated: npt.NDArray[np.bool_]  # [N]
+    life_lost: npt.NDArray[np.bool_]  # [N] the return ends here, though the episode goes on
     episode: npt.NDArray[np.int64]  # [N] how many episodes the env has begun, less one
     opponent: npt.NDArray[np.int64]  # [N] who of the lineup plays the other side in it; -1 without one
     masks: npt.NDArray[np.bool_]  # [N, A]; A = 0 where no action can be masked
@@ -98,7 +99,8 @@ class StepArrays:
         shapes = {f"observations:{leaf.path}": ((n, *leaf.shape), leaf.dtype) for leaf in observation.leaves}
         shapes |= {f"final_observations:{leaf.path}": ((n, *leaf.shape), leaf.dtype) for leaf in observation.leaves}
         shapes |= {f"actions:{leaf.path}": ((n, *leaf.shape), leaf.dtype) for leaf in codec.layout.leaves}
-        shapes |= {"rewards": ((n,), double), "terminated": ((n,), boolean), "truncated": ((n,), boolean)}
+        shapes |= {"rewards": ((n,), double)}
+        shapes |= dict.fromkeys(("terminated", "truncated", "life_lost"), ((n,), boolean))
         shapes |= dict.fromkeys(("episode", "opponent"), ((n,), np.dtype(np.int64)))
         return shapes | {"masks": ((n, codec.n_mask), boolean)}
 

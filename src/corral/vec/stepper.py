@@ -19,7 +19,7 @@ import numpy as np
 
 from corral.core.errors import BadEnvData, EnvFault, EnvPlace, UsageError
 from corral.core.opponents import OPPONENT, opponent_number
-from corral.core.types import InfoSums, Mishaps
+from corral.core.types import LIFE_LOST, InfoSums, Mishaps
 from corral.vec.api import Drained, InfoMode, InfoRow, Seats, StepArrays
 from corral.vec.history import EnvPosition, History
 from corral.vec.making import RAISED, build_envs, close_env, mask_method, named, own_traceback
@@ -93,6 +93,7 @@ class Stepper:
         rows: list[InfoRow] = []
         steps, pulse, masks, lost = self._steps, self.pulse, self._mask_methods, self._lost
         self._history.played()
+        self.arrays.life_lost.fill(False)
         pulse[BEAT] += 1
         for i, env in enumerate(self.envs):
             pulse[ENV] = i
@@ -324,6 +325,7 @@ class Stepper:
             if self._rows.has_masks or mask is not None or MASK in info:
                 self._rows.mask(i, info.get(MASK) if mask is None else mask)
             if info:
+                a.life_lost[i] = LIFE_LOST in info and bool(info[LIFE_LOST])
                 self._note(i, info, None, rows)
             return
         self._rows.finite(i, with_reward=True)
@@ -399,11 +401,9 @@ class Stepper:
                 rows.append(InfoRow(i, told_of(info), None if final is None else told_of(final)))
             return
         told = info if final is None else final  # a reset's info belongs to no step
-        if told:
-            sums = self._sums[i]
-            for key, value in told.items():
-                if isinstance(value, NUMBER) and abs(value) <= LARGEST:  # type: ignore[operator]
-                    sums.setdefault(key, InfoSums()).add(float(value))
+        for key, value in told.items():
+            if key != LIFE_LOST and isinstance(value, NUMBER) and abs(value) <= LARGEST:  # type: ignore[operator]
+                self._sums[i].setdefault(key, InfoSums()).add(float(value))
 
     # ---- errors ----------------------------------------------------------------------------------------------
 
