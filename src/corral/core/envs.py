@@ -1,7 +1,8 @@
 """From what a user calls an env to a factory that any process can run.
 
 A name is a built-in game, a Gymnasium id (``CartPole-v1``, ``module:Id-v0``, and of Atari games ``ALE/Pong-v5``),
-``package.module:callable`` or ``file.py:callable``; a callable is taken as it is and travels by cloudpickle, so lambdas and local classes work.
+``package.module:callable`` or ``file.py:callable``; a callable is taken as it is and travels by cloudpickle, so
+lambdas and local classes work.
 """
 
 from __future__ import annotations

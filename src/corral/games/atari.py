@@ -26,7 +26,7 @@ SIDE = 84
 FRAMES = 4
 """Moments that are shown."""
 NO_OPS = 30
-"""Frames of nothing at the beginning, at most; at least one."""
+"""Frames of nothing at the beginning, at most; at least two."""
 _NOTHING, _FIRE = 0, 1
 _FIXED = {"obs_type": "pictures of their own", "continuous": "a joystick with buttons", "sound_obs": "no sound"}
 _HEAD = struct.Struct("<5sII")
@@ -86,6 +86,7 @@ class AtariGame(gym.Wrapper[Pixels, Any, Any, Any]):
         meanings = game.get_action_meanings()
         self._needs_fire = len(meanings) > 2 and meanings[_FIRE] == "FIRE"
         env.reset(seed=0)
+        self._ale.act(self._codes[_NOTHING])  # before the first frame, a few games' states are not all there is
         self._start = self._ale.cloneState(include_rng=True)  # loading the game for every episode takes long
         self._random = np.random.default_rng()
         self._held, self._lives = _NOTHING, 0
@@ -98,7 +99,7 @@ class AtariGame(gym.Wrapper[Pixels, Any, Any, Any]):
             self._random = np.random.default_rng(seed)
         self._ale.restoreState(self._start)
         self._held = _NOTHING
-        self._play(_NOTHING, int(self._random.integers(1, NO_OPS + 1)))
+        self._play(_NOTHING, int(self._random.integers(1, NO_OPS)))  # one was before the start
         self._serve()
         self._lives = self._ale.lives()
         self._shown[...] = self._look()
@@ -127,7 +128,7 @@ class AtariGame(gym.Wrapper[Pixels, Any, Any, Any]):
             "lives": self._lives,
             "random": self._random.bit_generator.state,
         }
-        text, game = json.dumps(own).encode(), self._ale.cloneState(include_rng=True).serialize()
+        text, game = json.dumps(own).encode(), bytes(self._ale.cloneState(include_rng=True).serialize())
         return _HEAD.pack(_MAGIC, len(text), len(game)) + text + game + self._shown.tobytes()
 
     def set_state(self, state: bytes) -> None:

@@ -1,0 +1,83 @@
+"""Rewards and ends as the learner sees them: their sign alone, and a lost life as an end, while the episode goes on."""
+
+import json
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import corral
+from corral.training import loop
+
+SETTINGS = {
+    "n_envs": 2,
+    "n_steps": 8,
+    "batch_size": 16,
+    "n_epochs": 1,
+    "timesteps": 32,
+    "seed": 1,
+    "eval_freq": 0,
+    "tensorboard": False,
+    "quiet": True,
+}
+
+
+class Lives(gym.Env):
+    """Episodes of six steps, of which every second loses a life; rewards are 5 and -3 in turn."""
+
+    def __init__(self, told=True):
+        self.observation_space = spaces.Box(0, 6, (1,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self.told = told
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {"life_lost": True}  # of no step
+
+    def step(self, action):
+        self.steps += 1
+        even = self.steps % 2 == 0
+        info = {"life_lost": np.bool_(even), "steps": self.steps} if self.told else {}
+        return np.full(1, self.steps, np.float32), -3.0 if even else 5.0, self.steps == 6, False, info
+
+
+def seen(monkeypatch, env, **settings):
+    """What advantages were estimated from, and the metrics."""
+    found = []
+
+    def estimate(rewards, values, terminated, *rest):
+        found.append((rewards.copy(), terminated.copy()))
+        return original(rewards, values, terminated, *rest)
+
+    original = loop.estimate_advantages
+    monkeypatch.setattr(loop, "estimate_advantages", estimate)
+    run = corral.train(env, **SETTINGS, **settings)
+    rows = [json.loads(line) for line in Path(run.run_dir, "metrics.jsonl").read_text().splitlines()]
+    return np.concatenate([r for r, _ in found]), np.concatenate([e for _, e in found]), rows, run
+
+
+@pytest.mark.parametrize("backend", ["serial", "process", "worker"])
+def test_a_lost_life_ends_the_return_and_not_the_episode(monkeypatch, backend):
+    workers = {} if backend == "serial" else {"num_workers": 2, "parallel_start_method": "fork"}
+    rewards, ends, rows, _ = seen(monkeypatch, Lives, backend=backend, **workers)
+    steps = np.arange(1, 17)[:, None]
+    assert np.array_equal(ends, np.broadcast_to(steps % 2 == 0, ends.shape))
+    assert set(rewards.ravel().tolist()) == {5.0, -3.0}
+    assert rows[-1]["rollout/episodes"] == 4 and rows[-1]["rollout/ep_rew_mean"] == 6
+    assert "info/life_lost" not in rows[-1] and "info/steps" in rows[-1]
+
+
+def test_an_env_without_lives_ends_where_its_episodes_do(monkeypatch):
+    _, ends, _, _ = seen(monkeypatch, lambda: Lives(told=False), backend="serial")
+    assert np.flatnonzero(ends[:, 0]).tolist() == [5, 11]
+
+
+def test_rewards_are_learned_by_their_sign_and_logged_as_they_are(monkeypatch):
+    rewards, _, rows, run = seen(monkeypatch, Lives, backend="serial", clip_reward=True)
+    assert set(rewards.ravel().tolist()) == {1.0, -1.0}
+    assert rows[-1]["rollout/ep_rew_mean"] == 6
+    plain = corral.train(Lives, **SETTINGS, backend="serial")
+    assert plain.summary.weights_sha256 != run.summary.weights_sha256
