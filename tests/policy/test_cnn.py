@@ -78,6 +78,40 @@ def test_nature_is_that_of_stable_baselines():
         np.testing.assert_allclose(ours({"": pixels}), theirs(pixels.float() / 255), atol=1e-6)
 
 
+def test_initial_weights_are_those_of_stable_baselines():
+    """As many, orthogonal with the same gains, and biases of 0: theirs start from other draws."""
+    sb3 = pytest.importorskip("stable_baselines3")
+    space = spaces.Box(shape=(4, 84, 84), **BYTES)
+    theirs = sb3.common.policies.ActorCriticCnnPolicy(space, spaces.Discrete(6), lambda _: 1e-3)
+    ours = Policy(space, spaces.Discrete(6), cnn_features=512)
+    mine, others = ([p.detach() for p in policy.parameters() if p.numel()] for policy in (ours, theirs))
+    assert sum(p.numel() for p in mine) == sum(p.numel() for p in others) == 1_687_719
+    assert sorted(tuple(p.shape) for p in mine) == sorted(tuple(p.shape) for p in others)
+    by_shape = {tuple(p.shape): p for p in others}
+    pixels = torch.randint(0, 256, (6, 4, 84, 84), dtype=torch.uint8)
+    with torch.no_grad():
+        for weight in mine:
+            other = by_shape[tuple(weight.shape)]
+            assert float(weight.norm()) == pytest.approx(float(other.norm()), rel=1e-4)
+            weight.copy_(other)
+        params, values = ours(ours.prepare({"": pixels.numpy()}))
+        features = theirs.extract_features(pixels)
+        np.testing.assert_allclose(params, theirs.action_net(features), atol=1e-6)
+        np.testing.assert_allclose(values, theirs.value_net(features)[:, 0], atol=1e-5)
+
+
+def test_bf16_is_close_and_learns_whole_weights():
+    torch.manual_seed(0)
+    half, whole = (PictureEncoder(found((3, 40, 40)), "nature", 8, True, bf16) for bf16 in (True, False))
+    whole.load_state_dict(half.state_dict())
+    pixels = torch.randint(0, 256, (6, 3, 40, 40), dtype=torch.uint8)
+    one, two = half({"": pixels}), whole({"": pixels})
+    assert one.dtype == torch.float32 and not torch.equal(one, two)
+    np.testing.assert_allclose(one.detach(), two.detach(), rtol=0.05, atol=0.02)
+    one.sum().backward()
+    assert all(p.dtype == p.grad.dtype == torch.float32 for p in half.parameters())
+
+
 def test_scale_is_learned_through():
     """Weights that are scaled get the gradient they would have with scaled pixels."""
     torch.manual_seed(0)

@@ -85,6 +85,17 @@ def test_parts_of_a_minibatch_add_up(monkeypatch):
         assert float(rows[0][name]) == pytest.approx(float(rows[1][name]), rel=1e-3, abs=1e-6), name
 
 
+def test_bf16_is_the_same_whoever_acts_and_kept():
+    """Few steps: without instructions for it, it is slow."""
+    few = {"n_steps": 12, "timesteps": 120, "batch_size": 60, "bf16": True}
+    plain = weights(BrightSquare, **{**few, "bf16": False}, backend="serial")
+    ways = [{"backend": "serial"}, {"backend": "worker", "num_workers": 2, "parallel_start_method": "fork"}]
+    found = [weights(BrightSquare, **few, **way) for way in ways]
+    weights(BrightSquare, **{**few, "timesteps": 60}, backend="serial", output_dir="run")
+    found.append(corral.resume("run", env=BrightSquare, timesteps=120, quiet=True).summary.weights_sha256)
+    assert len(set(found)) == 1 and plain not in found
+
+
 def test_what_was_decided_is_recorded():
     run = corral.train(lambda: BrightSquare(), **SMALL, backend="serial", output_dir="run")
     config = yaml.safe_load(Path("run/config.yaml").read_text())
@@ -107,6 +118,7 @@ def test_what_was_decided_is_recorded():
     [
         ("CartPole-v1", {"cnn": "nature"}, "cnn nature is for pictures, but none is seen here"),
         ("CartPole-v1", {"cnn_features": 32}, "cnn_features 32 is for pictures, but none is seen here"),
+        ("CartPole-v1", {"bf16": True}, "bf16 True is for pictures, but none is seen here"),
         (BrightSquare, {"cnn": "nature"}, "needs pictures of at least 36 x 36, but the picture is 16 x 16"),
         (BrightSquare, {"learner": "numpy"}, "learner numpy is for networks that numpy runs"),
         ("CartPole-v1", {"learner": "torch", "learner_shares": 2}, "learner_shares with learner torch is for pictures"),

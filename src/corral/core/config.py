@@ -173,6 +173,7 @@ class TrainConfig(BaseModel):
         "auto", "policy", "What sees pictures: nature (sides from 36 on), small, impala (slow) or none; auto: by size."
     )
     cnn_features: int = _field(256, "policy", "Numbers that it makes of a picture.", ge=1)
+    bf16: bool = _field(False, "policy", "See pictures in bfloat16, where a processor is faster with it.")
     activation_fn: Literal["tanh", "relu", "elu", "gelu", "silu", "leaky_relu"] = _field(
         "tanh", "policy", "Activation between the layers."
     )
@@ -284,7 +285,7 @@ class TrainConfig(BaseModel):
         if self.backend == "serial" and self.needs_workers is not None:
             raise ValueError(f"{self.needs_workers} is for workers, but backend is serial")
         if self.policy is not None:
-            for name in ("net_arch", "activation_fn", "ortho_init", "score_actions", "cnn", "cnn_features"):
+            for name in ("net_arch", "activation_fn", "ortho_init", "score_actions", "cnn", "cnn_features", "bf16"):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise ValueError(f"{name} shapes the built-in network, but policy is {self.policy}; set it there")
         self._agree_on_learner()

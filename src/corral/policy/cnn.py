@@ -1,7 +1,7 @@
 """Pictures among the observations, and the convolutional networks that turn each into a row of numbers.
 
 Bytes stay bytes until the first layer, which has the scale folded into its weights. Convolutions run channels-last,
-which is a third faster on a CPU.
+which is a third faster on a CPU. With ``bf16`` they compute in half the bits; weights and gradients stay whole.
 """
 
 from __future__ import annotations
@@ -88,9 +88,12 @@ def pictures_in(layout: Layout) -> tuple[Picture, ...]:
 class PictureEncoder(nn.Module):
     """A network for each picture; they share nothing."""
 
-    def __init__(self, pictures: tuple[Picture, ...], cnn: Cnn, n_features: int, ortho_init: bool) -> None:
+    def __init__(
+        self, pictures: tuple[Picture, ...], cnn: Cnn, n_features: int, ortho_init: bool, bf16: bool = False
+    ) -> None:
         super().__init__()
         self.pictures = pictures
+        self.bf16 = bf16
         self.n_features = n_features * len(pictures)
         self.kinds = tuple(picture.network(cnn) for picture in pictures)
         pairs = zip(pictures, self.kinds, strict=True)
@@ -105,8 +108,9 @@ class PictureEncoder(nn.Module):
     def forward(self, seen: Mapping[str, Tensor]) -> Tensor:
         """Pictures by path, each [B, ...], to features [B, F]."""
         pairs = zip(self.pictures, self.networks, strict=True)
-        features = [network(picture.arranged(seen[picture.path])) for picture, network in pairs]
-        return torch.cat(features, dim=1)
+        with torch.autocast(next(iter(seen.values())).device.type, torch.bfloat16, enabled=self.bf16):
+            features = [network(picture.arranged(seen[picture.path])) for picture, network in pairs]
+        return torch.cat(features, dim=1).float()
 
 
 class ScaledConv(nn.Conv2d):

@@ -9,7 +9,7 @@ import torch
 
 from corral.core.errors import UsageError
 
-__all__ = ["DeviceChoice", "choose_device"]
+__all__ = ["DeviceChoice", "choose_device", "is_slow_in_bf16"]
 
 
 class DeviceChoice(NamedTuple):
@@ -39,6 +39,13 @@ def choose_device(wanted: str, sees_pictures: Callable[[], bool] = lambda: False
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UsageError("device 'mps': there is no Metal device here; use --device cpu")
     return DeviceChoice(device, "as asked")
+
+
+def is_slow_in_bf16(device: torch.device) -> bool:
+    """Whether bfloat16 takes longer than single precision there: on a CPU without instructions for it."""
+    if device.type != "cpu":
+        return False
+    return not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _accelerator() -> str | None:

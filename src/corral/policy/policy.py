@@ -146,6 +146,7 @@ class Policy(nn.Module):
         score_actions: bool | None = None,
         cnn: Cnn = "auto",
         cnn_features: int = 256,
+        bf16: bool = False,
         network: NetworkFactory | None = None,
     ) -> None:
         super().__init__()
@@ -157,10 +158,10 @@ class Policy(nn.Module):
         self.state_layout = state_layout(self.layout) if self.n_action_features else self.layout
         self.normalizer = ObservationNormalizer(self.state_layout) if normalize_obs else None
         pictures = () if self.custom or cnn == "none" else pictures_in(self.state_layout)
-        self.pictures = PictureEncoder(pictures, cnn, cnn_features, ortho_init) if pictures else None
+        self.pictures = PictureEncoder(pictures, cnn, cnn_features, ortho_init, bf16) if pictures else None
         self.encoder = Encoder(self.state_layout, {picture.path for picture in pictures})
         self.net_arch = self._choose_arch(net_arch)
-        self.cnn, self.cnn_features = cnn, cnn_features
+        self.cnn, self.cnn_features, self.bf16 = cnn, cnn_features, bf16
         self.activation_fn = activation_fn
         if network is not None:
             self.network = network(observation_space, action_space)

@@ -52,6 +52,7 @@ def actor_setup(policy: Policy, network: NetworkFactory | None, device: torch.de
         "score_actions": policy.n_action_features > 0,
         "cnn": policy.cnn,
         "cnn_features": policy.cnn_features,
+        "bf16": policy.bf16,
     }
     pickled = None if network is None else bytes(cloudpickle.dumps(network))
     placement = _find_placement(policy, n_envs)

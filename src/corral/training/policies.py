@@ -50,6 +50,7 @@ def build_policy(
             score_actions=config.score_actions,
             cnn=config.cnn,
             cnn_features=config.cnn_features,
+            bf16=config.bf16,
             network=network,
         )
     return policy.eval()  # dropout and the like are for gradient steps alone

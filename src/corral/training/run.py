@@ -18,6 +18,7 @@ from corral.core.machine import available_cores, limit_compute_threads
 from corral.core.space_data import space_to_data
 from corral.core.types import Actor, RolloutSource
 from corral.monitor.processes import ProcessMeter
+from corral.policy.device import is_slow_in_bf16
 from corral.policy.policy import NetworkFactory, Policy
 from corral.ppo.learner import Engine, Learner
 from corral.ppo.mlp_engine import MlpEngine, numpy_shape, share_setup
@@ -161,6 +162,8 @@ def assemble(
         facts = envs.facts
         policy = build_policy(config, facts.observation_space, facts.action_space, network, seed).to(device)
         _check_used(config, policy)
+        if config.bf16 and is_slow_in_bf16(device):
+            warn("this processor has no instructions for bfloat16, so bf16 makes the run several times slower")
         set_torch_threads(policy, config)
         setup, alone = (actor_setup(policy, network, device, n) for n in (config.n_envs, 1))
         opponents = seat_opponents(config, facts, policy, alone)
@@ -244,7 +247,7 @@ def _check_used(config: TrainConfig, policy: Policy) -> None:
     if config.normalize_obs and not any(leaf.is_float for leaf in policy.state_layout.leaves):
         raise UsageError("normalize_obs scales float observations, but this env has none; leave it out")
     if policy.pictures is None and not policy.custom:
-        for name, value in (("cnn", config.cnn), ("cnn_features", config.cnn_features)):
+        for name, value in (("cnn", config.cnn), ("cnn_features", config.cnn_features), ("bf16", config.bf16)):
             if value not in (type(config).model_fields[name].default, "none"):
                 raise UsageError(f"{name} {value} is for pictures, but none is seen here; leave it out")
     if policy.pictures is not None and config.learner == "numpy":
