@@ -120,8 +120,9 @@ def assemble(
 ) -> Run:
     """Build every part; whatever is wrong with env, policy or machine shows here, before anything is written."""
     if config.adaptive and factory.is_vector:
-        envs = f"those of {factory.name} cannot be moved"
-        raise UsageError(f"adaptive moves envs between workers, but {envs}; leave it out")
+        raise UsageError(
+            f"adaptive moves envs between workers; those of {factory.name} stay where they are: leave it out"
+        )
     device, why_device = device_for(config.device, config.cnn, factory, network)
     limit_compute_threads()
     torch.set_num_threads(1)
