@@ -32,6 +32,7 @@ from corral.core.vector_envs import OneEnv, VectorEnv
 __all__ = [
     "BUILT_IN",
     "BY_HAND",
+    "ENVPOOL",
     "OWN_FLAGS",
     "PATHS",
     "SETTINGS",
@@ -151,7 +152,7 @@ class EnvFactory:
         kwargs, maker = dict(self.kwargs), self._maker()
         if self.born_seeded:
             threads = max(1, available_cores() // self.processes)
-            vector = maker(self.name.removeprefix(ENVPOOL), n, seeds, threads, render_mode, **kwargs)
+            vector = maker(self.name.removeprefix(ENVPOOL), n, seeds, threads, render_mode, kwargs)
         else:
             if render_mode is not None and _accepts(maker, "render_mode"):
                 kwargs["render_mode"] = render_mode

@@ -9,9 +9,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from corral.core.errors import CorralError
 from corral.core.spaces import Layout
 
-__all__ = ["UNTOLD", "OneEnv", "begins_some", "info_of", "plain_metadata", "resets_itself"]
+__all__ = ["UNTOLD", "EnvInside", "OneEnv", "begins_some", "info_of", "plain_metadata", "resets_itself"]
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 UNTOLD = ("env_id", "players", "elapsed_step")
@@ -46,6 +47,27 @@ def info_of(infos: Mapping[str, Any], i: int) -> dict[str, Any]:
         elif isinstance(value, np.ndarray | list | tuple):
             found[name] = value[i]
     return found
+
+
+class EnvInside(gym.Env[Any, Any]):
+    """One env of a vector env, as far as it can be had alone: attributes and methods are those of the vector env."""
+
+    def __init__(self, vector: VectorEnv, index: int) -> None:
+        self._vector, self._index = vector, index
+        self.observation_space, self.action_space = vector.single_observation_space, vector.single_action_space
+        self.metadata, self.render_mode = plain_metadata(vector), vector.render_mode
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._vector, name)
+
+    def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
+        """Not for one env alone."""
+        raise CorralError(f"{name!r} cannot be set in one env of {type(self._vector).__name__}: they are one object")
+
+    def render(self) -> Any:
+        """A picture of the env."""
+        frames = self._vector.render()
+        return None if frames is None else frames[self._index]
 
 
 class OneEnv(gym.Env[Any, Any]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -28,9 +28,10 @@ def make(
     seeds: Sequence[int] | None = None,
     threads: int = 1,
     render_mode: str | None = None,
-    **kwargs: Any,
+    kwargs: Mapping[str, Any] | None = None,
 ) -> VectorEnv:
-    """``num_envs`` envs of a task, each seeded with its own number; EnvPool cannot change a seed later."""
+    """``num_envs`` envs of a task, each with its own seed, which EnvPool cannot change later."""
+    kwargs = kwargs or {}
     specs = _specs()
     if task not in specs:
         raise UsageError(
@@ -59,7 +60,7 @@ def make(
         raise
     except TypeError as error:
         given = ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
-        raise UsageError(f"EnvPool does not take {given} for {task}: {str(error).splitlines()[0]}") from None
+        raise UsageError(f"EnvPool does not take {given} for {task}: it expects other types") from error
     for space in spaces:
         if not isinstance(space, gym.Space):
             raise UsageError(f"envpool:{task} has several players or agents, and Corral trains one: {space!r:.120}")
@@ -85,7 +86,7 @@ def _specs() -> dict[str, tuple[str, str, dict[str, Any]]]:
     return found
 
 
-def _check_names(task: str, kwargs: dict[str, Any]) -> None:
+def _check_names(task: str, kwargs: Mapping[str, Any]) -> None:
     import envpool
 
     if taken := [name for name in kwargs if name in _OURS]:

@@ -21,7 +21,7 @@ from corral.core.envs import EnvFactory
 from corral.core.errors import BadEnvData, CorralError, EnvFault, EnvPlace, UsageError
 from corral.core.seeding import episode_seed, fresh_seed
 from corral.core.types import InfoSums, Leaves, Mishaps
-from corral.core.vector_envs import UNTOLD, VectorEnv, begins_some, info_of, resets_itself
+from corral.core.vector_envs import UNTOLD, EnvInside, VectorEnv, begins_some, info_of, resets_itself
 from corral.vec.api import Drained, EnvFacts, InfoMode, InfoRow, Seats, StepArrays
 from corral.vec.history import EnvPosition
 from corral.vec.making import RAISED, build_envs, close_env, named, own_traceback
@@ -125,11 +125,8 @@ class NativeStepper:
 
     @property
     def envs(self) -> list[gym.Env[Any, Any]]:
-        """There are none that could be had one by one."""
-        raise CorralError(
-            f"the envs of {self._factory.name} are one gymnasium.vector.VectorEnv: attributes and methods of single "
-            "envs cannot be reached; to look at one, make it with corral.make_env"
-        )
+        """The envs, as far as they can be had one by one."""
+        return [EnvInside(self.vector, i) for i in range(self._n)]
 
     @property
     def has_masks(self) -> bool | None:
