@@ -12,7 +12,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from corral.core.errors import CorralError
 from corral.core.spaces import Layout
 
-__all__ = ["UNTOLD", "EnvInside", "OneEnv", "begins_some", "info_of", "plain_metadata", "resets_itself"]
+__all__ = ["UNTOLD", "EnvInside", "OneEnv", "info_of", "plain_metadata", "resets_itself", "why_not_together"]
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 UNTOLD = ("env_id", "players", "elapsed_step")
@@ -24,10 +24,23 @@ def resets_itself(vector: VectorEnv) -> bool:
     return vector.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP
 
 
-def begins_some(vector: VectorEnv) -> bool:
+def _begins_some(vector: VectorEnv) -> bool:
     """Whether an episode can begin right after another one's end, in that env alone."""
     mode = vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     return mode != AutoresetMode.NEXT_STEP or isinstance(vector.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+
+
+def why_not_together(vector: VectorEnv, born_seeded: bool) -> str | None:
+    """Why the envs of a vector env cannot live as many single ones would; None if they can."""
+    if not _begins_some(vector):
+        return "it begins an episode only in the step after the last one's end (autoreset_mode NEXT_STEP)"
+    if not born_seeded:
+        seeds: Any = list(range(vector.num_envs))  # Gymnasium's types do not know of lists
+        try:
+            vector.reset(seed=seeds)
+        except Exception as error:
+            return f"reset does not take a list of seeds, one for each env ({type(error).__name__}: {error})"
+    return None
 
 
 def plain_metadata(vector: VectorEnv) -> dict[str, Any]:
@@ -92,8 +105,7 @@ class OneEnv(gym.Env[Any, Any]):
         if seed is not None and self._born_seeded:
             self._vector.close()
             self._vector, seed = self._make([seed]), None
-        seeds: Any = None if seed is None else [seed]  # Gymnasium's types do not know of lists
-        observation, info = self._vector.reset(seed=seeds, options=options)
+        observation, info = self._vector.reset(seed=seed, options=options)
         return self._first(observation), info_of(info, 0)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:

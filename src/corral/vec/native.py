@@ -21,7 +21,7 @@ from corral.core.envs import EnvFactory
 from corral.core.errors import BadEnvData, CorralError, EnvFault, EnvPlace, UsageError
 from corral.core.seeding import episode_seed, fresh_seed
 from corral.core.types import InfoSums, Leaves, Mishaps
-from corral.core.vector_envs import UNTOLD, EnvInside, VectorEnv, begins_some, info_of, resets_itself
+from corral.core.vector_envs import UNTOLD, EnvInside, VectorEnv, info_of, resets_itself, why_not_together
 from corral.vec.api import Drained, EnvFacts, InfoMode, InfoRow, Seats, StepArrays
 from corral.vec.history import EnvPosition
 from corral.vec.making import RAISED, build_envs, close_env, named, own_traceback
@@ -36,7 +36,7 @@ Made = VectorEnv | list[gym.Env[Any, Any]]
 
 
 def build(factory: Callable[[], gym.Env[Any, Any]], first_env: int, n: int, seed: int | None) -> Made:
-    """Make ``n`` envs. A factory of vector envs makes one of them, if one of its envs can begin an episode alone."""
+    """Make ``n`` envs; with a factory of vector envs one of those, if its envs can live as single ones would."""
     if not isinstance(factory, EnvFactory) or not factory.is_vector or (n == 1 and seed is None):
         return build_envs(factory, first_env, n)
     try:
@@ -46,9 +46,10 @@ def build(factory: Callable[[], gym.Env[Any, Any]], first_env: int, n: int, seed
             raise
         place = EnvPlace(first_env, episode=-1, seed=None, step=0)
         raise EnvFault(f"making the envs failed: {named(error)}", place, own_traceback(error), True) from error
-    if begins_some(vector):
+    if (why := why_not_together(vector, factory.born_seeded)) is None:
         return vector
     vector.close()
+    warnings.warn(f"the vector env {factory.name} is made once for each env, which is slower: {why}", stacklevel=2)
     return build_envs(factory, first_env, n)
 
 
