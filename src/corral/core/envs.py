@@ -1,12 +1,14 @@
 """From what a user calls an env to a factory that any process can run.
 
-A name is a built-in game, a Gymnasium id (``CartPole-v1``, ``module:Id-v0``, and of Atari games ``ALE/Pong-v5``),
-``package.module:callable`` or ``file.py:callable``; a callable is taken as it is and travels by cloudpickle, so
-lambdas and local classes work.
+A name is a built-in game, a Gymnasium id (``CartPole-v1``, ``module:Id-v0``; Atari games are ``ALE/Pong-v5``),
+``envpool:ID``, ``package.module:callable`` or ``file.py:callable``; a callable is taken as it is and travels by
+cloudpickle, so lambdas and local classes work. A callable that takes ``num_envs`` returns a
+``gymnasium.vector.VectorEnv``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import importlib
@@ -15,7 +17,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,21 +25,22 @@ from typing import Any
 import cloudpickle
 import gymnasium as gym
 
+from corral.core.atari import ATARI, ATARI_SETTINGS, is_atari, is_prepared
 from corral.core.errors import UsageError
+from corral.core.machine import available_cores
 from corral.core.spelling import did_you_mean
+from corral.core.vector_envs import OneEnv, VectorEnv
 
 __all__ = [
-    "ATARI",
-    "ATARI_SETTINGS",
     "BUILT_IN",
     "BY_HAND",
+    "ENVPOOL",
     "OWN_FLAGS",
     "PATHS",
     "SETTINGS",
     "SWITCHES",
     "EnvFactory",
     "import_callable",
-    "is_atari",
     "make_env",
     "names_code",
     "own_flags",
@@ -92,25 +95,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 """Settings that suit a built-in env better than the defaults; what the user says comes first."""
 
-ATARI_SETTINGS: dict[str, Any] = {
-    "timesteps": 1_000_000,
-    "n_steps": 128,
-    "batch_size": 256,
-    "n_epochs": 4,
-    "learning_rate": 2.5e-4,
-    "clip_range": 0.1,
-    "ent_coef": 0.01,
-    "cnn_features": 512,
-    "clip_reward": True,
-    "eval_freq": 250_000,
-    "eval_episodes": 5,
-    "eval_sample": True,
-}
-"""The same for Atari games: Stable-Baselines3's, with an evaluation that draws its actions."""
-
-ATARI = "ALE/"
-"""What the ids of Atari games begin with."""
-
 OWN_FLAGS: dict[str, dict[str, str]] = {
     f"{ATARI}...": {"atari_wrappers": "prepare games for learners, see docs/atari.md [yes]"},
     "game-boy": {
@@ -133,6 +117,8 @@ BY_HAND: dict[str, dict[str, Any]] = {"game-boy": {"frames_per_step": 1, "episod
 """Arguments that suit a person who plays: here sixty steps a second, for ten minutes."""
 
 _ATARI_GAMES = "corral.games.atari"
+ENVPOOL = "envpool:"
+_ENVPOOL_MAKER = "corral.games.envpools:make"
 _GYM_ID = re.compile(r"^(?:[\w.\-]+:)?(?:[\w.\-]+/)?[\w.\-]+-v\d+$")
 
 
@@ -147,12 +133,50 @@ class EnvFactory:
     """A cloudpickled callable or Gymnasium ``EnvSpec``; None if ``name`` says it all."""
     live: Any = field(default=None, compare=False)
     """The same as an object, where it never left the process; it is not sent."""
+    processes: int = field(default=1, compare=False)
+    """How many make envs at the same time: envs with threads of their own share the cores among them."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return EnvFactory, (self.name, self.kwargs, self.pickled)
+        return EnvFactory, (self.name, self.kwargs, self.pickled, None, self.processes)
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether it makes many envs at a time, as a ``gymnasium.vector.VectorEnv``."""
+        if self.born_seeded:
+            return True
+        maker = self._maker()
+        return not isinstance(maker, gym.envs.registration.EnvSpec) and "num_envs" in _parameters(maker)
+
+    @property
+    def born_seeded(self) -> bool:
+        """Whether such envs take their seeds when they are made, and never again."""
+        return self.name.startswith(ENVPOOL)
+
+    def sharing(self, processes: int) -> EnvFactory:
+        """The same, for one of so many processes."""
+        return dataclasses.replace(self, processes=processes)
+
+    def many(self, n: int, seeds: Sequence[int] | None = None, render_mode: str | None = None) -> VectorEnv:
+        """Make ``n`` envs as a vector env; ``seeds`` are for those that are born seeded."""
+        kwargs, maker = dict(self.kwargs), self._maker()
+        if self.born_seeded:
+            threads = max(1, available_cores() // self.processes)
+            vector = maker(self.name.removeprefix(ENVPOOL), n, seeds, threads, render_mode, kwargs)
+        else:
+            if render_mode is not None and _accepts(maker, "render_mode"):
+                kwargs["render_mode"] = render_mode
+            vector = maker(num_envs=n, **kwargs)
+        if not isinstance(vector, gym.vector.VectorEnv) or vector.num_envs != n:
+            raise UsageError(
+                f"{self.name} takes num_envs, so that with num_envs={n} it should return a gymnasium.vector.VectorEnv "
+                f"of {n} envs; it returned {vector!r:.80}. A function that makes single envs should not take num_envs"
+            )
+        return vector
 
     def __call__(self, render_mode: str | None = None) -> Env:
         """Make one env."""
+        if self.is_vector:
+            return OneEnv(lambda seeds: self.many(1, seeds, render_mode), self.born_seeded)
         kwargs = dict(self.kwargs)
         maker = self._maker()
         if isinstance(maker, gym.envs.registration.EnvSpec):
@@ -177,6 +201,8 @@ class EnvFactory:
             return self.live
         if is_atari(self.name):
             return functools.partial(import_callable(f"{_ATARI_GAMES}:make", "env"), self.name)
+        if self.born_seeded:
+            return import_callable(_ENVPOOL_MAKER, "env")
         if self.pickled is None:
             return import_callable(BUILT_IN.get(self.name, self.name), "env")
         return _unpickle(self.pickled)
@@ -195,7 +221,7 @@ def resolve_env(env: str | Callable[..., Env] | EnvFactory, kwargs: Mapping[str,
         return env
     if callable(env):
         return EnvFactory(python_name(env), kwargs, _pickle(env), env)
-    if env in BUILT_IN:
+    if env in BUILT_IN or env.startswith(ENVPOOL):
         return EnvFactory(env, kwargs)
     if is_atari(env):
         import_callable(f"{_ATARI_GAMES}:register", "env")()
@@ -218,11 +244,6 @@ def make_env(name: str | Callable[..., Env], render_mode: str | None = None, **k
     return resolve_env(name, kwargs)(render_mode)
 
 
-def is_atari(name: str) -> bool:
-    """Whether this is the id of an Atari game, which is prepared for learners unless ``atari_wrappers`` is false."""
-    return name.startswith(ATARI)
-
-
 def own_flags(env: str) -> dict[str, str]:
     """The flags that an env has of its own, and what help says of them."""
     return OWN_FLAGS.get(f"{ATARI}..." if is_atari(env) else env, {})
@@ -232,7 +253,7 @@ def settings_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """A built-in env's own settings, as far as they go together with what was given."""
     own = SETTINGS.get(name, {})
     kwargs = given.get("env_kwargs") or {}  # a mapping, or words as they were typed
-    if is_atari(name) and _is_prepared(kwargs):
+    if is_atari(name) and is_prepared(kwargs):
         own = ATARI_SETTINGS
     if any(str(word).partition("=")[0] == "opponent" for word in kwargs):
         given = {**given, "opponent": None}
@@ -251,7 +272,7 @@ def python_name(thing: Any) -> str:
 
 def names_code(spec: str) -> bool:
     """Whether ``spec`` makes Python import something: such a name is not followed when it comes from a file."""
-    return spec not in BUILT_IN and (":" in spec or spec.endswith(".py"))
+    return spec not in BUILT_IN and not spec.startswith(ENVPOOL) and (":" in spec or spec.endswith(".py"))
 
 
 def import_callable(spec: str, what: str) -> Callable[..., Any]:
@@ -334,12 +355,6 @@ def _pickle(thing: Any) -> bytes:
         ) from error
 
 
-def _is_prepared(kwargs: Any) -> bool:
-    """Whether an Atari game is, by what was given: a mapping, or words as they were typed."""
-    words = kwargs.items() if isinstance(kwargs, Mapping) else (str(word).split("=", 1) for word in kwargs)
-    return not any(pair[0] == "atari_wrappers" and str(pair[-1]).lower() in ("false", "no", "off") for pair in words)
-
-
 def _check_names(name: str, maker: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
     known = [argument for argument in inspect.signature(maker).parameters if argument != "render_mode"]
     for given in kwargs:
@@ -348,8 +363,12 @@ def _check_names(name: str, maker: Callable[..., Any], kwargs: Mapping[str, Any]
 
 
 def _accepts(maker: Callable[..., Any], name: str) -> bool:
+    parameters = _parameters(maker)
+    return name in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+
+
+def _parameters(maker: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
-        parameters = inspect.signature(maker).parameters.values()
+        return inspect.signature(maker).parameters
     except (TypeError, ValueError):
-        return False
-    return any(p.name == name or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
+        return {}
