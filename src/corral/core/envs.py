@@ -57,6 +57,7 @@ BUILT_IN: dict[str, str] = {
     "territory": "corral.games.territory.env:Territory",
     "toy-maze": "corral.games.toys:MaskedMaze",
     "toy-everything": "corral.games.toys:Everything",
+    "toy-sight": "corral.games.sight:Sight",
     "toy-work": "corral.games.toys:BusyWork",
 }
 """Built-in envs: name to ``module:callable``."""
@@ -91,6 +92,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "gamma": 0.995,
         "ent_coef": 0.005,
         "eval_sample": True,
+    },
+    "toy-sight": {
+        "timesteps": 24_576,
+        "n_steps": 64,
+        "batch_size": 128,
+        "n_epochs": 2,
+        "learning_rate": 1e-3,
+        "gamma": 0.0,
     },
 }
 """Settings that suit a built-in env better than the defaults; what the user says comes first."""

@@ -45,7 +45,8 @@ def is_slow_in_bf16(device: torch.device) -> bool:
     """Whether bfloat16 takes longer than single precision there: on a CPU without instructions for it."""
     if device.type != "cpu":
         return False
-    return not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    there = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return not (there and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _accelerator() -> str | None:
