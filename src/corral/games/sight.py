@@ -20,8 +20,8 @@ _ROOM = _SIDE // 2 - _FIGURE
 class Sight(gym.Env[Pixels, Any]):
     """Say in which quarter the full square is; the other three are hollow. Each step shows another picture.
 
-    Reward: 1 for the right quarter (0 and 1 above, 2 and 3 below), so ``length`` for an episode at best, and a quarter of it by
-    guessing. Figures are anywhere in their quarters, and vary in brightness, as the background does.
+    Reward: 1 for the right quarter (0 and 1 above, 2 and 3 below), so ``length`` for an episode at best, and a quarter
+    of it by guessing. Figures are anywhere in their quarters, and vary in brightness, as the background does.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 2}
