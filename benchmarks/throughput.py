@@ -98,9 +98,7 @@ def sections() -> dict[str, Section]:
     pong = {"env": "PongNoFrameskip-v4", "n_envs": 8, "settings": ATARI, "atari": True}
     nature = {"kind": "train-corral", "backend": "auto", "n_envs": 8, "settings": ATARI | {"cnn_features": 512}}
     played = {"episodic_life": True, "reward_clip": True}
-    pools = [
-        (name, env, n) for n in (8, 64) for name, env in (("gym", "CartPole-v1"), ("envpool", "envpool:CartPole-v1"))
-    ]
+    poles = {"gym": "CartPole-v1", "envpool": "envpool:CartPole-v1"}
     zoo = {"env": "CartPole-v1", "n_envs": 8, "settings": RL_ZOO, "timesteps": 100_000, "until": TARGET}
     return {
         "cartpole-8": Section("PPO on CartPole-v1, 8 envs", trainers(ppo("CartPole-v1", 8))),
@@ -141,7 +139,7 @@ def sections() -> dict[str, Section]:
         ),
         "envpool-cartpole": Section(
             "PPO on CartPole-v1 in Corral, stepped by Gymnasium and by EnvPool, with 8 and with 64 envs",
-            {f"{name}-{n}": trainers(ppo(env, n))["corral"] for name, env, n in pools},
+            {f"{name}-{n}": trainers(ppo(env, n))["corral"] for n in (8, 64) for name, env in poles.items()},
             ("collect_steps_per_s", "steps_per_s"),
         ),
         "start": Section(

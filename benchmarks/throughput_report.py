@@ -47,7 +47,15 @@ LABELS = {
     "gym-64": "Gymnasium's, 64 envs",
     "envpool-64": "EnvPool's, 64 envs",
 }
-COLOURS = {"corral": "#2f6db5", "corral-serial": "#8fb4dd", "sb3": "#e08a3c", "gymnasium": "#8a9a5b", "bare": "#777777"}
+COLOURS = {
+    "corral": "#2f6db5",
+    "corral-serial": "#8fb4dd",
+    "envpool": "#2f6db5",
+    "gym": "#8fb4dd",
+    "sb3": "#e08a3c",
+    "gymnasium": "#8a9a5b",
+    "bare": "#777777",
+}
 NOT_REACHED = math.inf
 """What stands for None: seconds until something that did not happen."""
 
@@ -126,7 +134,7 @@ NOTES = """\
 - Memory of its own (USS) is what would be freed if a worker ended. AsyncVectorEnv forks the parent where that is the
   default of Python, which starts faster and shares the parent's memory; Corral's and SB3's workers come from a fork
   server, which is safe with threads. SB3's time includes importing torch in each worker.
-- Pong: everybody gets the usual Atari preprocessing, each its own (EnvPool's in C++), with no sticky actions, and the same
+- Pong: everybody has the usual Atari preprocessing, each its own (EnvPool's in C++), no sticky actions, and the same
   network of 512 features; SB3 has `CnnPolicy` on `PongNoFrameskip-v4`. Corral computes it in torch too.
 - Time to 475: rl-zoo3's settings for both, but the clip range stays at 0.2, since Corral has no schedule for it. It
   counts from the first step and leaves evaluation out, though not Corral's saving of its best policies. SB3 has
