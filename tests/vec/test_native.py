@@ -267,12 +267,35 @@ def test_a_position_cannot_be_reached_and_that_is_counted():
 # ---- EnvPool -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "CoinrunEasy-v0", "HalfCheetah-v4", "CheetahRun-v1"])
-def test_envpool_shows_the_same_to_any_number_of_workers(env):
-    one, said = trace(f"envpool:{env}", n=3, steps=60)
-    two, told = trace(f"envpool:{env}", n=3, steps=60, backend="process", num_workers=2)
+def test_envpool_shows_the_same_to_any_number_of_workers():
+    one, said = trace("envpool:MountainCarContinuous-v0", n=3, steps=60)
+    two, told = trace("envpool:MountainCarContinuous-v0", n=3, steps=60, backend="process", num_workers=2)
     assert same(one, two)
     assert said == told and not {"env_id", "elapsed_step"} & said.keys()
+
+
+@pytest.mark.parametrize("task", ["CartPole-v1", "CoinrunEasy-v0", "HalfCheetah-v4", "CheetahRun-v1"])
+def test_envpools_envs_do_not_depend_on_their_neighbours(task):
+    factory = resolve_env(f"envpool:{task}")
+    try:
+        factory.many(1).close()
+    except MissingPackage as missing:
+        pytest.skip(str(missing))
+    whole = SerialVectorEnv(factory, 3, seed=5, infos="summed")
+    part = SerialVectorEnv(factory, 2, seed=5, infos="summed", first_env=1)
+    random = np.random.default_rng(0)
+    for env in (whole, part):
+        env.reset_arrays()
+    for _ in range(60):
+        actions = whole.codec.random(None, 3, random)
+        for env, rows in ((whole, actions), (part, actions[1:])):
+            env.codec.decode(rows, env.arrays.actions)
+            env.send()
+            env.recv()
+        for path, leaf in part.arrays.observations.items():
+            assert np.array_equal(whole.arrays.observations[path][1:], leaf)
+        assert np.array_equal(whole.arrays.rewards[1:], part.arrays.rewards)
+    whole.close(), part.close()
 
 
 def test_envpool_ends_episodes_as_the_contract_says():

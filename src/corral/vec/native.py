@@ -196,47 +196,53 @@ class NativeStepper:
     def _take(
         self, seen: Any, rewards: Any, terminated: Any, truncated: Any, infos: Mapping[str, Any]
     ) -> list[InfoRow]:
-        a, itself = self.arrays, resets_itself(self.vector)
-        for name, target, given in (
-            ("rewards", a.rewards, rewards),
-            ("terminated", a.terminated, terminated),
-            ("truncated", a.truncated, truncated),
-        ):
-            if np.shape(given) != target.shape:
-                raise Refused(f"{name} have the shape {np.shape(given)}, expected {target.shape}")
-            target[...] = given
-        a.life_lost[...] = infos.get(LIFE_LOST, False)
-        leaves = self._leaves(seen)
+        """Write what a step returned."""
+        a, leaves = self.arrays, self._leaves(seen)
         self._write(leaves)
+        _copy("rewards", rewards, a.rewards)
+        _copy("terminated", terminated, a.terminated)
+        _copy("truncated", truncated, a.truncated)
+        a.life_lost[...] = infos.get(LIFE_LOST, False)
         ended = a.terminated | a.truncated
-        which = np.flatnonzero(ended)
-        for i in which.tolist() if itself else ():
-            self._rows.observation(i, infos["final_obs"][i])
+        if ended.any():
+            return self._begin_next(ended, leaves, infos)
         self._rows.all_finite()
-        first, at = infos, which  # what is said of the episodes that begin, and where in it
-        if which.size:
-            for path, final in a.final_observations.items():
-                final[which] = a.observations[path][which]
-            if not itself:
-                seen, first = self.vector.reset(options={"reset_mask": ended.copy()})
-                leaves = self._leaves(seen)
-                if len(next(iter(leaves.values()))) == which.size:  # EnvPool shows those that begin, and no others
-                    at = np.arange(which.size)
-            self._write({path: leaf[at] for path, leaf in leaves.items()}, which)
-            self._rows.all_finite()
-            a.episode[which] += 1
-            self._steps[which] = 0
-        last = infos.get("final_info", {}) if itself else infos  # what is said of the step that ended an episode
+        if self.has_masks or MASK in infos:
+            for i in range(self._n):
+                self._rows.mask(i, _row(infos, i))
+        if self.infos == "summed":
+            self._add(infos)
+            return []
+        return [InfoRow(i, told_of(info_of(infos, i))) for i in range(self._n)]
+
+    def _begin_next(self, ended: Flags, leaves: Leaves, infos: Mapping[str, Any]) -> list[InfoRow]:
+        """Keep what the envs showed whose episodes ended, and begin their next."""
+        a, itself, which = self.arrays, resets_itself(self.vector), np.flatnonzero(ended)
+        last, first, at = infos, infos, which  # what is said of the last step and of the next episodes, and where in it
+        if itself:
+            last = infos.get("final_info", {})
+            for i in which.tolist():
+                self._rows.observation(i, infos["final_obs"][i])
+        self._rows.all_finite()
+        for path, final in a.final_observations.items():
+            final[which] = a.observations[path][which]
+        if not itself:
+            seen, first = self.vector.reset(options={"reset_mask": ended.copy()})
+            leaves = self._leaves(seen)
+            if len(next(iter(leaves.values()))) == which.size:  # EnvPool shows those that begin, and no others
+                at = np.arange(which.size)
+        self._write({path: leaf[at] for path, leaf in leaves.items()}, which)
+        self._rows.all_finite()
+        a.episode[which] += 1
+        self._steps[which] = 0
         places = dict(zip(which.tolist(), at.tolist(), strict=True))
         if self.has_masks or MASK in infos:
             for i in range(self._n):
                 self._rows.mask(i, _row(first, places[i]) if i in places else _row(infos, i))
         if self.infos == "summed":
-            if itself and which.size:
-                self._add(infos, ~ended)
+            self._add(infos, ~ended if itself else None)
+            if itself:
                 self._add(last, ended)
-            else:
-                self._add(infos)
             return []
         return [
             InfoRow(i, told_of(info_of(first, places[i])), told_of(info_of(last, i)))
@@ -377,6 +383,12 @@ def _whole(seeds: Sequence[int | None]) -> list[int] | None:
     if all(seed is None for seed in seeds):
         return None
     return [fresh_seed() if seed is None else seed for seed in seeds]
+
+
+def _copy(name: str, given: Any, target: npt.NDArray[Any]) -> None:
+    if np.shape(given) != target.shape:
+        raise Refused(f"{name} have the shape {np.shape(given)}, expected {target.shape}")
+    target[...] = given
 
 
 def _row(infos: Mapping[str, Any], i: int) -> Any:
