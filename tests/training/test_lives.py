@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import corral
 from corral.training import loop
@@ -44,6 +45,11 @@ class Lives(gym.Env):
         return np.full(1, self.steps, np.float32), -3.0 if even else 5.0, self.steps == 6, False, info
 
 
+def together(num_envs):
+    """Many of them in one vector env."""
+    return SyncVectorEnv([Lives] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
 def seen(monkeypatch, env, **settings):
     """What advantages were estimated from, and the metrics."""
     found = []
@@ -63,11 +69,16 @@ def seen(monkeypatch, env, **settings):
 def test_a_lost_life_ends_the_return_and_not_the_episode(monkeypatch, backend):
     workers = {} if backend == "serial" else {"num_workers": 2, "parallel_start_method": "fork"}
     rewards, ends, rows, _ = seen(monkeypatch, Lives, backend=backend, **workers)
-    steps = np.arange(1, 17)[:, None]
-    assert np.array_equal(ends, np.broadcast_to(steps % 2 == 0, ends.shape))
+    assert np.array_equal(ends, np.broadcast_to(np.arange(1, 17)[:, None] % 2 == 0, ends.shape))
     assert set(rewards.ravel().tolist()) == {5.0, -3.0}
     assert rows[-1]["rollout/episodes"] == 4 and rows[-1]["rollout/ep_rew_mean"] == 6
     assert "info/life_lost" not in rows[-1] and "info/steps" in rows[-1]
+
+
+def test_a_vector_env_tells_of_lives_too(monkeypatch):
+    _, ends, rows, _ = seen(monkeypatch, together, backend="serial")
+    assert np.array_equal(ends, np.broadcast_to(np.arange(1, 17)[:, None] % 2 == 0, ends.shape))
+    assert rows[-1]["rollout/episodes"] == 4 and "info/life_lost" not in rows[-1]
 
 
 def test_an_env_without_lives_ends_where_its_episodes_do(monkeypatch):

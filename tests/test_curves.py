@@ -1,0 +1,44 @@
+"""The script of long learning curves reads what was written and reports it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def curves(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import curves
+
+    return curves
+
+
+def write(name, rewards, every=100):
+    lines = [{"steps": every * (i + 1), "reward": reward, "seconds": i} for i, reward in enumerate(rewards)]
+    Path(f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_report_tabulates_and_draws(curves, tmp_path):
+    write("corral_pong_1", [0, 1, 2, 3])
+    write("corral_pong_2", [2, 3, 4, 5])
+    write("sb3_pong_1", [0, 0, 0, 0, 8])
+    write("random_coinrun_1", [3])
+    write("sb3_other_1", [3])
+    curves.report(tmp_path, tmp_path / "curves.md", tmp_path / "images")
+    text = (tmp_path / "curves.md").read_text()
+    assert "| library | seeds | 100 | 200 | 300 | 400 | area under the curve |" in text
+    assert "| Corral | 2 | 1.0 | 2.0 | 3.0 | 4.0 | 2.5 ± 1.4 |" in text
+    assert "| Stable-Baselines3 | 1 | 0.0 | 0.0 | 0.0 | 0.0 | 0.0 |" in text
+    assert [path.name for path in (tmp_path / "images").iterdir()] == ["curves-pong.png"]  # nothing learned coinrun
+    assert "](../docs/images/curves-pong.png)" in text and "other" not in text
+
+
+def test_a_library_that_does_not_run_the_task_is_refused():
+    command = [sys.executable, str(BENCHMARKS / "curves.py"), "run", "coinrun", "--library", "sb3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "coinrun is run with corral or random, not with sb3" in done.stderr
