@@ -1,5 +1,8 @@
 """Atari games, with the real emulator: what a step is, what is shown, and that nothing but the seed decides."""
 
+import multiprocessing
+import os
+import signal
 import sys
 
 import gymnasium as gym
@@ -27,7 +30,6 @@ SMALL = {
     "tensorboard": False,
     "quiet": True,
 }
-WORKERS = {"backend": "worker", "parallel_start_method": "fork"}
 
 
 def play(env, steps, seed=0):
@@ -151,6 +153,13 @@ def test_unknown_games_are_named():
         make_env("ALE/Pnog-v5")
 
 
+def test_games_are_listed(capsys):
+    assert main(["list", "atari"]) == 0
+    listed = capsys.readouterr().out.split()
+    assert "ALE/Pong-v5" in listed and len(listed) > 100 and all(name.startswith("ALE/") for name in listed)
+    assert main(["list"]) == 0 and "ALE/Pong-v5 and a hundred others" in capsys.readouterr().out
+
+
 def test_without_the_emulator_its_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ale_py", None)
     with pytest.raises(UsageError, match=r'Atari games need ale-py and OpenCV: pip install "corral\[atari\]"'):
@@ -179,12 +188,16 @@ def test_the_flag_is_of_atari_games_alone(capsys):
     assert "--no-atari-wrappers is a flag of ALE/..., not of CartPole-v1" in capsys.readouterr().err
 
 
-def test_training_is_the_same_for_any_workers_and_goes_on_exactly():
-    kwargs = {"env_kwargs": {"max_num_frames_per_episode": 120}}
-    whole = corral.train("ALE/Breakout-v5", **SMALL, **kwargs, backend="serial")
-    parts = corral.train(
-        "ALE/Breakout-v5", **{**SMALL, "timesteps": 64}, **kwargs, **WORKERS, num_workers=2, output_dir="run"
-    )
+def kill_one(state):
+    if state.iteration == 1:
+        os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+
+
+def test_training_is_the_same_for_any_workers_also_when_one_dies_and_goes_on_exactly():
+    game = {"env_kwargs": {"max_num_frames_per_episode": 120}}
+    whole = corral.train("ALE/Breakout-v5", **SMALL, **game, backend="serial")
+    workers = {"backend": "worker", "num_workers": 2, "parallel_start_method": "fork", "callback": kill_one}
+    part = corral.train("ALE/Breakout-v5", **{**SMALL, "timesteps": 64}, **game, **workers, output_dir="run")
     again = corral.resume("run", timesteps=96, quiet=True)
-    assert parts.summary.steps == 64 and again.summary.steps == 96 and whole.summary.episodes > 0
-    assert again.summary.weights_sha256 == whole.summary.weights_sha256
+    assert part.summary.steps == 64 and part.summary.restarts == 1 and again.summary.steps == 96
+    assert whole.summary.episodes > 0 and again.summary.weights_sha256 == whole.summary.weights_sha256

@@ -11,6 +11,7 @@ import gymnasium as gym
 from rich.console import Console
 
 from corral.cli.flags import own_kwargs
+from corral.core.atari import is_atari
 from corral.core.config import parse_env_kwargs
 from corral.core.envs import BUILT_IN, ENVPOOL, import_callable
 from corral.core.errors import UsageError
@@ -70,6 +71,10 @@ def run_list(options: argparse.Namespace) -> int:
         tasks = import_callable("corral.games.envpools:tasks", "env")()
         console.print("\n".join(f"{ENVPOOL}{task}" for task in tasks), markup=False, soft_wrap=True)
         return 0
+    if options.what == "atari":
+        import_callable("corral.games.atari:register", "env")()
+        console.print("\n".join(sorted(filter(is_atari, gym.registry))), markup=False, soft_wrap=True)
+        return 0
     console.print("built in: " + ", ".join(sorted(BUILT_IN)), markup=False)
     families: dict[str, list[str]] = {}
     for spec in gym.registry.values():
@@ -81,6 +86,8 @@ def run_list(options: argparse.Namespace) -> int:
         extra, module = _NEEDS.get(family, ("", "gymnasium"))
         missing = "" if importlib.util.find_spec(module) else f" (needs: pip install 'gymnasium[{extra}]')"
         console.print(f"{family}{missing}: " + ", ".join(sorted(ids)), markup=False)
+    missing = "" if importlib.util.find_spec("ale_py") else " (needs: pip install 'corral[atari]')"
+    console.print(f"atari{missing}: ALE/Pong-v5 and a hundred others; `corral list atari` names them", markup=False)
     if importlib.util.find_spec("envpool"):
         console.print(
             "envpool: Atari, Procgen, MuJoCo and others in C++; `corral list envpool` names them", markup=False

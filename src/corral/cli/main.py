@@ -299,7 +299,11 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
         "  corral list\n  corral list runs",
     )
     listing.add_argument(
-        "what", nargs="?", choices=("envs", "envpool", "runs"), default="envs", help="envs, envpool or runs [envs]"
+        "what",
+        nargs="?",
+        choices=("envs", "atari", "envpool", "runs"),
+        default="envs",
+        help="envs, atari, envpool or runs [envs]",
     )
 
     top = Parser(

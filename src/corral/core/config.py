@@ -313,8 +313,9 @@ class TrainConfig(BaseModel):
         if self.normalize_obs and (self.expert is not None or self.critic_warmup):
             why = "expert" if self.expert is not None else "critic_warmup"
             raise ValueError(f"{why} and normalize_obs: statistics that change would change the policy too")
-        if self.normalize_reward and self.expert_values:
-            raise ValueError("expert_values and normalize_reward: the values would be of another scale")
+        scaled = next((name for name in ("normalize_reward", "clip_reward") if getattr(self, name)), None)
+        if scaled and self.expert_values:
+            raise ValueError(f"expert_values and {scaled}: the values would be of another scale")
         if self.timesteps is not None and self.critic_warmup >= self.timesteps:
             raise ValueError(f"critic_warmup {self.critic_warmup} leaves nothing of timesteps {self.timesteps}")
 
