@@ -48,6 +48,7 @@ BUILT_IN: dict[str, str] = {
     "territory": "corral.games.territory.env:Territory",
     "toy-maze": "corral.games.toys:MaskedMaze",
     "toy-everything": "corral.games.toys:Everything",
+    "toy-recall": "corral.games.recall:Recall",
     "toy-work": "corral.games.toys:BusyWork",
 }
 """Built-in envs: name to ``module:callable``."""

@@ -50,6 +50,8 @@ def build_policy(
             score_actions=config.score_actions,
             cnn=config.cnn,
             cnn_features=config.cnn_features,
+            recurrent=config.recurrent,
+            recurrent_size=config.recurrent_size,
             network=network,
         )
     return policy.eval()  # dropout and the like are for gradient steps alone
