@@ -34,7 +34,9 @@ def settle_sequences(config: _Settings) -> int | None:
     if kind == "none":
         asked = {"sequence_length": length is not None, "recurrent_size": c.recurrent_size != 128}
         if (name := next((name for name, given in asked.items() if given), None)) is not None:
-            raise ValueError(f"{name} {getattr(c, name)} is of no use without recurrent; give that too, or leave it out")
+            raise ValueError(
+                f"{name} {getattr(c, name)} is of no use without recurrent; give that too, or leave it out"
+            )
         return None
     for name, given in {"policy": c.policy, "compile": c.compile, "expert": c.expert}.items():
         if given:

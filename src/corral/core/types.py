@@ -57,8 +57,8 @@ class Choice(NamedTuple):
 class Actor(Protocol):
     """Turns observations into actions. Given the same noise it gives the same actions, in any process.
 
-    It keeps nothing between calls: the memory of a policy that has one comes in and goes out as ``states`` [N, S], which
-    are zeros when an episode begins.
+    It keeps nothing between calls: what a policy with a memory remembers comes in and goes out as ``states`` [N, S],
+    which are zeros when an episode begins.
     """
 
     n_state: int
@@ -82,9 +82,7 @@ class Actor(Protocol):
         """Sample actions for N envs; ``noise`` [N, D] is all the randomness there is."""
         ...
 
-    def best(
-        self, observations: Leaves, masks: Array | None, states: npt.NDArray[np.float32] | None = None
-    ) -> Choice:
+    def best(self, observations: Leaves, masks: Array | None, states: npt.NDArray[np.float32] | None = None) -> Choice:
         """The most likely action of each env."""
         ...
 

@@ -24,9 +24,7 @@ class Recall(gym.Env[npt.NDArray[np.float32], Any]):
 
     metadata = {"render_modes": ["ansi"], "render_fps": 8}
 
-    def __init__(
-        self, delay: int = 20, cues: int = 4, masked: bool = False, render_mode: str | None = None
-    ) -> None:
+    def __init__(self, delay: int = 20, cues: int = 4, masked: bool = False, render_mode: str | None = None) -> None:
         if delay < 0 or cues < 2:
             raise ValueError(f"delay {delay}, cues {cues}: delay should be at least 0, cues at least 2")
         self.render_mode = render_mode

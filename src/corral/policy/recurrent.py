@@ -1,8 +1,8 @@
 """Memory: a GRU or an LSTM between what is observed and the two towers, and how it is unrolled over sequences.
 
-The memory of an env is one row of numbers, its state: ``h`` for a GRU, ``h`` and ``c`` for an LSTM. Steps and gradients
-through time are written out here, because torch's own layers cannot begin anew in the middle of a sequence, and autograd
-would spend most of its time on calls.
+The memory of an env is one row of numbers, its state: ``h`` for a GRU, ``h`` and ``c`` for an LSTM. Gradients through
+time are written out here: torch's own layers cannot begin anew in the middle of a sequence, and autograd would spend
+most of its time on calls.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class RecurrentCore(nn.Module):
     def step(self, features: Tensor, states: Tensor) -> Tensor:
         """Features [B, F] and states [B, S] to the states after them."""
         gates, size = self.input(features), self.size
-        if self._gru:
-            again = torch.nn.functional.linear(states, self.weight)
-            reset, keep = (gates[:, : 2 * size] + again[:, : 2 * size]).sigmoid().split(size, 1)
-            new = (gates[:, 2 * size :] + reset * (again[:, 2 * size :] + self.bias)).tanh()
-            return new + keep * (states - new)
-        h, c = states.split(size, 1)
-        put, keep, show, new = torch.addmm(gates, h, self.weight.T).split(size, 1)
+        if self.bias is not None:
+            seen, again = _split(gates, 2 * size, size), _split(torch.mm(states, self.weight.T), 2 * size, size)
+            reset, keep = _split((seen[0] + again[0]).sigmoid(), size, size)
+            new = torch.addcmul(seen[1], reset, again[1] + self.bias).tanh()
+            return torch.lerp(new, states, keep)
+        h, c = _split(states, size, size)
+        put, keep, show, new = _split(torch.addmm(gates, h, self.weight.T), *[size] * 4)
         c = keep.sigmoid() * c + put.sigmoid() * new.tanh()
         return torch.cat([show.sigmoid() * c.tanh(), c], 1)
 
@@ -81,10 +81,14 @@ class RecurrentCore(nn.Module):
         goes_on = (~memory.begins).view(n, -1).T  # [L, B]
         kept = None if bool(goes_on[1:].all()) else goes_on.to(gates.dtype)[:, :, None]
         if self._gru:
-            shown = _Gru.apply(gates, self.weight, self.bias, memory.states, kept)
+            shown: Tensor = _Gru.apply(gates, self.weight, self.bias, memory.states, kept)  # type: ignore[no-untyped-call]
         else:
-            shown = _Lstm.apply(gates, self.weight, memory.states, kept)
-        return shown.transpose(0, 1).reshape(len(features), self.size)  # type: ignore[no-any-return]
+            shown = _Lstm.apply(gates, self.weight, memory.states, kept)  # type: ignore[no-untyped-call]
+        return shown.transpose(0, 1).reshape(len(features), self.size)
+
+
+def _split(columns: Tensor, *sizes: int) -> tuple[Tensor, ...]:
+    return torch.split(columns, list(sizes), -1)
 
 
 class _Gru(torch.autograd.Function):
@@ -93,18 +97,18 @@ class _Gru(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gates: Tensor, weight: Tensor, bias: Tensor, states: Tensor, kept: Tensor | None) -> Tensor:
         length, n, size = gates.shape[0], gates.shape[1], weight.shape[1]
-        before, inner, new, after = gates.new_empty(4, length, n, size)
+        before, inner, new, after = gates.new_empty(4, length, n, size).unbind()
         open_ = gates.new_empty(length, n, 2 * size)  # reset and keep
         steps = zip(
-            *(column.unbind() for column in gates.split((2 * size, size), -1)),
-            *(column.unbind() for column in (open_, *open_.split(size, -1), before, inner, new, after)),
+            *(column.unbind() for column in _split(gates, 2 * size, size)),
+            *(column.unbind() for column in (open_, *_split(open_, size, size), before, inner, new, after)),
             [None] * length if kept is None else kept.unbind(),
             strict=True,
         )
         across, h = weight.T, states
         for seen, seen_new, both, reset, keep, was, within, candidate, now, lasts in steps:
             was.copy_(h) if lasts is None else torch.mul(h, lasts, out=was)
-            again, again_new = torch.mm(was, across).split((2 * size, size), 1)
+            again, again_new = _split(torch.mm(was, across), 2 * size, size)
             torch.add(seen, again, out=both).sigmoid_()
             torch.add(again_new, bias, out=within)
             torch.addcmul(seen_new, reset, within, out=candidate).tanh_()
@@ -118,7 +122,7 @@ class _Gru(torch.autograd.Function):
     def backward(ctx: Any, d_after: Tensor) -> tuple[Tensor | None, ...]:
         weight, before, open_, inner, new = ctx.saved_tensors
         kept, (length, n, size) = ctx.kept, before.shape
-        reset, keep = open_.split(size, -1)
+        reset, keep = _split(open_, size, size)
         # How each gate answers to a change of h: for all steps at once, as nothing of it depends on what flows back.
         to_new = (1 - keep) * (1 - new * new)
         to_inner = to_new * reset
@@ -153,9 +157,9 @@ class _Lstm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gates: Tensor, weight: Tensor, states: Tensor, kept: Tensor | None) -> Tensor:
         length, n, size = gates.shape[0], gates.shape[1], weight.shape[1]
-        before, earlier, cells, bent, after = gates.new_empty(5, length, n, size)
+        before, earlier, cells, bent, after = gates.new_empty(5, length, n, size).unbind()
         open_ = gates.new_empty(length, n, 4 * size)  # put, keep, show, new
-        parts = open_, open_[..., : 3 * size], *open_.split(size, -1), before, earlier, cells, bent, after
+        parts = open_, open_[..., : 3 * size], *_split(open_, *[size] * 4), before, earlier, cells, bent, after
         steps = zip(
             gates.unbind(),
             *(column.unbind() for column in parts),
@@ -163,7 +167,7 @@ class _Lstm(torch.autograd.Function):
             strict=True,
         )
         across = weight.T
-        h, c = states.split(size, 1)
+        h, c = _split(states, size, size)
         for seen, every, doors, put, keep, show, new, was, held, cell, bow, now, lasts in steps:
             if lasts is None:
                 was.copy_(h)
@@ -185,7 +189,7 @@ class _Lstm(torch.autograd.Function):
     def backward(ctx: Any, d_after: Tensor) -> tuple[Tensor | None, ...]:
         weight, before, earlier, open_, bent = ctx.saved_tensors
         kept, (length, n, size) = ctx.kept, before.shape
-        put, keep, show, new = open_.split(size, -1)
+        put, keep, show, new = _split(open_, *[size] * 4)
         # How each gate answers to a change of c (show: of h), and c to one of h; for all steps at once.
         to_gates = [new * put * (1 - put), earlier * keep * (1 - keep), bent * show * (1 - show), put * (1 - new * new)]
         answers = torch.stack(to_gates, 2)
