@@ -18,7 +18,7 @@ TRAIN_BATCH_SIZE ?=
 TRAIN_OUTPUT_DIR ?=
 TRAIN_FLAGS ?=
 
-# What `make compare` runs, twice: TRAIN_ENV for DURATION hours, in one process and then with workers.
+# What `make compare` runs, twice: Procgen's coinrun (or TRAIN_ENV) for DURATION hours, in one process, then with workers.
 DURATION ?= 0.017
 COMPARE_WORKERS ?= 2
 COMPARE_ENVS_PER_WORKER ?= 4
@@ -39,7 +39,7 @@ CHAOS_FLAGS ?=
 help:
 	@echo "make train    train PPO on $(TRAIN_ENV) (TRAIN_ENV=... TRAIN_STEPS=... TRAIN_ENVS=... TRAIN_FLAGS='--seed 1')"
 	@echo "make train-20k  train on the Game Boy: 20,000 steps, 2 envs; also train-parallel and train-pure-rl (TRAIN_EPISODE_LENGTH=...)"
-	@echo "make compare  train $(TRAIN_ENV) in one process, then with $(COMPARE_WORKERS) workers, and compare (TRAIN_ENV=... DURATION=hours)"
+	@echo "make compare  train Procgen's coinrun in one process, then with $(COMPARE_WORKERS) workers, and compare (TRAIN_ENV=... DURATION=hours)"
 	@echo "make test     run the tests; test-deep: those that take long; test-faults: all about what may go wrong"
 	@echo "make chaos    kill workers and trainers at random for a while, and compare the weights (MINUTES=5)"
 	@echo "make check    lint, types and tests: what a change must pass"
@@ -85,7 +85,7 @@ rom: setup
 	$(BIN)/python src/corral/games/game_boy/rom/build.py
 
 # The same env, envs, settings and seed for both; only who steps differs.
-COMPARE_ARGS = --env $(TRAIN_ENV) --duration $(DURATION) --config $(COMPARE_CONFIG) --seed $(COMPARE_SEED)
+COMPARE_ARGS = $(if $(filter file,$(origin TRAIN_ENV)),,--env $(TRAIN_ENV)) --duration $(DURATION) --config $(COMPARE_CONFIG) --seed $(COMPARE_SEED)
 
 compare: setup
 	@dir="$(COMPARE_DIR)"; dir="$${dir:-runs/compare-$$(date +%Y%m%d-%H%M%S)}"; \

@@ -32,7 +32,7 @@ import corral
 from corral.core.machine import available_cores
 
 HERE = Path(__file__).parent
-PACKAGES = ("corral", "torch", "numpy", "gymnasium", "stable-baselines3", "sb3-contrib")
+PACKAGES = ("corral", "torch", "numpy", "gymnasium", "stable-baselines3", "sb3-contrib", "envpool", "ale-py")
 PROBE_SECONDS = 3.0
 TARGET = 475
 RL_ZOO = {
@@ -47,6 +47,16 @@ RL_ZOO = {
     "clip_range": 0.2,
 }
 """What rl-zoo3 uses for CartPole-v1, except that there the clip range falls in a line, which Corral cannot do."""
+ATARI = {
+    "n_steps": 128,
+    "batch_size": 256,
+    "n_epochs": 4,
+    "learning_rate": 2.5e-4,
+    "clip_range": 0.1,
+    "ent_coef": 0.01,
+    "vf_coef": 0.5,
+}
+"""What rl-zoo3 uses for Atari, with 8 envs and 4 frames; there learning rate and clip range fall in a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +95,10 @@ def sections() -> dict[str, Section]:
     varied = ppo("toy-work", 8, env_kwargs={"step_ms": 0.8, "spread": 0.8})
     game_boy = ppo("game-boy", 8)
     masked = trainers(ppo("toy-maze", 8, masked=True))
+    pong = {"env": "PongNoFrameskip-v4", "n_envs": 8, "settings": ATARI, "atari": True}
+    nature = {"kind": "train-corral", "backend": "auto", "n_envs": 8, "settings": ATARI | {"cnn_features": 512}}
+    played = {"episodic_life": True, "reward_clip": True}
+    poles = {"gym": "CartPole-v1", "envpool": "envpool:CartPole-v1"}
     zoo = {"env": "CartPole-v1", "n_envs": 8, "settings": RL_ZOO, "timesteps": 100_000, "until": TARGET}
     return {
         "cartpole-8": Section("PPO on CartPole-v1, 8 envs", trainers(ppo("CartPole-v1", 8))),
@@ -113,6 +127,20 @@ def sections() -> dict[str, Section]:
             "Corral while it collects, learning left out: CartPole-v1 with 8 and with 64 envs",
             {f"corral-{n}": trainers(ppo("CartPole-v1", n))["corral"] for n in (8, 64)},
             ("collect_steps_per_s",),
+        ),
+        "pong": Section(
+            "PPO on Atari's Pong, 8 envs, the Nature network, four frames of 84 x 84, rl-zoo3's settings",
+            {
+                "corral-envpool": {**nature, "env": "envpool:Pong-v5", "env_kwargs": played},
+                "corral-ale": {**nature, "env": "ALE/Pong-v5", "env_kwargs": {"repeat_action_probability": 0.0}},
+                "sb3-dummy": {"kind": "train-sb3", "vec_env": "dummy", **pong},
+                "sb3-subproc": {"kind": "train-sb3", "vec_env": "subproc", **pong},
+            },
+        ),
+        "envpool-cartpole": Section(
+            "PPO on CartPole-v1 in Corral, stepped by Gymnasium and by EnvPool, with 8 and with 64 envs",
+            {f"{name}-{n}": trainers(ppo(env, n))["corral"] for n in (8, 64) for name, env in poles.items()},
+            ("collect_steps_per_s", "steps_per_s"),
         ),
         "start": Section(
             "starting 8 worker processes with a CartPole each, until the first reset has returned",

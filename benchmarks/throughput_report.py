@@ -40,8 +40,22 @@ LABELS = {
     "gymnasium-sync": "Gymnasium, SyncVectorEnv",
     "corral-8": "Corral, 8 envs",
     "corral-64": "Corral, 64 envs",
+    "corral-envpool": "Corral, `envpool:Pong-v5`",
+    "corral-ale": "Corral, `ALE/Pong-v5`",
+    "gym-8": "Gymnasium's, 8 envs",
+    "envpool-8": "EnvPool's, 8 envs",
+    "gym-64": "Gymnasium's, 64 envs",
+    "envpool-64": "EnvPool's, 64 envs",
 }
-COLOURS = {"corral": "#2f6db5", "corral-serial": "#8fb4dd", "sb3": "#e08a3c", "gymnasium": "#8a9a5b", "bare": "#777777"}
+COLOURS = {
+    "corral": "#2f6db5",
+    "corral-serial": "#8fb4dd",
+    "envpool": "#2f6db5",
+    "gym": "#8fb4dd",
+    "sb3": "#e08a3c",
+    "gymnasium": "#8a9a5b",
+    "bare": "#777777",
+}
 NOT_REACHED = math.inf
 """What stands for None: seconds until something that did not happen."""
 
@@ -80,6 +94,18 @@ CLAIMS = (
         other="corral-8",
     ),
     Claim(
+        "Pong, Nature network: at least 1.3 × the better SB3", "pong", mine="corral-envpool", other="sb3", at_least=1.3
+    ),
+    Claim(
+        "collecting 64 CartPoles: EnvPool's at least 2 × Gymnasium's",
+        "envpool-cartpole",
+        "collect_steps_per_s",
+        mine="envpool-64",
+        other="gym-64",
+        at_least=2,
+    ),
+    Claim("PPO on 64 CartPoles: EnvPool's not slower", "envpool-cartpole", mine="envpool-64", other="gym-64"),
+    Claim(
         "CartPole to 475 in at most a third of SB3's time", "wall-clock", "seconds_to_reward", other="sb3", at_least=3
     ),
 )
@@ -108,6 +134,8 @@ NOTES = """\
 - Memory of its own (USS) is what would be freed if a worker ended. AsyncVectorEnv forks the parent where that is the
   default of Python, which starts faster and shares the parent's memory; Corral's and SB3's workers come from a fork
   server, which is safe with threads. SB3's time includes importing torch in each worker.
+- Pong: everybody has the usual Atari preprocessing, each its own (EnvPool's in C++), no sticky actions, and the same
+  network of 512 features; SB3 has `CnnPolicy` on `PongNoFrameskip-v4`. Corral computes it in torch too.
 - Time to 475: rl-zoo3's settings for both, but the clip range stays at 0.2, since Corral has no schedule for it. It
   counts from the first step and leaves evaluation out, though not Corral's saving of its best policies. SB3 has
   DummyVecEnv, which is the faster one on CartPole. Seeds differ in luck: a few say little about small differences.

@@ -156,8 +156,16 @@ def train_sb3(job: Job) -> Result:
         first = settings["learning_rate"]
         settings["learning_rate"] = lambda remaining: first * remaining
     kind = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}[job["vec_env"]]
-    vec_env = make_vec_env(make_one(job), job["n_envs"], seed=job["seed"], vec_env_cls=kind)
-    model = algorithm("MlpPolicy", vec_env, seed=job["seed"], device="cpu", **settings)
+    if job.get("atari"):
+        import ale_py  # noqa: F401  (which registers the games)
+        from stable_baselines3.common.env_util import make_atari_env
+        from stable_baselines3.common.vec_env import VecFrameStack
+
+        made = make_atari_env(job["env"], job["n_envs"], seed=job["seed"], vec_env_cls=kind)
+        vec_env, policy = VecFrameStack(made, 4), "CnnPolicy"
+    else:
+        vec_env, policy = make_vec_env(make_one(job), job["n_envs"], seed=job["seed"], vec_env_cls=kind), "MlpPolicy"
+    model = algorithm(policy, vec_env, seed=job["seed"], device="cpu", **settings)
     model.learn(job.get("timesteps", FOREVER), callback=Watch())
     vec_env.close()
     return (watch.result() if until is None else reached) | {"threads": torch.get_num_threads()}

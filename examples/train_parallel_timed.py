@@ -1,9 +1,10 @@
 """Train PPO for a given time with worker processes, and write benchmark_metrics.json for comparisons.
 
-    python examples/train_parallel_timed.py --duration 0.017 --output-dir runs/parallel
-    python examples/train_parallel_timed.py --num-workers 4 --num-envs-per-worker 8 --duration 1.0 --seed 1
+    python examples/train_parallel_timed.py --duration 0.017 --num-workers 2 --num-envs-per-worker 4
+    python examples/train_parallel_timed.py --duration 1.0 --seed 1 --output-dir runs/parallel
 
-Settings come from config/ppo_parallel.yaml, or another --config; flags override it.
+The env is Procgen's coinrun, or another --env. Settings come from config/ppo_parallel.yaml, or another --config; flags
+override it, and where there are fewer cores than its workers there are fewer workers.
 """
 
 from __future__ import annotations
@@ -13,18 +14,16 @@ import sys
 from pathlib import Path
 
 import corral
-from corral.bench.timed import write_benchmark_metrics
-from corral.core.config_file import load_yaml
+from corral.bench.timed import timed_settings, write_benchmark_metrics
 
 CONFIG = Path(__file__).resolve().parents[1] / "config" / "ppo_parallel.yaml"
-BACKEND = "worker"
-DEFAULTS = {"env": "CartPole-v1", "duration": 0.017, "backend": BACKEND}
+DEFAULTS = {"env": "envpool:CoinrunEasy-v0", "duration": 0.017, "backend": "worker"}
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", metavar="FILE", help="YAML file with settings [config/ppo_parallel.yaml]")
-    parser.add_argument("--env", help="any name that `corral train` takes [CartPole-v1]")
+    parser.add_argument("--env", help="any name that `corral train` takes [envpool:CoinrunEasy-v0]")
     parser.add_argument("--duration", metavar="HOURS", type=float, help="how long to train [0.017: one minute]")
     parser.add_argument("--output-dir", metavar="DIR", help="the run directory [runs/<env>-<date>-<time>]")
     parser.add_argument("--num-workers", metavar="N", type=int, help="worker processes [the file's]")
@@ -40,7 +39,7 @@ def main() -> int:
     config = options.pop("config") or (CONFIG if CONFIG.exists() else None)
     flags = {name: value for name, value in options.items() if value is not None}
     try:
-        settings = {**DEFAULTS, **(load_yaml(config) if config else {}), **flags}
+        settings = {**DEFAULTS, **timed_settings(config, flags, sequential=False)}
         result = corral.train(settings.pop("env"), **settings)
         print(f"metrics of this run: {write_benchmark_metrics(result.run_dir)}")
     except corral.CorralError as error:

@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from corral.bench.timed import timed_settings
 from corral.core.config import parse_config
 from corral.core.config_file import load_yaml
+from corral.core.envs import make_env
+from corral.core.errors import MissingPackage
+from corral.core.machine import available_cores
 
 ROOT = Path(__file__).parents[2]
 BRIEF = ["--duration", "0.00001"]
@@ -31,7 +35,7 @@ def run_script(monkeypatch):
 
 def test_both_ways_do_the_same_work_and_are_compared(run_script, capsys):
     Path("two.yaml").write_text("parallel: {num_workers: 4, num_envs_per_worker: 2, backend: process}\n" + TINY)
-    both = ["--config", "two.yaml", *BRIEF, "--seed", "5", "--n-steps", "16"]
+    both = ["--config", "two.yaml", *BRIEF, "--env", "CartPole-v1", "--seed", "5", "--n-steps", "16"]
     assert run_script("train_timed", *both, "--n-envs", "4", "--output-dir", "s") == 0
     assert "s/benchmark_metrics.json" in capsys.readouterr().out.replace("\\", "/")
     assert run_script("train_parallel_timed", *both, "--num-workers", "2", "--output-dir", "p") == 0
@@ -50,16 +54,48 @@ def test_both_ways_do_the_same_work_and_are_compared(run_script, capsys):
 
 
 def test_the_sequential_script_takes_the_shared_config_without_its_workers(run_script):
-    assert run_script("train_timed", *BRIEF, "--output-dir", "s") == 0
+    assert run_script("train_timed", *BRIEF, "--env", "CartPole-v1", "--output-dir", "s") == 0
     shared, used = load_yaml(ROOT / "config" / "ppo_parallel.yaml"), load_yaml("s/config.yaml")
-    assert used["n_envs"] == shared["num_workers"] * shared["num_envs_per_worker"] and used["backend"] == "serial"
-    for name in ("n_steps", "batch_size", "n_epochs", "learning_rate", "gamma", "eval_freq"):
+    workers = min(shared["num_workers"], available_cores())
+    assert used["n_envs"] == workers * shared["num_envs_per_worker"] and used["backend"] == "serial"
+    for name in ("n_steps", "n_epochs", "learning_rate", "gamma", "eval_freq"):
         assert used[name] == shared[name]
+
+
+def test_settings_fit_the_machine_and_that_is_said(capsys, monkeypatch):
+    monkeypatch.setattr("corral.bench.timed.available_cores", lambda: 2)
+    shared = ROOT / "config" / "ppo_parallel.yaml"
+    many, one = (timed_settings(shared, {}, sequential) for sequential in (False, True))
+    assert (many["num_workers"], many["num_envs_per_worker"], many["batch_size"]) == (2, 8, 2048)
+    assert (one["n_envs"], one["batch_size"], one["backend"]) == (16, 2048, "serial") and "num_workers" not in one
+    assert "num_workers 2 instead of the file's 4: there are 2 cores" in capsys.readouterr().out
+    few = timed_settings(shared, {"num_workers": 3, "num_envs_per_worker": 4}, False)
+    assert (few["num_workers"], few["batch_size"]) == (3, 1536)
+    assert "batch_size 1536 instead of the file's 2048" in capsys.readouterr().out
+    assert timed_settings(shared, {"n_envs": 8, "batch_size": 256}, True)["batch_size"] == 256
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr("corral.bench.timed.available_cores", lambda: 16)
+    assert timed_settings(shared, {}, False)["num_workers"] == 4
+
+
+def test_procgen_is_trained_both_ways(run_script):
+    try:
+        make_env("envpool:CoinrunEasy-v0").close()
+    except MissingPackage as missing:
+        pytest.skip(str(missing))
+    for script, words in (("train_timed", ["--n-envs", "2"]), ("train_parallel_timed", ["--num-envs-per-worker", "1"])):
+        assert run_script(script, *BRIEF, *words, "--n-steps", "8", "--seed", "1", "--output-dir", script) == 0
+    one, many = (
+        json.loads(Path(d, "benchmark_metrics.json").read_text()) for d in ("train_timed", "train_parallel_timed")
+    )
+    assert one["env"] == many["env"] == "envpool:CoinrunEasy-v0" and many["n_envs"] == many["num_workers"]
+    if many["n_envs"] == 2:
+        assert one["history"]["loss"][0] == many["history"]["loss"][0]
 
 
 def test_the_shared_config_is_accepted_as_it_is():
     config = parse_config({**load_yaml(ROOT / "config" / "ppo_parallel.yaml"), "env": "CartPole-v1"})
-    assert config.backend == "worker" and config.n_envs == 8 and config.rollout_size == 1024
+    assert config.backend == "worker" and config.n_envs == 32 and config.rollout_size == 4096
 
 
 @pytest.mark.parametrize("script", ["train_timed", "train_parallel_timed"])

@@ -1,4 +1,4 @@
-"""``benchmark_metrics.json``: what a timed run did, in one small file that other tools can read."""
+"""Timed runs: settings that fit the machine, and ``benchmark_metrics.json``, which says what a run did."""
 
 from __future__ import annotations
 
@@ -6,15 +6,48 @@ import json
 import math
 import os
 import statistics
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from corral.bench.record import FPS, LOSS, REWARD, SECONDS, STEPS, read_record
+from corral.core.config_file import load_yaml
+from corral.core.machine import available_cores
 
-__all__ = ["write_benchmark_metrics"]
+__all__ = ["timed_settings", "write_benchmark_metrics"]
 
 BENCHMARK = "benchmark_metrics.json"
 LAST_ROWS = 10
 """Iterations in the mean loss."""
+HOW_PARALLEL = ("backend", "num_workers", "num_envs_per_worker", "parallel_start_method", "adaptive")
+
+
+def timed_settings(file: str | os.PathLike[str] | None, flags: Mapping[str, Any], sequential: bool) -> dict[str, Any]:
+    """A file's settings, with flags before them, as they fit this machine: no more workers than cores.
+
+    ``sequential``: the same work in one process. A file's ``batch_size`` is cut to what divides a rollout.
+    """
+    settings = dict(load_yaml(file)) if file else {}
+    workers, each = settings.get("num_workers"), settings.get("num_envs_per_worker")
+    if "num_workers" not in flags and isinstance(workers, int) and workers > (cores := available_cores()):
+        settings["num_workers"] = cores
+        if "n_envs" not in flags:
+            print(f"num_workers {cores} instead of the file's {workers}: there are {cores} cores")
+    settings |= flags
+    workers, each = settings.get("num_workers"), settings.get("num_envs_per_worker")
+    if sequential:
+        if "n_envs" not in settings and isinstance(workers, int) and isinstance(each, int):
+            settings["n_envs"] = workers * each
+        settings = {name: value for name, value in settings.items() if name not in HOW_PARALLEL} | {"backend": "serial"}
+    envs = settings.get("n_envs", workers * each if isinstance(workers, int) and isinstance(each, int) else None)
+    steps, batch = settings.get("n_steps"), settings.get("batch_size")
+    if "batch_size" not in flags and isinstance(envs, int) and isinstance(steps, int) and isinstance(batch, int):
+        rollout = envs * steps
+        fits = next(size for size in range(min(batch, rollout), 0, -1) if rollout % size == 0)
+        if fits != batch:
+            settings["batch_size"] = fits
+            print(f"batch_size {fits} instead of the file's {batch}: a rollout is {envs} envs x {steps} steps")
+    return settings
 
 
 def write_benchmark_metrics(run_dir: str | os.PathLike[str]) -> Path:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from corral.cli.flags import own_kwargs
 from corral.core.config import parse_env_kwargs
-from corral.core.envs import BUILT_IN
+from corral.core.envs import BUILT_IN, ENVPOOL, import_callable
 from corral.core.errors import UsageError
 from corral.doctor.checks import examine
 from corral.doctor.replay import replay_fault
@@ -66,6 +66,10 @@ def run_list(options: argparse.Namespace) -> int:
     if options.what == "runs":
         _list_runs(console)
         return 0
+    if options.what == "envpool":
+        tasks = import_callable("corral.games.envpools:tasks", "env")()
+        console.print("\n".join(f"{ENVPOOL}{task}" for task in tasks), markup=False, soft_wrap=True)
+        return 0
     console.print("built in: " + ", ".join(sorted(BUILT_IN)), markup=False)
     families: dict[str, list[str]] = {}
     for spec in gym.registry.values():
@@ -77,6 +81,12 @@ def run_list(options: argparse.Namespace) -> int:
         extra, module = _NEEDS.get(family, ("", "gymnasium"))
         missing = "" if importlib.util.find_spec(module) else f" (needs: pip install 'gymnasium[{extra}]')"
         console.print(f"{family}{missing}: " + ", ".join(sorted(ids)), markup=False)
+    if importlib.util.find_spec("envpool"):
+        console.print(
+            "envpool: Atari, Procgen, MuJoCo and others in C++; `corral list envpool` names them", markup=False
+        )
+    else:
+        console.print("envpool: Atari, Procgen, MuJoCo and others (needs: pip install 'corral[envpool]')", markup=False)
     console.print("or your own: package.module:callable, file.py:callable", markup=False)
     return 0
 

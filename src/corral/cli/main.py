@@ -298,7 +298,9 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
         "List envs that can be trained on here, and runs.",
         "  corral list\n  corral list runs",
     )
-    listing.add_argument("what", nargs="?", choices=("envs", "runs"), default="envs", help="envs or runs [envs]")
+    listing.add_argument(
+        "what", nargs="?", choices=("envs", "envpool", "runs"), default="envs", help="envs, envpool or runs [envs]"
+    )
 
     top = Parser(
         prog="corral",

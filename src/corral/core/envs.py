@@ -1,11 +1,13 @@
 """From what a user calls an env to a factory that any process can run.
 
-A name is a built-in game, a Gymnasium id (``CartPole-v1``, ``module:Id-v0``), ``package.module:callable`` or
-``file.py:callable``; a callable is taken as it is and travels by cloudpickle, so lambdas and local classes work.
+A name is a built-in game, a Gymnasium id (``CartPole-v1``, ``module:Id-v0``), ``envpool:ID``,
+``package.module:callable`` or ``file.py:callable``; a callable is taken as it is and travels by cloudpickle, so lambdas
+and local classes work. A callable that takes ``num_envs`` returns a ``gymnasium.vector.VectorEnv``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import importlib
@@ -14,7 +16,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,11 +25,14 @@ import cloudpickle
 import gymnasium as gym
 
 from corral.core.errors import UsageError
+from corral.core.machine import available_cores
 from corral.core.spelling import did_you_mean
+from corral.core.vector_envs import OneEnv, VectorEnv
 
 __all__ = [
     "BUILT_IN",
     "BY_HAND",
+    "ENVPOOL",
     "OWN_FLAGS",
     "PATHS",
     "SETTINGS",
@@ -104,6 +109,8 @@ PATHS = ("rom", "memory_map")
 BY_HAND: dict[str, dict[str, Any]] = {"game-boy": {"frames_per_step": 1, "episode_length": 36_000}}
 """Arguments that suit a person who plays: here sixty steps a second, for ten minutes."""
 
+ENVPOOL = "envpool:"
+_ENVPOOL_MAKER = "corral.games.envpools:make"
 _GYM_ID = re.compile(r"^(?:[\w.\-]+:)?(?:[\w.\-]+/)?[\w.\-]+-v\d+$")
 
 
@@ -118,12 +125,50 @@ class EnvFactory:
     """A cloudpickled callable or Gymnasium ``EnvSpec``; None if ``name`` says it all."""
     live: Any = field(default=None, compare=False)
     """The same as an object, where it never left the process; it is not sent."""
+    processes: int = field(default=1, compare=False)
+    """How many make envs at the same time: envs with threads of their own share the cores among them."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return EnvFactory, (self.name, self.kwargs, self.pickled)
+        return EnvFactory, (self.name, self.kwargs, self.pickled, None, self.processes)
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether it makes many envs at a time, as a ``gymnasium.vector.VectorEnv``."""
+        if self.born_seeded:
+            return True
+        maker = self._maker()
+        return not isinstance(maker, gym.envs.registration.EnvSpec) and "num_envs" in _parameters(maker)
+
+    @property
+    def born_seeded(self) -> bool:
+        """Whether such envs take their seeds when they are made, and never again."""
+        return self.name.startswith(ENVPOOL)
+
+    def sharing(self, processes: int) -> EnvFactory:
+        """The same, for one of so many processes."""
+        return dataclasses.replace(self, processes=processes)
+
+    def many(self, n: int, seeds: Sequence[int] | None = None, render_mode: str | None = None) -> VectorEnv:
+        """Make ``n`` envs as a vector env; ``seeds`` are for those that are born seeded."""
+        kwargs, maker = dict(self.kwargs), self._maker()
+        if self.born_seeded:
+            threads = max(1, available_cores() // self.processes)
+            vector = maker(self.name.removeprefix(ENVPOOL), n, seeds, threads, render_mode, kwargs)
+        else:
+            if render_mode is not None and _accepts(maker, "render_mode"):
+                kwargs["render_mode"] = render_mode
+            vector = maker(num_envs=n, **kwargs)
+        if not isinstance(vector, gym.vector.VectorEnv) or vector.num_envs != n:
+            raise UsageError(
+                f"{self.name} takes num_envs, so that with num_envs={n} it should return a gymnasium.vector.VectorEnv "
+                f"of {n} envs; it returned {vector!r:.80}. A function that makes single envs should not take num_envs"
+            )
+        return vector
 
     def __call__(self, render_mode: str | None = None) -> Env:
         """Make one env."""
+        if self.is_vector:
+            return OneEnv(lambda seeds: self.many(1, seeds, render_mode), self.born_seeded)
         kwargs = dict(self.kwargs)
         maker = self._maker()
         if isinstance(maker, gym.envs.registration.EnvSpec):
@@ -146,6 +191,8 @@ class EnvFactory:
     def _maker(self) -> Any:
         if self.live is not None:
             return self.live
+        if self.born_seeded:
+            return import_callable(_ENVPOOL_MAKER, "env")
         if self.pickled is None:
             return import_callable(BUILT_IN.get(self.name, self.name), "env")
         return _unpickle(self.pickled)
@@ -164,7 +211,7 @@ def resolve_env(env: str | Callable[..., Env] | EnvFactory, kwargs: Mapping[str,
         return env
     if callable(env):
         return EnvFactory(python_name(env), kwargs, _pickle(env), env)
-    if env in BUILT_IN:
+    if env in BUILT_IN or env.startswith(ENVPOOL):
         return EnvFactory(env, kwargs)
     if _GYM_ID.match(env) or env in gym.registry:
         spec = _gym_spec(env)
@@ -203,7 +250,7 @@ def python_name(thing: Any) -> str:
 
 def names_code(spec: str) -> bool:
     """Whether ``spec`` makes Python import something: such a name is not followed when it comes from a file."""
-    return spec not in BUILT_IN and (":" in spec or spec.endswith(".py"))
+    return spec not in BUILT_IN and not spec.startswith(ENVPOOL) and (":" in spec or spec.endswith(".py"))
 
 
 def import_callable(spec: str, what: str) -> Callable[..., Any]:
@@ -294,8 +341,12 @@ def _check_names(name: str, maker: Callable[..., Any], kwargs: Mapping[str, Any]
 
 
 def _accepts(maker: Callable[..., Any], name: str) -> bool:
+    parameters = _parameters(maker)
+    return name in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+
+
+def _parameters(maker: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
-        parameters = inspect.signature(maker).parameters.values()
+        return inspect.signature(maker).parameters
     except (TypeError, ValueError):
-        return False
-    return any(p.name == name or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
+        return {}

@@ -20,7 +20,7 @@ from corral.core.errors import UsageError
 from corral.core.spaces import Layout, Leaf
 from corral.core.types import Leaves, Rollout
 
-__all__ = ["ColumnWriter", "Observed", "Stacks", "column_shape", "stacks_of"]
+__all__ = ["ColumnWriter", "Observed", "Stacks", "checked_stacks", "column_shape", "stacks_of"]
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
@@ -33,8 +33,7 @@ Stacks = Mapping[str, int]
 def stacks_of(env: gym.Env[Any, Any]) -> dict[str, int]:
     """The leaves that an env calls stacks, in ``frame_stacks``, and those of Gymnasium's wrapper."""
     if env.has_wrapper_attr("frame_stacks"):
-        leaves = Layout(env.observation_space).leaves
-        return _checked(env.get_wrapper_attr("frame_stacks"), {leaf.path: leaf for leaf in leaves})
+        return checked_stacks(env.get_wrapper_attr("frame_stacks"), env.observation_space)
     wrapper = env
     while isinstance(wrapper, gym.Wrapper) and not isinstance(wrapper, gym.ObservationWrapper | FrameStackObservation):
         wrapper = wrapper.env
@@ -47,7 +46,9 @@ def stacks_of(env: gym.Env[Any, Any]) -> dict[str, int]:
     return {path: frames for path, frames in stacked.items() if path != "action_features"}
 
 
-def _checked(given: Any, leaves: Mapping[str, Leaf]) -> dict[str, int]:
+def checked_stacks(given: Any, space: gym.Space[Any]) -> dict[str, int]:
+    """What an env says of its stacks, if its observations can be that."""
+    leaves = {leaf.path: leaf for leaf in Layout(space).leaves}
     if not isinstance(given, Mapping) or not all(isinstance(k, int) and k >= 1 for k in given.values()):
         raise UsageError(f"the env's frame_stacks are {given!r:.80}, expected a dict of paths and numbers of frames")
     for path, frames in given.items():

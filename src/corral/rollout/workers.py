@@ -73,6 +73,7 @@ class WorkerSource:
         """How often envs were given to other workers."""
         self.has_masks: bool | None = None
         self.shares = split_envs(n_envs, num_workers)
+        factory = factory.sharing(num_workers)
         self._pool = WorkerPool(
             worker.serve,
             self.shares,

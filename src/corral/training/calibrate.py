@@ -13,6 +13,7 @@ import torch
 
 from corral.core.config import TrainConfig
 from corral.core.envs import EnvFactory
+from corral.core.machine import available_cores
 from corral.core.types import Rollout
 from corral.policy.policy import NetworkFactory, Policy
 from corral.ppo.gae import Advantages
@@ -53,6 +54,15 @@ class Costs:
     """Whether workers could help with gradients."""
     gradient_threads: int = 1
     """That a gradient step was measured with."""
+    step_together: float | None = None
+    """Of envs with threads of their own: a step of one, where all cores are theirs. ``step`` is with one thread."""
+
+    def stepping(self, processes: int, cores: int) -> float:
+        """A step of one env, where so many processes step envs."""
+        if self.step_together is None or cores == 1:
+            return self.step
+        threads, gain = max(1, cores // processes), self.step / self.step_together
+        return self.step / (1 + (gain - 1) * (threads - 1) / (cores - 1))
 
     def acting(self, n: int) -> float:
         """An action for ``n`` envs."""
@@ -68,12 +78,14 @@ def measure(
 ) -> Costs:
     """Step, act and learn a little, with the real parts and throw-away weights."""
     note(f"measuring a step of {factory.name}, the policy and the learner ...")
-    env = SerialVectorEnv(factory, 1, seed=0, infos="summed", heal=True)
+    alone = factory.sharing(available_cores())
+    env = SerialVectorEnv(alone, config.n_envs if factory.is_vector else 1, seed=0, infos="summed", heal=True)
     try:
         env.stepper.seats = own_seats(config, env.facts.opponents)
         env.reset_arrays()
         memory = _memory_of_another(factory)
         times = _step_times(env)
+        together = _time_together(factory, config.n_envs) if factory.is_vector else None
         policy = build_policy(config, env.single_observation_space, env.single_action_space, network).to(device).eval()
         set_torch_threads(policy, config)
         setup = actor_setup(policy, network, device, config.n_envs)
@@ -89,7 +101,18 @@ def measure(
             memory_mb=memory,
             helped=numpy_shape(policy, config, device) is not None,
             gradient_threads=SideBySide(shares_of(policy, config), config.learner_threads).threads,
+            step_together=together,
         )
+    finally:
+        env.close()
+
+
+def _time_together(factory: EnvFactory, n: int) -> float:
+    """A step of one of ``n`` envs that use every core."""
+    env = SerialVectorEnv(factory, n, seed=0, infos="summed", heal=True)
+    try:
+        env.reset_arrays()
+        return statistics.fmean(_step_times(env))
     finally:
         env.close()
 

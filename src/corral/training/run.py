@@ -119,6 +119,8 @@ def assemble(
     warn: Callable[[str], object] = lambda text: None,
 ) -> Run:
     """Build every part; whatever is wrong with env, policy or machine shows here, before anything is written."""
+    if config.adaptive and factory.is_vector:
+        raise UsageError(f"adaptive moves envs between workers, which {factory.name} does not allow; leave it out")
     device, why_device = device_for(config.device, config.cnn, factory, network)
     limit_compute_threads()
     torch.set_num_threads(1)

@@ -22,8 +22,9 @@ from corral.core.actions import ActionCodec
 from corral.core.errors import CorralError, EnvFault, UsageError
 from corral.core.opponents import OPPONENT, curriculum_of, opponents_of
 from corral.core.spaces import Layout, poisoned
-from corral.core.stacks import stacks_of
+from corral.core.stacks import checked_stacks, stacks_of
 from corral.core.types import InfoSums, Leaves, Mishaps, to_columns
+from corral.core.vector_envs import VectorEnv, plain_metadata
 from corral.vec.history import EnvPosition
 from corral.vec.shared_memory import SharedArrays
 
@@ -67,6 +68,13 @@ class EnvFacts:
         spaces = env.observation_space, env.action_space
         asked = opponents_of(env), curriculum_of(env)
         return cls(*spaces, dict(env.metadata), env.render_mode, *asked, stacks=stacks_of(env))
+
+    @classmethod
+    def of_vector(cls, vector: VectorEnv) -> EnvFacts:
+        """Read them off the envs of a vector env."""
+        spaces = vector.single_observation_space, vector.single_action_space
+        stacks = checked_stacks(getattr(vector, "frame_stacks", {}), spaces[0])
+        return cls(*spaces, plain_metadata(vector), vector.render_mode, stacks=stacks)
 
     def check_same(self, other: EnvFacts) -> None:
         """Refuse envs of one run that differ."""

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 
 from corral.core.errors import EnvFault, EnvPlace, MissingPackage, UsageError
+from corral.core.vector_envs import VectorEnv
 from corral.vec.api import EnvFacts
 
 __all__ = ["RAISED", "build_envs", "close_env", "facts_of", "mask_method", "named", "own_traceback"]
@@ -51,7 +52,7 @@ def named(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".rstrip(": ")
 
 
-def close_env(env: Env, number: int) -> None:
+def close_env(env: Env | VectorEnv, number: int) -> None:
     """Close an env; if that fails, nothing depends on it."""
     try:
         env.close()

@@ -45,6 +45,7 @@ class ProcessVectorEnv(CorralVectorEnv):
         care: Care | None = None,
     ) -> None:
         shares = split_envs(n_envs, num_workers or min(n_envs, available_cores()))
+        factory = factory.sharing(len(shares))
         patient = len(shares) <= available_cores()
         self.care = care = care or Care()
         told = dataclasses.replace(care, warn=say_nothing)  # what is said is said here

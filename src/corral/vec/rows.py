@@ -35,7 +35,7 @@ class RowWriter:
         self.arrays = arrays
         self.has_masks: bool | None = None
         self.codec = ActionCodec(action_space)
-        layout = Layout(observation_space)
+        self.layout = layout = Layout(observation_space)
         self.write = layout.writer(arrays.observations)
         """Write an observation; a ValueError says what does not fit."""
         self._action_space = action_space

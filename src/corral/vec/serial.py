@@ -7,11 +7,10 @@ from typing import Any
 
 import gymnasium as gym
 
-from corral.vec.api import CallState, CorralVectorEnv, Drained, EnvFacts, InfoMode, InfoRow, SeatsSetup
+from corral.vec import native
+from corral.vec.api import CallState, CorralVectorEnv, Drained, InfoMode, InfoRow, SeatsSetup
 from corral.vec.history import EnvPosition
-from corral.vec.making import build_envs
 from corral.vec.shared_memory import SharedArrays
-from corral.vec.stepper import Stepper
 
 __all__ = ["SerialVectorEnv"]
 
@@ -32,24 +31,15 @@ class SerialVectorEnv(CorralVectorEnv):
         pulse: MutableSequence[int] | None = None,
         envs: Sequence[gym.Env[Any, Any]] = (),
     ) -> None:
-        envs = envs or build_envs(factory, first_env, n_envs)
+        made = list(envs) or native.build(factory, first_env, n_envs, seed)
         try:
-            super().__init__(EnvFacts.of(envs[0]), n_envs)
+            super().__init__(native.facts_from(made), n_envs)
         except BaseException:
-            for env in envs:
-                env.close()
+            native.close_all(made, first_env)
             raise
         self.arrays = self._allocate()
-        self.stepper = Stepper(
-            envs,
-            self.arrays,
-            first_env=first_env,
-            seed=seed,
-            infos=infos,
-            factory=factory if heal else None,
-            proven=proven,
-            pulse=pulse,
-        )
+        how: dict[str, Any] = {"first_env": first_env, "seed": seed, "infos": infos, "heal": heal}
+        self.stepper = native.stepper_of(made, self.arrays, factory, **how, proven=proven, pulse=pulse)
 
     @property
     def envs(self) -> list[gym.Env[Any, Any]]:

@@ -26,7 +26,7 @@ from corral.vec.making import RAISED, build_envs, close_env, mask_method, named,
 from corral.vec.rows import LARGEST, MASK, NUMBER, Refused, RowWriter, shape_of, told_of
 from corral.vec.states import state_methods
 
-__all__ = ["BEAT", "ENV", "OTHER", "Stepper"]
+__all__ = ["BEAT", "ENV", "IN_A_ROW", "KEPT", "OTHER", "Stepper"]
 
 Env = gym.Env[Any, Any]
 ENV, BEAT, OTHER = 0, 1, 2
@@ -34,8 +34,8 @@ ENV, BEAT, OTHER = 0, 1, 2
 _FLAG = (bool, np.bool_, int, np.integer)
 _ATTEMPTS = 10  # to bring an env back: one that raises now and then may well raise while it is being replayed
 _AT_ONE_STEP = 3  # exceptions at one step of one env, each of another kind
-_IN_A_ROW = 3  # episodes of one env that end in a fault
-_KEPT = 10  # faults until somebody asks; the others are only counted
+IN_A_ROW = 3  # episodes of one env that end in a fault
+KEPT = 10  # faults until somebody asks; the others are only counted
 _RARELY = 100  # times as long as asking for states took passes before they are asked for again: they may cost a lot
 
 
@@ -261,8 +261,8 @@ class Stepper:
     def _note_fault(self, i: int, fault: EnvFault, how: str) -> None:
         """An episode ends with a fault; too many of those in a row end the run."""
         self._faulty[i] += 1
-        if self._faulty[i] >= _IN_A_ROW:
-            text = f"{fault.summary}, {how}, and so in {_IN_A_ROW} episodes in a row"
+        if self._faulty[i] >= IN_A_ROW:
+            text = f"{fault.summary}, {how}, and so in {IN_A_ROW} episodes in a row"
             raise EnvFault(text, fault.place, fault.env_traceback, False, fault.script)
         self._keep(fault)
 
@@ -270,7 +270,7 @@ class Stepper:
         """Remember a fault for whoever drains; where nobody does, say it here."""
         if self.infos == "full":
             warnings.warn(f"{fault.summary} ({fault.place}); the env was made again", stacklevel=2)
-        elif len(self._faults) < _KEPT:
+        elif len(self._faults) < KEPT:
             self._faults.append(fault)
 
     def _make_again(self, i: int) -> bool:

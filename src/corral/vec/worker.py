@@ -17,15 +17,14 @@ from corral.core.actions import ActionCodec
 from corral.core.envs import EnvFactory
 from corral.core.errors import CorralError
 from corral.core.spaces import Layout
-from corral.vec import shared_memory
+from corral.vec import native, shared_memory
 from corral.vec.api import EnvFacts, InfoMode, InfoRow, SeatsSetup, StepArrays
 from corral.vec.bells import CELLS, StepBell
 from corral.vec.birth import CLOSE, ERROR, OK, VALUE, pickle_error
 from corral.vec.care import Care
 from corral.vec.history import EnvPosition
-from corral.vec.making import build_envs
 from corral.vec.memory import Memory
-from corral.vec.stepper import Stepper
+from corral.vec.native import AnyStepper
 
 __all__ = ["ApplyRequest", "Hello", "ResetReply", "ResetRequest", "RestoreRequest", "WorkerSetup", "serve"]
 
@@ -91,25 +90,26 @@ class ResetReply:
 def serve(pipe: Connection, setup: WorkerSetup) -> None:
     """Make the envs, then do as the pipe says until it says close."""
     try:
-        envs = build_envs(setup.factory, setup.first_env, setup.n)
-        facts = EnvFacts.of(envs[0])
+        made = native.build(setup.factory, setup.first_env, setup.n, setup.seed)
+        facts = native.facts_from(made)
         Layout(facts.observation_space), ActionCodec(facts.action_space)  # refuse odd spaces here, with their name
     except BaseException as error:
         pipe.send_bytes(ERROR + pickle_error(error))
         return
-    stepper: Stepper | None = None
+    stepper: AnyStepper | None = None
     try:
         pipe.send_bytes(VALUE + cloudpickle.dumps(Hello(facts, Memory.now())))
         shared = shared_memory.attach(pipe)
         bell = StepBell(pipe, shared.arrays.pop(CELLS), setup.index, setup.patient)
         arrays = StepArrays.of(shared.arrays).rows(setup.first_env, setup.first_env + setup.n)
-        stepper = Stepper(
-            envs,
+        stepper = native.stepper_of(
+            made,
             arrays,
+            setup.factory,
             first_env=setup.first_env,
             seed=setup.seed,
             infos=setup.infos,
-            factory=setup.factory if setup.care.heal else None,
+            heal=setup.care.heal,
             proven=setup.care.proven,
             pulse=bell.pulse,
         )
@@ -132,16 +132,15 @@ def serve(pipe: Connection, setup: WorkerSetup) -> None:
         if stepper is not None:
             stepper.close()
         else:
-            for env in envs:
-                env.close()
+            native.close_all(made, setup.first_env)
 
 
-def _step(stepper: Stepper) -> bytes | None:
+def _step(stepper: AnyStepper) -> bytes | None:
     rows = stepper.step()
     return VALUE + _dump(stepper, rows) if rows else None
 
 
-def _answer(stepper: Stepper, message: bytes, pipe: Connection) -> bytes:
+def _answer(stepper: AnyStepper, message: bytes, pipe: Connection) -> bytes:
     command, payload = message[:1], message[1:]
     if command == SEATS:
         seats: SeatsSetup = cloudpickle.loads(payload)
@@ -161,14 +160,14 @@ def _answer(stepper: Stepper, message: bytes, pipe: Connection) -> bytes:
     return VALUE + pickle.dumps(stepper.drain())
 
 
-def _dump(stepper: Stepper, reply: Any) -> bytes:
+def _dump(stepper: AnyStepper, reply: Any) -> bytes:
     try:
         return pickle.dumps(reply)
     except Exception:  # a local class or a lambda, perhaps
         try:
             return bytes(cloudpickle.dumps(reply))
         except Exception as error:
-            envs = f"{stepper.first_env} to {stepper.first_env + len(stepper.envs) - 1}"
+            envs = f"{stepper.first_env} to {stepper.first_env + len(stepper.arrays.rewards) - 1}"
             raise CorralError(
                 f"an info of envs {envs} cannot leave its process: {type(error).__name__}: {error}; "
                 "put numbers, text and arrays in info"

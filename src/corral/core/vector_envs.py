@@ -1,0 +1,130 @@
+"""Envs that come many at a time: what a ``gymnasium.vector.VectorEnv`` says of one of them, and one of them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from corral.core.errors import CorralError
+from corral.core.spaces import Layout
+
+__all__ = ["UNTOLD", "EnvInside", "OneEnv", "info_of", "plain_metadata", "resets_itself", "why_not_together"]
+
+VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
+UNTOLD = ("env_id", "players", "elapsed_step")
+"""What EnvPool adds to every info."""
+
+
+def resets_itself(vector: VectorEnv) -> bool:
+    """Whether a step that ends an episode shows the next one's first observation, and has the last one in its info."""
+    return vector.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP
+
+
+def _begins_some(vector: VectorEnv) -> bool:
+    """Whether an episode can begin right after another one's end, in that env alone."""
+    mode = vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+    return mode != AutoresetMode.NEXT_STEP or isinstance(vector.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+
+
+def why_not_together(vector: VectorEnv, born_seeded: bool) -> str | None:
+    """Why the envs of a vector env cannot live as many single ones would; None if they can."""
+    if not _begins_some(vector):
+        return "it begins an episode only in the step after the last one's end (autoreset_mode NEXT_STEP)"
+    if not born_seeded:
+        seeds: Any = list(range(vector.num_envs))  # Gymnasium's types do not know of lists
+        try:
+            vector.reset(seed=seeds)
+        except Exception as error:
+            return f"reset does not take a list of seeds, one for each env ({type(error).__name__}: {error})"
+    return None
+
+
+def plain_metadata(vector: VectorEnv) -> dict[str, Any]:
+    """The metadata of its envs."""
+    return {name: value for name, value in vector.metadata.items() if name != "autoreset_mode"}
+
+
+def info_of(infos: Mapping[str, Any], i: int) -> dict[str, Any]:
+    """What infos say of env ``i``."""
+    found = {}
+    for name, value in infos.items():
+        there = infos.get(f"_{name}")
+        if name.startswith("_") or name in UNTOLD or (isinstance(there, np.ndarray) and not there[i]):
+            continue
+        if isinstance(value, Mapping):
+            found[name] = info_of(value, i)
+        elif isinstance(value, np.ndarray | list | tuple):
+            found[name] = value[i]
+    return found
+
+
+class EnvInside(gym.Env[Any, Any]):
+    """One env of a vector env, as far as it can be had alone: attributes and methods are those of the vector env."""
+
+    def __init__(self, vector: VectorEnv, index: int) -> None:
+        self._vector, self._index = vector, index
+        self.observation_space, self.action_space = vector.single_observation_space, vector.single_action_space
+        self.metadata, self.render_mode = plain_metadata(vector), vector.render_mode
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._vector, name)
+
+    def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
+        """Not for one env alone."""
+        raise CorralError(f"{name!r} cannot be set in one env of {type(self._vector).__name__}: they are one object")
+
+    def render(self) -> Any:
+        """A picture of the env."""
+        frames = self._vector.render()
+        return None if frames is None else frames[self._index]
+
+
+class OneEnv(gym.Env[Any, Any]):
+    """A vector env of one env, as a plain env. ``make(seeds)`` makes it, with or without a seed.
+
+    ``born_seeded``: a seed can only be given when it is made, so that it is made again for each.
+    """
+
+    def __init__(self, make: Callable[[Sequence[int] | None], VectorEnv], born_seeded: bool) -> None:
+        self._make, self._born_seeded = make, born_seeded
+        self._vector = make(None)
+        self.observation_space = self._vector.single_observation_space
+        self.action_space = self._vector.single_action_space
+        self.metadata = plain_metadata(self._vector)
+        self.render_mode = self._vector.render_mode
+        self.frame_stacks = getattr(self._vector, "frame_stacks", {})
+        self._seen, self._acted = Layout(self.observation_space), Layout(self.action_space, "action")
+        self._action = self._acted.allocate(1)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        if seed is not None and self._born_seeded:
+            self._vector.close()
+            self._vector, seed = self._make([seed]), None
+        observation, info = self._vector.reset(seed=seed, options=options)
+        return self._first(observation), info_of(info, 0)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take a step; after an episode's end, ``reset`` begins the next."""
+        self._acted.write(self._action, 0, action)
+        observation, reward, terminated, truncated, info = self._vector.step(self._acted.batch(self._action))
+        if (terminated[0] or truncated[0]) and resets_itself(self._vector):
+            told = info_of(info, 0)
+            return told["final_obs"], float(reward[0]), bool(terminated[0]), bool(truncated[0]), told["final_info"]
+        return self._first(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), info_of(info, 0)
+
+    def render(self) -> Any:
+        """A picture of the env."""
+        frames = self._vector.render()
+        return None if frames is None else frames[0]
+
+    def close(self) -> None:
+        """Close the vector env."""
+        self._vector.close()
+
+    def _first(self, observation: Any) -> Any:
+        return self._seen.read(self._seen.unbatch(observation), 0)

@@ -1,0 +1,99 @@
+"""EnvPool's envs: Atari, Procgen, MuJoCo and many more, in C++. The only module that knows EnvPool."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.vector import AutoresetMode
+
+from corral.core.errors import MissingPackage, UsageError
+from corral.core.spelling import did_you_mean
+
+__all__ = ["make", "tasks"]
+
+VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
+_OURS = ("num_envs", "batch_size", "seed", "env_seed", "env_type", "gym_reset_return_info", "max_num_players")
+"""Arguments that follow from the run."""
+_LIGHT = ("envpool.classic_control", "envpool.toy_text")
+"""Families whose steps are shorter than it takes to wake a thread."""
+_LARGEST_SEED = 2**31 - 1
+
+
+def make(
+    task: str,
+    num_envs: int,
+    seeds: Sequence[int] | None = None,
+    threads: int = 1,
+    render_mode: str | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+) -> VectorEnv:
+    """``num_envs`` envs of a task, each with its own seed, which EnvPool cannot change later."""
+    kwargs = kwargs or {}
+    specs = _specs()
+    if task not in specs:
+        raise UsageError(
+            f"EnvPool has no {task!r}{did_you_mean(task, specs)}; `corral list envpool` shows what there is"
+        )
+    family = specs[task][0]
+    _check_names(task, kwargs)
+    settings: dict[str, Any] = {"num_threads": 1 if family in _LIGHT else max(1, min(threads, num_envs))}
+    if seeds is not None:
+        settings |= {"seed": 0, "env_seed": [seed & _LARGEST_SEED for seed in seeds]}
+    if render_mode is not None:
+        settings["render_mode"] = render_mode
+    import envpool
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # Gymnasium's, of bounds that single precision rounds
+            vector: Any = envpool.make(task, env_type="gymnasium", num_envs=num_envs, **{**settings, **kwargs})
+            spaces = vector.single_observation_space, vector.single_action_space
+    except ImportError as error:
+        if "Qt" in f"{error}":
+            raise MissingPackage(
+                f"envpool:{task} needs the system's Qt 5 runtime, which is not there. Install it with "
+                "`apt install libqt5gui5` (Debian, Ubuntu) or `dnf install qt5-qtbase-gui` (Fedora)"
+            ) from None
+        raise
+    except TypeError as error:
+        given = ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
+        raise UsageError(f"EnvPool does not take {given} for {task}: it expects other types") from error
+    for space in spaces:
+        if not isinstance(space, gym.Space):
+            raise UsageError(f"envpool:{task} has several players or agents, and Corral trains one: {space!r:.120}")
+    # It would begin an episode in the step after the last one's end. Corral asks for it before that.
+    vector.metadata = {**vector.metadata, "autoreset_mode": AutoresetMode.DISABLED}
+    if family == "envpool.atari" and (frames := vector.config["stack_num"]) > 1:
+        vector.frame_stacks = {"": frames}
+    made: VectorEnv = vector
+    return made
+
+
+def tasks() -> list[str]:
+    """The names of all envs there are."""
+    return sorted(_specs())
+
+
+def _specs() -> dict[str, tuple[str, str, dict[str, Any]]]:
+    try:
+        from envpool.registration import registry
+    except ModuleNotFoundError:
+        raise MissingPackage('`envpool:` envs need EnvPool: pip install "corral[envpool]"') from None
+    found: dict[str, tuple[str, str, dict[str, Any]]] = registry.specs
+    return found
+
+
+def _check_names(task: str, kwargs: Mapping[str, Any]) -> None:
+    import envpool
+
+    if taken := [name for name in kwargs if name in _OURS]:
+        raise UsageError(f"envpool:{task} gets {taken[0]!r} from the run's own settings; leave it out of env_kwargs")
+    if not kwargs:
+        return
+    known = [name for name in envpool.make_spec(task)._config_keys if name not in _OURS]
+    for name in kwargs:
+        if name not in known:
+            raise UsageError(f"envpool:{task} has no {name!r}{did_you_mean(name, known)}; it takes {', '.join(known)}")

@@ -1,0 +1,394 @@
+"""Steps a ``gymnasium.vector.VectorEnv``, and behaves as a ``Stepper`` of as many envs would.
+
+Where an episode ends, the next one begins in the same step, in that env alone. Seeds belong to envs, not to workers: of
+envs that are born with theirs (EnvPool's), episode 0 tells the seed, and what follows is that env's own business.
+
+Such an env cannot be brought to where another one was. Whenever that would be needed (in a new worker, after a resume,
+after an exception) all envs of the vector end their episodes as truncated, and are counted as inexact.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Mapping, MutableSequence, Sequence
+from typing import Any, NoReturn
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from corral.core.envs import EnvFactory
+from corral.core.errors import BadEnvData, CorralError, EnvFault, EnvPlace, UsageError
+from corral.core.seeding import episode_seed, fresh_seed
+from corral.core.types import InfoSums, Leaves, Mishaps
+from corral.core.vector_envs import UNTOLD, EnvInside, VectorEnv, info_of, resets_itself, why_not_together
+from corral.vec.api import Drained, EnvFacts, InfoMode, InfoRow, Seats, StepArrays
+from corral.vec.history import EnvPosition
+from corral.vec.making import RAISED, build_envs, close_env, named, own_traceback
+from corral.vec.rows import LARGEST, MASK, Refused, RowWriter, told_of
+from corral.vec.stepper import BEAT, ENV, IN_A_ROW, KEPT, OTHER, Stepper
+
+__all__ = ["AnyStepper", "NativeStepper", "build", "close_all", "facts_from", "stepper_of"]
+
+Flags = npt.NDArray[np.bool_]
+Made = VectorEnv | list[gym.Env[Any, Any]]
+"""Envs as a factory made them: one by one, or all at once."""
+
+
+def build(factory: Callable[[], gym.Env[Any, Any]], first_env: int, n: int, seed: int | None) -> Made:
+    """Make ``n`` envs; with a factory of vector envs one of those, if its envs can live as single ones would."""
+    if not isinstance(factory, EnvFactory) or not factory.is_vector or (n == 1 and seed is None):
+        return build_envs(factory, first_env, n)
+    try:
+        vector = factory.many(n, _seeds(seed, first_env, [0] * n))
+    except RAISED as error:
+        if isinstance(error, UsageError):
+            raise
+        place = EnvPlace(first_env, episode=-1, seed=None, step=0)
+        raise EnvFault(f"making the envs failed: {named(error)}", place, own_traceback(error), True) from error
+    if (why := why_not_together(vector, factory.born_seeded)) is None:
+        return vector
+    vector.close()
+    warnings.warn(f"the vector env {factory.name} is made once for each env, which is slower: {why}", stacklevel=2)
+    return build_envs(factory, first_env, n)
+
+
+def facts_from(made: Made) -> EnvFacts:
+    """What envs are like."""
+    return EnvFacts.of_vector(made) if isinstance(made, gym.vector.VectorEnv) else EnvFacts.of(made[0])
+
+
+def close_all(made: Made, first_env: int) -> None:
+    """Close what ``build`` made."""
+    if isinstance(made, list):
+        for i, env in enumerate(made):
+            close_env(env, first_env + i)
+    else:
+        close_env(made, first_env)
+
+
+def stepper_of(
+    made: Made,
+    arrays: StepArrays,
+    factory: Callable[[], gym.Env[Any, Any]],
+    *,
+    first_env: int,
+    seed: int | None,
+    infos: InfoMode,
+    heal: bool,
+    proven: bool,
+    pulse: MutableSequence[int] | None,
+) -> AnyStepper:
+    """Whoever steps such envs."""
+    if isinstance(made, list):
+        return Stepper(
+            made,
+            arrays,
+            first_env=first_env,
+            seed=seed,
+            infos=infos,
+            factory=factory if heal else None,
+            proven=proven,
+            pulse=pulse,
+        )
+    assert isinstance(factory, EnvFactory)
+    return NativeStepper(made, arrays, factory, first_env, seed, infos, heal, proven, pulse)
+
+
+class NativeStepper:
+    """A vector env, and the rows of the arrays its envs write to."""
+
+    def __init__(
+        self,
+        vector: VectorEnv,
+        arrays: StepArrays,
+        factory: EnvFactory,
+        first_env: int = 0,
+        seed: int | None = None,
+        infos: InfoMode = "full",
+        heal: bool = False,
+        proven: bool = False,
+        pulse: MutableSequence[int] | None = None,
+    ) -> None:
+        self.vector, self.arrays, self.first_env, self.infos = vector, arrays, first_env, infos
+        self.pulse: Any = [0, 0, 0] if pulse is None else pulse
+        self.seats: Seats | None = None  # nobody plays the other side of these
+        self._factory, self._seed, self._heal, self._worked = factory, seed, heal, proven
+        self._n = len(arrays.rewards)
+        self._born_with = _seeds(seed, first_env, [0] * self._n)  # of envs that were not used yet
+        self._rows = RowWriter(vector.single_observation_space, vector.single_action_space, arrays)
+        self._seen, self._acted = self._rows.layout, self._rows.codec.layout
+        self._steps = np.zeros(self._n, np.int64)
+        self._lost = False  # the envs are not where they should be: their episodes end with the next step
+        self._faulty = 0  # exceptions with no step between them
+        self._sums: dict[str, _Sums] = {}
+        self._mishaps, self._faults = Mishaps(), list[EnvFault]()
+
+    @property
+    def envs(self) -> list[gym.Env[Any, Any]]:
+        """The envs, as far as they can be had one by one."""
+        return [EnvInside(self.vector, i) for i in range(self._n)]
+
+    @property
+    def has_masks(self) -> bool | None:
+        """Whether the envs mask their actions; known after the first reset."""
+        return self._rows.has_masks
+
+    def reset(self, seeds: Sequence[int | None], options: Sequence[dict[str, Any] | None]) -> list[InfoRow]:
+        """Begin a new episode in every env, each with its seed (None: what the root seed says)."""
+        if any(options):
+            raise UsageError(f"the envs of {self._factory.name} take no reset options; {options[0]} were given")
+        self.arrays.episode[...] += 1
+        infos = self._begin_all(seeds)
+        return [] if self.infos == "summed" else [InfoRow(i, told_of(info_of(infos, i))) for i in range(self._n)]
+
+    def step(self) -> list[InfoRow]:
+        """Step every env with its row of ``arrays.actions``; where an episode ends, begin the next."""
+        self.pulse[BEAT] += 1
+        self.pulse[ENV] = 0
+        self._steps += 1
+        if self._lost:
+            return self._cut_off()
+        try:
+            outcome = self.vector.step(self._acted.batch(self.arrays.actions))
+            rows = self._take(*outcome)
+        except Refused as refused:
+            self._bad(refused)
+        except RAISED as error:
+            self._give_up(error)
+            return self._cut_off()
+        self._worked, self._faulty = True, 0
+        return rows
+
+    def drain(self) -> Drained:
+        """What there is to say since the last call."""
+        sums: list[dict[str, InfoSums]] = [
+            {
+                name: InfoSums(float(found.total[i]), int(found.count[i]))
+                for name, found in self._sums.items()
+                if found.count[i]
+            }
+            for i in range(self._n)
+        ]
+        drained = Drained(sums, self._mishaps, self._faults)
+        self._sums, self._mishaps, self._faults = {}, Mishaps(), []
+        return drained
+
+    def restore(self, positions: Sequence[EnvPosition], masked: bool, there: Collection[int] = ()) -> list[int]:
+        """Show what every env showed at its position. None of them gets there."""
+        self._rows.has_masks = masked
+        for i, position in enumerate(positions):
+            for path, leaf in position.observation.items():
+                self.arrays.observations[path][i] = leaf
+            if position.mask is not None:
+                self.arrays.masks[i] = position.mask
+            self._steps[i], self.arrays.episode[i] = position.steps, position.episode
+        self._worked = True
+        self._lose()
+        return list(range(self._n))
+
+    def close(self) -> None:
+        """Close the vector env."""
+        close_env(self.vector, self.first_env)
+
+    # ---- a step ----------------------------------------------------------------------------------------------
+
+    def _take(
+        self, seen: Any, rewards: Any, terminated: Any, truncated: Any, infos: Mapping[str, Any]
+    ) -> list[InfoRow]:
+        """Write what a step returned."""
+        a, leaves = self.arrays, self._leaves(seen)
+        self._write(leaves)
+        _copy("rewards", rewards, a.rewards)
+        _copy("terminated", terminated, a.terminated)
+        _copy("truncated", truncated, a.truncated)
+        ended = a.terminated | a.truncated
+        if ended.any():
+            return self._begin_next(ended, leaves, infos)
+        self._rows.all_finite()
+        if self.has_masks or MASK in infos:
+            for i in range(self._n):
+                self._rows.mask(i, _row(infos, i))
+        if self.infos == "summed":
+            self._add(infos)
+            return []
+        return [InfoRow(i, told_of(info_of(infos, i))) for i in range(self._n)]
+
+    def _begin_next(self, ended: Flags, leaves: Leaves, infos: Mapping[str, Any]) -> list[InfoRow]:
+        """Keep what the envs showed whose episodes ended, and begin their next."""
+        a, itself, which = self.arrays, resets_itself(self.vector), np.flatnonzero(ended)
+        last, first, at = infos, infos, which  # what is said of the last step and of the next episodes, and where in it
+        if itself:
+            last = infos.get("final_info", {})
+            for i in which.tolist():
+                self._rows.observation(i, infos["final_obs"][i])
+        self._rows.all_finite()
+        for path, final in a.final_observations.items():
+            final[which] = a.observations[path][which]
+        if not itself:
+            seen, first = self.vector.reset(options={"reset_mask": ended.copy()})
+            leaves = self._leaves(seen)
+            if len(next(iter(leaves.values()))) == which.size:  # EnvPool shows those that begin, and no others
+                at = np.arange(which.size)
+        self._write({path: leaf[at] for path, leaf in leaves.items()}, which)
+        self._rows.all_finite()
+        a.episode[which] += 1
+        self._steps[which] = 0
+        places = dict(zip(which.tolist(), at.tolist(), strict=True))
+        if self.has_masks or MASK in infos:
+            for i in range(self._n):
+                self._rows.mask(i, _row(first, places[i]) if i in places else _row(infos, i))
+        if self.infos == "summed":
+            self._add(infos, ~ended if itself else None)
+            if itself:
+                self._add(last, ended)
+            return []
+        return [
+            InfoRow(i, told_of(info_of(first, places[i])), told_of(info_of(last, i)))
+            if i in places
+            else InfoRow(i, told_of(info_of(infos, i)))
+            for i in range(self._n)
+        ]
+
+    def _cut_off(self) -> list[InfoRow]:
+        """End every episode as truncated at what its env showed last; begin the next ones in new envs."""
+        a = self.arrays
+        a.rewards[...], a.terminated[...], a.truncated[...] = 0.0, False, True
+        for path, final in a.final_observations.items():
+            final[...] = a.observations[path]
+        a.episode[...] += 1
+        self._begin_all([None] * self._n, anew=True)
+        return [] if self.infos == "summed" else [InfoRow(i, {}, {}) for i in range(self._n)]
+
+    def _begin_all(self, seeds: Sequence[int | None], anew: bool = False) -> Mapping[str, Any]:
+        """Begin an episode in every env, if need be in new ones."""
+        own: Sequence[int | None] = _seeds(self._seed, self.first_env, self.arrays.episode.tolist()) or [None] * self._n
+        wanted: list[int | None] = [seed if seed is not None else other for seed, other in zip(seeds, own, strict=True)]
+        born = self._factory.born_seeded
+        self.pulse[OTHER] += 1
+        try:
+            if anew or (born and any(seed is not None for seed in wanted) and wanted != self._born_with):
+                self.close()
+                self.vector = self._factory.many(self._n, _whole(wanted))
+            self._born_with = None
+            seeds_now: Any = None if born else wanted  # Gymnasium's types do not know of lists
+            seen, infos = self.vector.reset(seed=seeds_now)
+            self._steps[...], self._lost = 0, False
+            if self._rows.has_masks is None:
+                self._rows.has_masks = MASK in infos
+            self._write(self._leaves(seen))
+            for i in range(self._n if self.has_masks or MASK in infos else 0):
+                self._rows.mask(i, _row(infos, i))
+            self.arrays.rewards[...] = 0.0  # so that they are finite too
+            self._rows.all_finite()
+        except Refused as refused:
+            self._bad(refused)
+        except RAISED as error:
+            if isinstance(error, CorralError):
+                raise
+            raise self._fault(error) from error
+        return infos
+
+    def _leaves(self, seen: Any) -> Leaves:
+        try:
+            return self._seen.unbatch(seen)
+        except ValueError as error:
+            raise Refused(f"the observations have {error}") from None
+
+    def _write(self, leaves: Leaves, which: npt.NDArray[np.int64] | None = None) -> None:
+        """Copy observations into the rows of some envs, or of all."""
+        n = self._n if which is None else len(which)
+        for leaf in self._seen.leaves:
+            value = leaves[leaf.path]
+            if value.shape != (n, *leaf.shape) or not np.can_cast(value.dtype, leaf.dtype, "same_kind"):
+                at = f" at {leaf.path!r}" if leaf.path else ""
+                expected = f"{(n, *leaf.shape)} {leaf.dtype}"
+                raise Refused(f"the observations{at} are {value.shape} {value.dtype}, expected {expected}")
+            self.arrays.observations[leaf.path][slice(None) if which is None else which] = value
+
+    def _add(self, infos: Mapping[str, Any], where: Flags | None = None) -> None:
+        """Add up the numbers in infos, of some envs or of all."""
+        for name, value in infos.items():
+            if name in UNTOLD or not isinstance(value, np.ndarray) or value.shape != (self._n,):
+                continue
+            if name[0] == "_" or value.dtype.kind not in "biuf":
+                continue
+            there = np.abs(value) <= LARGEST if value.dtype.kind == "f" else np.ones(self._n, np.bool_)
+            if where is not None:
+                there &= where
+            if (said := infos.get(f"_{name}")) is not None:
+                there &= said
+            sums = self._sums.setdefault(name, _Sums(self._n))
+            sums.total[there] += value[there]
+            sums.count += there
+
+    # ---- what goes wrong -------------------------------------------------------------------------------------
+
+    def _give_up(self, error: BaseException) -> None:
+        """The vector env raised: its episodes end here, unless nobody heals or it does nothing else."""
+        fault = self._fault(error)
+        self._faulty += 1
+        if not self._heal or not self._worked or self._faulty >= IN_A_ROW or isinstance(error, CorralError):
+            raise fault from error
+        self._mishaps += Mishaps(env_faults=1)
+        if self.infos == "full":
+            warnings.warn(f"{fault.summary} ({fault.place}); the envs were made again", stacklevel=3)
+        elif len(self._faults) < KEPT:
+            self._faults.append(fault)
+        self._lose()
+
+    def _lose(self) -> None:
+        if not self._lost:
+            self._lost = True
+            self._mishaps += Mishaps(inexact=self._n)
+
+    def _bad(self, refused: Refused) -> NoReturn:
+        raise BadEnvData(str(refused), self._place(refused.row or 0), at_start=not self._worked) from None
+
+    def _fault(self, error: BaseException) -> EnvFault:
+        text = f"the vector env raised {named(error)}"
+        return EnvFault(text, self._place(0), own_traceback(error), not self._worked, None)
+
+    def _place(self, i: int) -> EnvPlace:
+        own = _seeds(self._seed, self.first_env, [0] * self._n)
+        return EnvPlace(
+            self.first_env + i,
+            int(self.arrays.episode[i]),
+            None if own is None else own[i],
+            int(self._steps[i]),
+            f"{self._acted.read(self.arrays.actions, i)!r:.120}" if self._steps[i] else None,
+        )
+
+
+AnyStepper = Stepper | NativeStepper
+
+
+class _Sums:
+    """Of one number in the infos of N envs."""
+
+    def __init__(self, n: int) -> None:
+        self.total = np.zeros(n)
+        self.count = np.zeros(n, np.int64)
+
+
+def _seeds(seed: int | None, first_env: int, episodes: Sequence[int]) -> list[int] | None:
+    """The seeds of consecutive envs' episodes; None without a root seed."""
+    return None if seed is None else [episode_seed(seed, first_env + i, k) for i, k in enumerate(episodes)]
+
+
+def _whole(seeds: Sequence[int | None]) -> list[int] | None:
+    """Seeds for all, if there are any."""
+    if all(seed is None for seed in seeds):
+        return None
+    return [fresh_seed() if seed is None else seed for seed in seeds]
+
+
+def _copy(name: str, given: Any, target: npt.NDArray[Any]) -> None:
+    if np.shape(given) != target.shape:
+        raise Refused(f"{name} have the shape {np.shape(given)}, expected {target.shape}")
+    target[...] = given
+
+
+def _row(infos: Mapping[str, Any], i: int) -> Any:
+    """The mask of one env, if there is one."""
+    return infos[MASK][i] if MASK in infos else None

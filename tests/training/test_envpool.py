@@ -1,0 +1,78 @@
+"""Training on EnvPool's envs: the same for any number of workers; what cannot be brought back is cut off and counted."""
+
+import os
+import signal
+
+import psutil
+import pytest
+
+import corral
+from corral.core.errors import UsageError
+
+SMALL = {
+    "n_envs": 4,
+    "n_steps": 64,
+    "batch_size": 64,
+    "n_epochs": 2,
+    "eval_freq": 0,
+    "tensorboard": False,
+    "quiet": True,
+    "seed": 3,
+}
+
+
+def train(steps=1024, env="envpool:CartPole-v1", **settings):
+    return corral.train(env, **{**SMALL, "timesteps": steps, **settings})
+
+
+def test_weights_do_not_depend_on_who_steps():
+    ways = [
+        {"backend": "serial"},
+        {"num_workers": 2, "parallel_start_method": "fork"},
+        {"num_workers": 3, "overlap": False},
+        {"backend": "process", "num_workers": 2},
+    ]
+    found = [train(**way).summary for way in ways]
+    assert len({summary.weights_sha256 for summary in found}) == 1
+    assert all(summary.inexact == 0 and summary.episodes > 20 for summary in found)
+
+
+@pytest.mark.parametrize("backend", ["worker", "process"])
+def test_a_worker_that_is_killed_is_replaced_and_its_episodes_are_cut_off(backend, capsys):
+    killed = []
+
+    def kill(state):
+        if not killed:
+            workers = [child for child in psutil.Process().children(True) if "forkserver" in " ".join(child.cmdline())]
+            victim = max(workers, key=lambda child: child.memory_info().rss)  # a server of forks has no env
+            killed.append(victim.pid)
+            os.kill(victim.pid, signal.SIGKILL)
+
+    summary = train(2048, backend=backend, num_workers=2, callback=kill).summary
+    assert killed and summary.steps == 2048 and (summary.restarts, summary.inexact) == (1, 2)
+    said = capsys.readouterr().err
+    assert "could not be brought back" in said
+
+
+def test_a_resumed_run_begins_new_episodes_and_says_so(capsys):
+    train(512, output_dir="run", num_workers=2)
+    summary = corral.resume("run", timesteps=1024, quiet=True).summary
+    assert summary.steps == 1024 and summary.inexact == 4
+    assert "env 0, 1, 2, 3 could not be brought back" in capsys.readouterr().err
+    other = corral.resume("run", timesteps=1536, quiet=True, backend="serial").summary
+    assert other.steps == 1536 and other.inexact == 8
+
+
+def test_what_is_resumed_is_the_same_for_any_number_of_workers():
+    train(512, output_dir="run", backend="serial")
+    train(512, output_dir="other", num_workers=2)
+    ends = [corral.resume("run", timesteps=1024, num_workers=2, quiet=True)]
+    ends += [corral.resume("other", timesteps=1024, backend="serial", quiet=True)]
+    assert len({end.summary.weights_sha256 for end in ends}) == 1
+
+
+def test_what_such_envs_cannot_do_is_refused():
+    with pytest.raises(UsageError, match="adaptive moves envs between workers, which envpool:CartPole-v1"):
+        train(adaptive=True)
+    with pytest.raises(UsageError, match="EnvPool has no 'Cartpole-v1'"):
+        train(env="envpool:Cartpole-v1")
