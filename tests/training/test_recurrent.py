@@ -41,7 +41,17 @@ def weights(env, **settings):
 
 # ---- learning ------------------------------------------------------------------------------------------------
 
-QUICK = {"seed": 1, "eval_freq": 10**9, "eval_episodes": 50, "tensorboard": False, "quiet": True, "backend": "serial"}
+QUICK = {"seed": 1, "eval_freq": 10**9, "tensorboard": False, "quiet": True, "backend": "serial"}
+
+
+def remembered(**settings):
+    """The reward of an evaluation, at the end of the budget or when nearly every answer was right."""
+
+    def stop(state):
+        if state.metrics.get("rollout/ep_rew_mean", 0.0) >= 0.98:
+            state.stop()
+
+    return corral.train("toy-recall", callback=stop, **{**QUICK, **settings}).summary.eval_reward
 
 
 @pytest.mark.parametrize(
@@ -54,20 +64,19 @@ QUICK = {"seed": 1, "eval_freq": 10**9, "eval_episodes": 50, "tensorboard": Fals
     ],
 )
 def test_a_cue_is_remembered_for_twenty_steps(kind, masked):
-    summary = corral.train("toy-recall", recurrent=kind, env_kwargs={"masked": masked}, **QUICK).summary
-    assert summary.eval_reward > 0.95
+    assert remembered(recurrent=kind, env_kwargs={"masked": masked}) > 0.95
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
-def test_it_is_remembered_with_other_seeds_too(kind, seed):
-    assert corral.train("toy-recall", recurrent=kind, **{**QUICK, "seed": seed}).summary.eval_reward > 0.95
+def test_it_is_remembered_with_other_seeds_too(kind, masked, seed):
+    assert remembered(recurrent=kind, env_kwargs={"masked": masked}, seed=seed) > 0.95
 
 
 def test_without_a_memory_answers_are_guesses():
-    summary = corral.train("toy-recall", recurrent="none", **{**QUICK, "eval_episodes": 300}).summary
-    assert 0.1 < summary.eval_reward < 0.4
+    assert 0.1 < remembered(recurrent="none", timesteps=20_480, eval_episodes=300) < 0.4
 
 
 # ---- the same everywhere -------------------------------------------------------------------------------------
@@ -78,11 +87,16 @@ def test_without_a_memory_answers_are_guesses():
     [
         (lambda: resolve_env("toy-recall", RECALL)(), {"recurrent": "lstm"}),
         ("toy-everything", {"normalize_obs": True, "overlap": True}),
-        (lambda: Counter(7, truncate=True), {"recurrent_size": 128, "n_envs": 5, "batch_size": 32}),
         (lambda: BrightSquare(), {"cnn_features": 16, "timesteps": 256}),
+        pytest.param(
+            lambda: Counter(7, truncate=True),
+            {"recurrent_size": 128, "n_envs": 5, "batch_size": 32},
+            marks=pytest.mark.deep,
+        ),
         pytest.param(lambda: Shuffled(), {"recurrent": "lstm"}, marks=pytest.mark.deep),
+        pytest.param("envpool:CartPole-v1", {"timesteps": 1024}, marks=pytest.mark.deep),
     ],
-    ids=["masked", "nested, overlapping", "cut off, uneven", "pictures", "scored"],
+    ids=["masked", "nested, overlapping", "pictures", "cut off, uneven", "scored", "envpool"],
 )
 def test_weights_do_not_depend_on_who_acts(env, settings):
     found = [weights(env, **place, **settings) for place in PLACES]
