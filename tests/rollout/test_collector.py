@@ -4,7 +4,7 @@ import torch
 
 from corral.core.envs import resolve_env
 from corral.core.seeding import action_noise
-from corral.core.types import Acts
+from corral.core.types import Acts, Choice
 from corral.policy.policy import Policy
 from corral.rollout.actors import actor_setup
 from corral.rollout.collector import Collector
@@ -20,18 +20,19 @@ class Scripted:
     """Values are the second observation number; actions are always 0."""
 
     values_later = False
+    n_state = 0
 
     def load(self, weights):
         pass
 
-    def act(self, observations, masks, noise):
+    def act(self, observations, masks, noise, states=None):
         n = len(noise)
         return Acts(np.zeros((n, 1), np.int64), np.zeros(n, np.float32), self.values(observations, np.arange(n)))
 
-    def best(self, observations, masks):
-        return np.zeros((len(next(iter(observations.values()))), 1), np.int64)
+    def best(self, observations, masks, states=None):
+        return Choice(np.zeros((len(next(iter(observations.values()))), 1), np.int64))
 
-    def values(self, observations, envs):
+    def values(self, observations, envs, states=None):
         return observations[""][:, 1].astype(np.float32)
 
 

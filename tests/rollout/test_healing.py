@@ -80,6 +80,15 @@ def test_a_worker_that_is_killed_leaves_no_trace(env, overlap):
     assert mishaps == Mishaps(restarts=1)
 
 
+def test_a_new_worker_remembers_what_the_old_one_did():
+    settings = {"recurrent": "lstm", "n_steps": 24}
+    one, _ = run(lambda: Slow(length=11, truncate=True), nothing, **settings)
+    two, mishaps = run(lambda: Slow(length=11, truncate=True), kill(signal.SIGKILL, 1), **settings)
+    alike(one, two)
+    assert np.array_equal(one.states, two.states) and np.array_equal(one.last_states, two.last_states)
+    assert one.states.any() and mishaps == Mishaps(restarts=1)
+
+
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_however_workers_are_started(method):
     one, _ = run(Slow, nothing, start_method=method)

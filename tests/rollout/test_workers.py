@@ -20,12 +20,13 @@ from tests.envs import Broken, Counter, Masked, Modules
 CPU = torch.device("cpu")
 
 
-def connected(env, n=4, workers=2, n_steps=16, helpers=0, **kwargs):
+def connected(env, n=4, workers=2, n_steps=16, helpers=0, recurrent="none", **kwargs):
     source = WorkerSource(resolve_env(env), n, workers, n_steps, 7, **kwargs)
     torch.manual_seed(0)
-    policy = Policy(source.facts.observation_space, source.facts.action_space)
+    policy = Policy(source.facts.observation_space, source.facts.action_space, recurrent=recurrent, recurrent_size=8)
     config = parse_config({"env": "x", "n_envs": n, "n_steps": n_steps, "batch_size": n * n_steps, "learner_shares": 2})
-    shares = share_setup(policy, policy.mlp_shape(), config, source.has_masks)
+    shape = policy.mlp_shape()
+    shares = None if shape is None else share_setup(policy, shape, config, source.has_masks)
     crew = source.connect(actor_setup(policy, None, CPU, n), policy.state_dict(), shares, helpers)
     for array in crew.shares.arrays.values() if crew else ():
         array[...] = 0

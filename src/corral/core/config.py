@@ -13,8 +13,9 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from corral.core.config_values import Cnn, KeyValues, NetArch, Stage
+from corral.core.config_values import Cnn, KeyValues, NetArch, Recurrent, Stage
 from corral.core.errors import UsageError
+from corral.core.sequences import settle_sequences
 from corral.core.spelling import did_you_mean
 
 __all__ = [
@@ -174,6 +175,11 @@ class TrainConfig(BaseModel):
     )
     cnn_features: int = _field(256, "policy", "Numbers that it makes of a picture.", ge=1)
     bf16: bool = _field(False, "policy", "See pictures in bfloat16, where a processor is faster with it.")
+    recurrent: Recurrent = _field("none", "policy", "Memory, for what an observation does not show: gru, lstm or none.")
+    recurrent_size: int = _field(128, "policy", "Numbers that it remembers.", ge=1)
+    sequence_length: int | None = _field(
+        None, "policy", "Steps back through which memory is learned (default: up to 32, as n_steps divides).", ge=1
+    )
     activation_fn: Literal["tanh", "relu", "elu", "gelu", "silu", "leaky_relu"] = _field(
         "tanh", "policy", "Activation between the layers."
     )
@@ -284,6 +290,7 @@ class TrainConfig(BaseModel):
             )
         if self.backend == "serial" and self.needs_workers is not None:
             raise ValueError(f"{self.needs_workers} is for workers, but backend is serial")
+        decide("sequence_length", settle_sequences(self))
         if self.policy is not None:
             for name in ("net_arch", "activation_fn", "ortho_init", "score_actions", "cnn", "cnn_features", "bf16"):
                 if getattr(self, name) != type(self).model_fields[name].default:
@@ -322,6 +329,7 @@ class TrainConfig(BaseModel):
     def _agree_on_learner(self) -> None:
         needs_torch = {
             "compile": self.compile,
+            f"recurrent {self.recurrent}": self.recurrent != "none",
             f"learner_threads {self.learner_threads}": (self.learner_threads or 1) > 1,
             f"policy {self.policy}": self.policy is not None,
             f"activation_fn {self.activation_fn}": self.activation_fn in ("gelu", "silu"),

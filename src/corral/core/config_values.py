@@ -10,10 +10,12 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-__all__ = ["Cnn", "KeyValues", "NetArch", "Stage"]
+__all__ = ["Cnn", "KeyValues", "NetArch", "Recurrent", "Stage"]
 
 Cnn = Literal["auto", "nature", "small", "impala", "none"]
 """Networks that pictures are seen with."""
+Recurrent = Literal["none", "gru", "lstm"]
+"""Kinds of memory."""
 
 
 def _words_to_mapping(given: Any) -> Any:

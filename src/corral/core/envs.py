@@ -58,6 +58,7 @@ BUILT_IN: dict[str, str] = {
     "toy-maze": "corral.games.toys:MaskedMaze",
     "toy-everything": "corral.games.toys:Everything",
     "toy-sight": "corral.games.sight:Sight",
+    "toy-recall": "corral.games.recall:Recall",
     "toy-work": "corral.games.toys:BusyWork",
 }
 """Built-in envs: name to ``module:callable``."""
@@ -100,6 +101,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "n_epochs": 2,
         "learning_rate": 1e-3,
         "gamma": 0.0,
+    },
+    "toy-recall": {
+        "recurrent": "gru",
+        "timesteps": 60_000,
+        "n_steps": 128,
+        "batch_size": 256,
+        "n_epochs": 8,
+        "learning_rate": 1e-3,
+        "gamma": 0.5,  # credit for the answer, and not for what was done while waiting
+        "normalize_advantage": False,
+        "eval_episodes": 50,
     },
 }
 """Settings that suit a built-in env better than the defaults; what the user says comes first."""
@@ -267,8 +279,8 @@ def settings_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     if any(str(word).partition("=")[0] == "opponent" for word in kwargs):
         given = {**given, "opponent": None}
     budget = {"timesteps", "num_episodes", "duration", "stages"}
-    looks = {"policy", "cnn_features"}, {"cnn", "cnn_features"}
-    together = ({"n_steps", "batch_size"}, {"policy", "net_arch"}, *looks, {"opponent", "stages"}, budget)
+    network = ({"policy", "net_arch"}, {"policy", "recurrent"}, {"policy", "cnn_features"}, {"cnn", "cnn_features"})
+    together = ({"n_steps", "batch_size"}, *network, {"opponent", "stages"}, budget)
     taken = {other for group in together if group & given.keys() for other in group}
     return {key: value for key, value in own.items() if key not in given and key not in taken}
 

@@ -1,7 +1,7 @@
 """The nouns of the data flow: what an actor answers, what a rollout holds, who collects it.
 
 Start reading here; then ``rollout/collector``, ``ppo/gae``, ``ppo/learner``, ``training/loop``.
-Shapes: ``T`` steps, ``N`` envs, ``D`` action numbers, ``A`` mask entries.
+Shapes: ``T`` steps, ``N`` envs, ``D`` action numbers, ``A`` mask entries, ``S`` numbers remembered.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ __all__ = [
     "LIFE_LOST",
     "Actor",
     "Acts",
+    "Choice",
     "EpisodeRecord",
     "InfoSums",
     "Leaves",
@@ -46,11 +47,25 @@ class Acts(NamedTuple):
     actions: Array  # [N, D], unclipped, as the learner will see them
     log_probs: npt.NDArray[np.float32]  # [N]
     values: npt.NDArray[np.float32] | None  # [N]; None if they are asked for later, with ``Actor.values``
+    states: npt.NDArray[np.float32] | None = None  # [N, S] what a policy with a memory remembers afterwards
+
+
+class Choice(NamedTuple):
+    """The most likely actions of N envs."""
+
+    actions: Array  # [N, D]
+    states: npt.NDArray[np.float32] | None = None  # [N, S], as of ``Acts``
 
 
 class Actor(Protocol):
-    """Turns observations into actions. Given the same noise it gives the same actions, in any process."""
+    """Turns observations into actions. Given the same noise it gives the same actions, in any process.
 
+    It keeps nothing between calls: what a policy with a memory remembers comes in and goes out as ``states`` [N, S],
+    which are zeros when an episode begins.
+    """
+
+    n_state: int
+    """S, the numbers that are remembered of an env; 0 for a policy without memory, which takes and gives no states."""
     values_later: bool
     """Whether ``act`` leaves values out, because it is cheaper to ask for many at once."""
     valued: frozenset[str] | None
@@ -60,15 +75,23 @@ class Actor(Protocol):
         """Act with these weights from now on; they are copied."""
         ...
 
-    def act(self, observations: Leaves, masks: Array | None, noise: npt.NDArray[np.float32]) -> Acts:
+    def act(
+        self,
+        observations: Leaves,
+        masks: Array | None,
+        noise: npt.NDArray[np.float32],
+        states: npt.NDArray[np.float32] | None = None,
+    ) -> Acts:
         """Sample actions for N envs; ``noise`` [N, D] is all the randomness there is."""
         ...
 
-    def best(self, observations: Leaves, masks: Array | None) -> Array:
-        """The most likely action of each env, [N, D]."""
+    def best(self, observations: Leaves, masks: Array | None, states: npt.NDArray[np.float32] | None = None) -> Choice:
+        """The most likely action of each env."""
         ...
 
-    def values(self, observations: Leaves, envs: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    def values(
+        self, observations: Leaves, envs: npt.NDArray[np.int64], states: npt.NDArray[np.float32] | None = None
+    ) -> npt.NDArray[np.float32]:
         """The value of each observation, [B]; ``envs`` [B] says whose it is."""
         ...
 
@@ -131,7 +154,7 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """T steps of N envs, collected with one version of the policy. Masks are an optional column."""
+    """T steps of N envs, collected with one version of the policy. Masks and states are optional columns."""
 
     observations: Leaves  # each [T, N, ...]; frames of ``stacks`` are there once (see ``core.stacks``)
     actions: Array  # [T, N, D]
@@ -148,6 +171,8 @@ class Rollout:
     last_observations: Leaves  # each [N, ...], and that observation
     masks: npt.NDArray[np.bool_] | None = None  # [T, N, A]
     last_masks: npt.NDArray[np.bool_] | None = None  # [N, A]
+    states: npt.NDArray[np.float32] | None = None  # [T, N, S] what was remembered when a step was decided
+    last_states: npt.NDArray[np.float32] | None = None  # [N, S] and after the last step
     episodes: tuple[EpisodeRecord, ...] = ()  # finished in this rollout, by (step, env)
     infos: Mapping[str, InfoSums] = field(default_factory=dict)
     seconds: Seconds = Seconds()

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from corral.core.actions import ActionCodec
-from corral.core.config_values import Cnn
+from corral.core.config_values import Cnn, Recurrent
 from corral.core.errors import UsageError
 from corral.core.spaces import Layout
 from corral.core.types import Leaves
 from corral.policy import distributions, mlp
 from corral.policy.cnn import PictureEncoder, pictures_in
 from corral.policy.encoder import Encoder, Scale, encoded_size, normalized
+from corral.policy.recurrent import Memory, RecurrentCore
 from corral.policy.scoring import ACTION_FEATURES, scored_leaf, state_layout
 
 __all__ = ["Evaluation", "MlpNetwork", "NetworkFactory", "ObservationNormalizer", "Policy", "n_action_params"]
@@ -147,6 +148,8 @@ class Policy(nn.Module):
         cnn: Cnn = "auto",
         cnn_features: int = 256,
         bf16: bool = False,
+        recurrent: Recurrent = "none",
+        recurrent_size: int = 128,
         network: NetworkFactory | None = None,
     ) -> None:
         super().__init__()
@@ -163,19 +166,31 @@ class Policy(nn.Module):
         self.net_arch = self._choose_arch(net_arch)
         self.cnn, self.cnn_features, self.bf16 = cnn, cnn_features, bf16
         self.activation_fn = activation_fn
+        self.recurrent, self.recurrent_size = recurrent, recurrent_size
+        self.core: RecurrentCore | None = None
         if network is not None:
             self.network = network(observation_space, action_space)
             if not isinstance(self.network, nn.Module):
                 raise UsageError(f"the policy returned {type(self.network).__name__}, expected a torch.nn.Module")
         else:
             n_seen = 0 if self.pictures is None else self.pictures.n_features
-            sizes = self.encoder.n_features + n_seen, self.codec.n_params
+            n_features = self.encoder.n_features + n_seen
+            if recurrent != "none":
+                self.core = RecurrentCore(recurrent, n_features, recurrent_size, ortho_init)
+                n_features = recurrent_size
+            sizes = n_features, self.codec.n_params
             self.network = MlpNetwork(*sizes, *self.net_arch, activation_fn, ortho_init, self.n_action_features)
         self.log_std = nn.Parameter(torch.full((sum(self.codec.gaussian),), log_std_init))
 
+    @property
+    def n_state(self) -> int:
+        """Numbers that are remembered of an env; 0 without a memory."""
+        return 0 if self.core is None else self.core.n_state
+
     def mlp_shape(self) -> mlp.MlpShape | None:
         """The built-in network's sizes, if numpy can run it; None for any other."""
-        if self.custom or self.pictures is not None or self.activation_fn not in mlp.ACTIVATIONS:
+        plain = not self.custom and self.pictures is None and self.core is None
+        if not plain or self.activation_fn not in mlp.ACTIVATIONS:
             return None
         return mlp.MlpShape(
             encoded_size(self.state_layout),
@@ -207,10 +222,19 @@ class Policy(nn.Module):
         device = self.log_std.device
         return {name: torch.from_numpy(leaf).to(device) for name, leaf in self.features(observations).items()}
 
-    def forward(self, inputs: Inputs, masks: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Prepared observations to action parameters [B, P] and values [B]; ``masks`` only save work."""
+    def forward(
+        self, inputs: Inputs, masks: Tensor | None = None, memory: Memory | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Prepared observations to action parameters [B, P] and values [B]; ``masks`` only save work.
+
+        With a memory, rows are whole sequences, and ``memory`` says what they start from.
+        """
         if not self.custom:
-            params, values = self.network(self._see(inputs), inputs.get(ACTION_FEATURES), masks)
+            features = self._see(inputs)
+            if self.core is not None:
+                assert memory is not None
+                features = self.core(features, memory)
+            params, values = self.network(features, inputs.get(ACTION_FEATURES), masks)
             return params, values
         params, values = self.network(self.layout.assemble([inputs[path] for path in self.layout.paths]))
         batch = len(next(iter(inputs.values())))
@@ -221,9 +245,18 @@ class Policy(nn.Module):
             )
         return params, values
 
-    def evaluate(self, inputs: Inputs, actions: Tensor, masks: Tensor | None) -> Evaluation:
+    def step(self, inputs: Inputs, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A step of a policy with a memory: also the states [B, S] afterwards, given those before."""
+        assert self.core is not None
+        states = self.core.step(self._see(inputs), states)
+        params, values = self.network(self.core.shown(states), inputs.get(ACTION_FEATURES))
+        return params, values, states
+
+    def evaluate(
+        self, inputs: Inputs, actions: Tensor, masks: Tensor | None, memory: Memory | None = None
+    ) -> Evaluation:
         """Log-probability, entropy and value, for a gradient step."""
-        params, values = self(inputs, masks)
+        params, values = self(inputs, masks, memory)
         known = distributions.likelihood(self.codec.heads, params, self.log_std, actions, masks)
         return Evaluation(known.log_probs, known.entropy, values, params)
 

@@ -160,8 +160,11 @@ class Learner:
 
     def _order(self, iteration: int) -> npt.NDArray[np.int64]:
         generator, c = minibatch_generator(self.seed, iteration), self.config
-        epochs = [generator.permutation(c.rollout_size) for _ in range(c.n_epochs)]
-        return np.concatenate(epochs).reshape(-1, c.minibatch_size)
+        length = c.sequence_length or 1  # a policy with a memory learns from whole sequences, row after row
+        epochs = [generator.permutation(c.rollout_size // length) for _ in range(c.n_epochs)]
+        first, env = np.divmod(np.concatenate(epochs), c.n_envs)
+        rows = (first * length * c.n_envs + env)[:, None] + np.arange(length) * c.n_envs  # [sequences, length]
+        return rows.reshape(-1, c.minibatch_size)
 
 
 def _normalized(advantages: Floats) -> Floats:

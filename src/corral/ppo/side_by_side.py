@@ -32,7 +32,8 @@ def shares_of(policy: Policy, config: TrainConfig) -> int:
     if policy.pictures is None or config.compile or policy.log_std.device.type != "cpu":
         return 1
     by_size = next((shares for least, shares in _SHARES if config.minibatch_size >= least), 1)
-    return config.learner_shares or by_size
+    sequences = config.minibatch_size // (config.sequence_length or 1)  # none is cut
+    return config.learner_shares or min(by_size, sequences)
 
 
 def set_torch_threads(policy: Policy, config: TrainConfig) -> None:

@@ -17,6 +17,7 @@ from corral.core.stacks import Observed
 from corral.core.types import Rollout
 from corral.policy import distributions
 from corral.policy.policy import Policy
+from corral.policy.recurrent import Memory
 from corral.ppo import losses
 from corral.ppo.adam import EPSILON
 from corral.ppo.gae import Advantages
@@ -54,6 +55,8 @@ class TorchEngine:
         self._compiled = torch.compile(self._compute_loss) if config.compile else None
         self._totals = torch.zeros(len(_MEASURED), device=device)
         self._reference: Policy | None = None
+        self._length = config.sequence_length or 1
+        """Rows of a minibatch that are one sequence of a policy with a memory."""
         self._crew = SideBySide(shares_of(policy, config), config.learner_threads)
 
     @property
@@ -78,6 +81,7 @@ class TorchEngine:
         self._order = torch.from_numpy(order).to(self.device)
         self._advantages = torch.from_numpy(advantages).to(self.device)
         self._terms = terms
+        self._memories = self._remember(rollout)
         self._weight = torch.tensor(terms.kl_ref, device=self.device)  # a number would be compiled in
         self._fixed = self._ask_reference(rollout) if terms.kl_ref else None
         self._held = self._policy_parameters() if terms.hold_policy else []
@@ -108,7 +112,8 @@ class TorchEngine:
             gradients = torch.autograd.grad(loss * weight, parameters, allow_unused=True)
             return [measured * weight, *(None if found is None else found.contiguous() for found in gradients)]
 
-        edges = [len(rows) * i // self._crew.shares for i in range(self._crew.shares + 1)]
+        length, shares_ = self._length, self._crew.shares
+        edges = [len(rows) // length * i // shares_ * length for i in range(shares_ + 1)]  # no sequence is cut
         shares = self._crew.each(share, [slice(a, b) for a, b in itertools.pairwise(edges)])
         measured, *gradients = (_total(column) for column in zip(*shares, strict=True))
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -119,8 +124,8 @@ class TorchEngine:
     def _loss_of(self, rows: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:
         masks = None if self._masks is None else self._masks[rows]
         fixed = None if self._fixed is None else self._fixed[rows]
-        loss = self._compiled or self._compute_loss
-        return loss(self._inputs(rows), self._actions[rows], masks, self._scalars[rows], advantages, fixed)
+        loss, memory = self._compiled or self._compute_loss, self._memories(rows, self._length)
+        return loss(self._inputs(rows), self._actions[rows], masks, self._scalars[rows], advantages, fixed, memory)
 
     def kl(self) -> float:
         """How far the last minibatch says the policy moved; waits for the device."""
@@ -149,13 +154,18 @@ class TorchEngine:
 
     @torch.no_grad()
     def evaluate(self, rollout: Rollout, every: int = 1) -> tuple[Floats, Floats]:
-        """Log-probabilities and values [T, N] of actions under the weights as they are now; of every so many steps."""
+        """Log-probabilities and values [T, N] of actions under the weights as they are now; of every so many steps.
+
+        With a memory: given what was remembered then.
+        """
+        memories = self._remember(rollout)
         inputs, actions = self._prepare(rollout), self._joined(rollout.actions)
         masks = None if rollout.masks is None else self._joined(rollout.masks)
 
         @torch.no_grad()
         def ask(part: Tensor) -> Tensor:
-            now = self.policy.evaluate(inputs(part), actions[part], None if masks is None else masks[part])
+            mask = None if masks is None else masks[part]
+            now = self.policy.evaluate(inputs(part), actions[part], mask, memories(part, 1))
             return torch.stack([now.log_probs, now.values])
 
         found = self._crew.each(ask, self._parts(torch.from_numpy(rollout.rows_of_steps(every)).to(self.device)))
@@ -170,10 +180,11 @@ class TorchEngine:
         scalars: Tensor,
         advantages: Tensor,
         fixed: Tensor | None,
+        memory: Memory | None,
     ) -> tuple[Tensor, Tensor]:
         c = self.config
         old_log_probs, old_values, returns = scalars.unbind(1)
-        now = self.policy.evaluate(inputs, actions, masks)
+        now = self.policy.evaluate(inputs, actions, masks, memory)
         log_ratio = now.log_probs - old_log_probs
         policy_loss = losses.policy_loss(log_ratio, advantages, c.clip_range)
         value_loss = losses.value_loss(now.values, old_values, returns, c.clip_range_vf)
@@ -200,11 +211,20 @@ class TorchEngine:
         inputs = policy.prepare(seen.all())
         return lambda rows: {name: column[rows] for name, column in inputs.items()}
 
+    def _remember(self, rollout: Rollout) -> Callable[[Tensor, int], Memory | None]:
+        """What gives the memory that goes with some rows, which are sequences of a length."""
+        if rollout.states is None:
+            return lambda rows, length: None
+        states, begins = self._joined(rollout.states), np.zeros((rollout.n_steps, rollout.n_envs), np.bool_)
+        begins[1:] = (rollout.terminated | rollout.truncated)[:-1]
+        flags = self._joined(begins)
+        return lambda rows, length: Memory(states[rows[::length]], flags[rows])
+
     def _parts(self, rows: Tensor) -> list[Tensor]:
         """Few enough rows at a time: those of pictures are large."""
         row_bytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in self.policy.layout.leaves)
         at_a_time = min(_EVALUATED, max(64, _BYTES // max(row_bytes, 1)))
-        return list(torch.split(rows, at_a_time))
+        return list(torch.split(rows, max(1, at_a_time // self._length) * self._length))
 
     def _joined(self, column: npt.NDArray[Any]) -> Tensor:
         return torch.from_numpy(column.reshape(-1, *column.shape[2:])).to(self.device)
@@ -217,20 +237,21 @@ class TorchEngine:
 
     @torch.no_grad()
     def _ask_reference(self, rollout: Rollout) -> Tensor:
-        """The reference's action parameters for every row."""
+        """The reference's action parameters for every row; its sequences start from what the policy remembered."""
         assert self._reference is not None
-        inputs = self._prepare(rollout, self._reference)
-        masks = self._masks
-        return torch.cat(
-            [
-                self._reference(inputs(part), None if masks is None else masks[part])[0]
-                for part in self._parts(torch.arange(len(self._actions), device=self.device))
-            ]
-        )
+        inputs, masks, length = self._prepare(rollout, self._reference), self._masks, self._length
+        rows = torch.arange(len(self._actions), device=self.device)
+        rows = rows.view(-1, length, rollout.n_envs).transpose(1, 2).reshape(-1)  # whole sequences
+        found = torch.empty(len(rows), self.policy.codec.n_params, device=self.device)
+        for part in self._parts(rows):
+            mask = None if masks is None else masks[part]
+            found[part] = self._reference(inputs(part), mask, self._memories(part, length))[0]
+        return found
 
     def _policy_parameters(self) -> list[Tensor]:
         """Those that the action depends on, also where the value does too."""
-        params, _ = self.policy(self._inputs(self._order[0]))
+        rows = self._order[0]
+        params, _ = self.policy(self._inputs(rows), memory=self._memories(rows, self._length))
         parameters = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
         found = torch.autograd.grad(params.sum(), parameters, allow_unused=True)
         return [parameter for parameter, grad in zip(parameters, found, strict=True) if grad is not None]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from corral.core.types import Actor, Acts, Leaves, Weights
+from corral.core.types import Actor, Acts, Choice, Leaves, Weights
 from corral.policy import distributions
 from corral.policy.policy import NetworkFactory, Policy
 from corral.rollout.mlp_actor import MlpActorSetup, find_mlp_placement
@@ -32,6 +32,11 @@ class ActorSetup(Protocol):
     @property
     def placement(self) -> Placement:
         """Where rows lie in its batches."""
+        ...
+
+    @property
+    def n_state(self) -> int:
+        """Numbers that it remembers of an env."""
         ...
 
     def build(self, first_env: int, n_envs: int) -> Actor:
@@ -53,10 +58,12 @@ def actor_setup(policy: Policy, network: NetworkFactory | None, device: torch.de
         "cnn": policy.cnn,
         "cnn_features": policy.cnn_features,
         "bf16": policy.bf16,
+        "recurrent": policy.recurrent,
+        "recurrent_size": policy.recurrent_size,
     }
     pickled = None if network is None else bytes(cloudpickle.dumps(network))
     placement = _find_placement(policy, n_envs)
-    return TorchActorSetup(*spaces, options, pickled, str(device), placement)
+    return TorchActorSetup(*spaces, options, pickled, str(device), placement, policy.n_state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,7 @@ class TorchActorSetup:
     """A cloudpickled factory of the network, if it is not the built-in one."""
     device: str
     placement: Placement
+    n_state: int
 
     def build(self, first_env: int, n_envs: int) -> TorchActor:
         """An actor with a policy of its own."""
@@ -91,6 +99,7 @@ class TorchActor:
     def __init__(self, policy: Policy, placement: Placement, first_env: int = 0, n_envs: int = 1) -> None:
         self.policy = policy
         self.placement = placement
+        self.n_state = policy.n_state
         self._n_envs = n_envs
         self._place = placement.of(range(first_env, first_env + n_envs))
 
@@ -101,44 +110,56 @@ class TorchActor:
             mine[name].copy_(torch.as_tensor(weight))
 
     @torch.inference_mode()
-    def act(self, observations: Leaves, masks: Array | None, noise: Floats) -> Acts:
+    def act(self, observations: Leaves, masks: Array | None, noise: Floats, states: Floats | None = None) -> Acts:
         """Sample actions, with their log-probabilities and the values of the observations."""
         policy, mask = self.policy, self._mask(masks)
         place = self._place if len(noise) == self._n_envs else self.placement.of(range(len(noise)))
-        params, values = self._forward(observations, place)
+        params, values, after = self._forward(observations, place, states)
         heads = policy.codec.heads
         actions = distributions.sample(heads, params, policy.log_std, mask, self._tensor(noise))
         known = distributions.likelihood(heads, params, policy.log_std, actions, mask)
-        return Acts(actions.cpu().numpy(), known.log_probs.cpu().numpy(), values.cpu().numpy())
+        return Acts(actions.cpu().numpy(), known.log_probs.cpu().numpy(), values.cpu().numpy(), after)
 
     @torch.inference_mode()
-    def best(self, observations: Leaves, masks: Array | None) -> Array:
+    def best(self, observations: Leaves, masks: Array | None, states: Floats | None = None) -> Choice:
         """The most likely actions."""
         rows = len(next(iter(observations.values())))
-        params, _ = self._forward(observations, self.placement.of(range(rows)))
-        return distributions.mode(self.policy.codec.heads, params, self._mask(masks)).cpu().numpy()
+        params, _, after = self._forward(observations, self.placement.of(range(rows)), states)
+        return Choice(distributions.mode(self.policy.codec.heads, params, self._mask(masks)).cpu().numpy(), after)
 
     @torch.inference_mode()
-    def values(self, observations: Leaves, envs: npt.NDArray[np.int64]) -> Floats:
+    def values(self, observations: Leaves, envs: npt.NDArray[np.int64], states: Floats | None = None) -> Floats:
         """The values of observations of these envs."""
-        _, values = self._forward(observations, self.placement.of(envs))
+        _, values, _ = self._forward(observations, self.placement.of(envs), states)
         found: Floats = values.cpu().numpy()
         return found
 
-    def _forward(self, observations: Leaves, place: Place) -> tuple[Tensor, Tensor]:
+    def _forward(
+        self, observations: Leaves, place: Place, states: Floats | None
+    ) -> tuple[Tensor, Tensor, Floats | None]:
+        """Action parameters, values and, with a memory, the states afterwards, which are given to be kept."""
         keep = self.policy.custom  # such a network may change what it is given
         inputs = self.policy.prepare({path: _padded(leaf, place, keep) for path, leaf in observations.items()})
+        remembered = None if states is None else self._tensor(_padded(states, place, keep))
         with _one_thread():
-            parts = [self.policy({name: leaf[call] for name, leaf in inputs.items()}) for call in place.calls()]
-        params, values = (torch.cat(column) for column in zip(*parts, strict=True))
+            parts = [_run(self.policy, inputs, remembered, call) for call in place.calls()]
+        params, values, *after = (torch.cat(column) for column in zip(*parts, strict=True))
         rows = place.rows if isinstance(place.rows, slice) else torch.from_numpy(place.rows)
-        return params[rows], values[rows]
+        return params[rows], values[rows], after[0][rows].cpu().numpy() if after else None
 
     def _mask(self, masks: Array | None) -> Tensor | None:
         return None if masks is None else self._tensor(masks)
 
     def _tensor(self, array: Array) -> Tensor:
         return torch.from_numpy(array).to(self.policy.log_std.device)
+
+
+def _run(policy: Policy, inputs: dict[str, Tensor], states: Tensor | None, call: slice) -> tuple[Tensor, ...]:
+    some = {name: leaf[call] for name, leaf in inputs.items()}
+    if states is None:
+        found: tuple[Tensor, ...] = policy(some)
+        return found
+    return policy.step(some, states[call])
 
 
 def _padded(leaf: Array, place: Place, keep: bool) -> Array:
@@ -163,13 +184,16 @@ def _one_thread() -> Iterator[None]:
 
 
 @torch.no_grad()  # not inference mode: lazy layers are born here, and will be learned
-def _try_out(policy: Policy, rows: Sequence[Any] = ()) -> list[Array]:
+def _try_out(policy: Policy, rows: Sequence[Any] = (), states: Floats | None = None) -> list[Array]:
     """The network's outputs for some observations, or for one of its space."""
     rows = rows or [policy.layout.space.sample()]
     leaves = policy.layout.allocate(len(rows))
     for i, row in enumerate(rows):
         policy.layout.write(leaves, i, row)
-    return [out.cpu().numpy() for out in policy(policy.prepare(leaves))]
+    if states is None:
+        states = np.zeros((len(rows), policy.n_state), np.float32)
+    remembered = torch.from_numpy(states).to(policy.log_std.device) if policy.n_state else None
+    return [out.cpu().numpy() for out in _run(policy, policy.prepare(leaves), remembered, slice(None))]
 
 
 def _find_placement(policy: Policy, n_envs: int) -> Placement:
@@ -184,7 +208,8 @@ def _find_placement(policy: Policy, n_envs: int) -> Placement:
     def run(count: int, first: int, stop: int) -> list[Array]:
         while len(rows) < count:
             rows.append(space.sample())
-        return _try_out(policy, rows[first:stop])
+        states = np.random.default_rng(count).uniform(-1, 1, (count, policy.n_state)).astype(np.float32)
+        return _try_out(policy, rows[first:stop], states[first:stop])
 
     with torch.random.fork_rng(devices=[]), _one_thread():
         return find_placement(run, n_envs, dear=policy.pictures is not None)

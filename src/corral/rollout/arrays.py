@@ -19,7 +19,7 @@ __all__ = ["allocate", "columns_of", "named_columns"]
 
 
 def named_columns(
-    layout: Layout, codec: ActionCodec, t: int, n: int, masked: bool, stacks: Mapping[str, int]
+    layout: Layout, codec: ActionCodec, t: int, n: int, masked: bool, stacks: Mapping[str, int], n_state: int = 0
 ) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
     """Shape and dtype of every column, under the names that ``to_columns`` expects."""
     single, boolean = np.dtype(np.float32), np.dtype(np.bool_)
@@ -35,12 +35,16 @@ def named_columns(
     named |= {f"last_observations:{leaf.path}": ((n, *leaf.shape), leaf.dtype) for leaf in layout.leaves}
     if masked:
         named |= {"masks": ((t, n, codec.n_mask), boolean), "last_masks": ((n, codec.n_mask), boolean)}
+    if n_state:
+        named |= {"states": ((t, n, n_state), single), "last_states": ((n, n_state), single)}
     return named
 
 
-def allocate(layout: Layout, codec: ActionCodec, t: int, n: int, masked: bool, stacks: Mapping[str, int]) -> Rollout:
+def allocate(
+    layout: Layout, codec: ActionCodec, t: int, n: int, masked: bool, stacks: Mapping[str, int], n_state: int = 0
+) -> Rollout:
     """A rollout with new poisoned arrays in this process."""
-    named = named_columns(layout, codec, t, n, masked, stacks)
+    named = named_columns(layout, codec, t, n, masked, stacks, n_state)
     return Rollout.of({name: poisoned(shape, dtype) for name, (shape, dtype) in named.items()}, stacks)
 
 

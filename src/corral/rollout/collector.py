@@ -71,11 +71,12 @@ class Collector:
         if first_step == 0:
             for column in shown:
                 column.first(begun=iteration == 0)
+        states = out.states  # [T, N, S] the first row was there before us: what is remembered from the last rollout
         acting = stepping = 0.0
 
         for t in range(first_step, self.n_steps):
             started = clock()
-            acts = self.actor.act(now.observations, env.masks, noise[t])
+            acts = self.actor.act(now.observations, env.masks, noise[t], None if states is None else states[t])
             out.actions[t] = acts.actions
             out.log_probs[t] = acts.log_probs
             if acts.values is not None:
@@ -101,7 +102,13 @@ class Collector:
                 cut = np.flatnonzero(now.truncated & ~now.terminated)
                 if cut.size:
                     finals = {path: leaf[cut] for path, leaf in now.final_observations.items()}
-                    out.final_values[t, cut] = self.actor.values(finals, self._envs[cut])
+                    after = None if acts.states is None else acts.states[cut]
+                    out.final_values[t, cut] = self.actor.values(finals, self._envs[cut], after)
+            if states is not None and out.last_states is not None:
+                following = states[t + 1] if t + 1 < self.n_steps else out.last_states
+                following[...] = acts.states
+                if ended:
+                    following[ends] = 0.0
             for column in shown:
                 if t + 1 < self.n_steps:
                     column.write(t + 1, ends if ended else None)
@@ -113,7 +120,7 @@ class Collector:
         if self.actor.values_later:
             seen = Observed(out, self.actor.valued).all()
             out.values[...] = self.actor.values(seen, np.tile(self._envs, self.n_steps)).reshape(out.values.shape)
-        out.last_values[...] = self.actor.values(out.last_observations, self._envs)
+        out.last_values[...] = self.actor.values(out.last_observations, self._envs, out.last_states)
         acting += clock() - started
         return Segment(env.drain(), Seconds(acting, stepping))
 

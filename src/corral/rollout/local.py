@@ -41,7 +41,7 @@ class LocalSource:
             env.seat(lineup.setup, lineup.shared)
         self._collector = Collector(env, actor, n_steps, seed)
         self._positions = Positions(seed, env.num_envs, env.codec)
-        shape = n_steps, env.num_envs, bool(env.has_masks), env.facts.stacks
+        shape = n_steps, env.num_envs, bool(env.has_masks), env.facts.stacks, actor.n_state
         self._slots = [allocate(env.layout, env.codec, *shape) for _ in range(2 if overlap else 1)]
         self._begun = 0
         self._segment: Segment | None = None
@@ -56,7 +56,9 @@ class LocalSource:
             self._positions.begin(self._lineup.seats)
             self._collector.restart()
         self._begun += 1
-        self._segment = self._collector.collect(iteration, self._slots[self._begun % len(self._slots)])
+        rollout = self._slots[self._begun % len(self._slots)]
+        self._positions.recall(rollout)
+        self._segment = self._collector.collect(iteration, rollout)
 
     def collect(self) -> Rollout:
         """The rollout that was begun."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from corral.core.actions import ActionCodec
 from corral.core.spaces import Layout
-from corral.core.types import Acts, Leaves, Weights
+from corral.core.types import Acts, Choice, Leaves, Weights
 from corral.policy import array_distributions
 from corral.policy.encoder import Encoder, normalized, scales_from
 from corral.policy.mlp import Mlp, MlpShape
@@ -33,6 +33,7 @@ class MlpActorSetup:
     action_space: gym.Space[Any]
     shape: MlpShape
     placement: Placement
+    n_state: ClassVar[int] = 0
 
     def build(self, first_env: int, n_envs: int) -> MlpActor:
         """An actor for consecutive envs of the run."""
@@ -43,6 +44,7 @@ class MlpActor:
     """Acts for envs ``first_env`` and on. Weights are copied in by ``load``."""
 
     values_later = True
+    n_state = 0
 
     def __init__(self, setup: MlpActorSetup, first_env: int, n_envs: int) -> None:
         self.placement = setup.placement
@@ -65,7 +67,7 @@ class MlpActor:
             for path, scale in scales_from(self._layout, weights).items()
         }
 
-    def act(self, observations: Leaves, masks: Array | None, noise: Floats) -> Acts:
+    def act(self, observations: Leaves, masks: Array | None, noise: Floats, states: Floats | None = None) -> Acts:
         """Sample actions, with their log-probabilities; values are cheaper to ask for all at once, later."""
         own = len(noise) == self._n_envs
         place, features = (self._place, self._features) if own else (self.placement.of(range(len(noise))), None)
@@ -77,16 +79,16 @@ class MlpActor:
         drawn = array_distributions.draw(choices.heads, table, self._mlp.log_std, None, noise)
         return Acts(choices.actions_at(drawn.actions), drawn.log_probs, None)
 
-    def best(self, observations: Leaves, masks: Array | None) -> Array:
+    def best(self, observations: Leaves, masks: Array | None, states: Floats | None = None) -> Choice:
         """The most likely actions."""
         rows = len(next(iter(observations.values())))
         params = self._infer(self._mlp.params, observations, self.placement.of(range(rows)))
         if self._mlp.scorer is None:
-            return array_distributions.mode(self._heads, params, masks)
+            return Choice(array_distributions.mode(self._heads, params, masks))
         choices, table = self._score(params, observations, masks)
-        return choices.actions_at(array_distributions.mode(choices.heads, table, None))
+        return Choice(choices.actions_at(array_distributions.mode(choices.heads, table, None)))
 
-    def values(self, observations: Leaves, envs: npt.NDArray[np.int64]) -> Floats:
+    def values(self, observations: Leaves, envs: npt.NDArray[np.int64], states: Floats | None = None) -> Floats:
         """The values of observations of these envs."""
         return self._infer(self._mlp.values, observations, self.placement.of(envs))
 

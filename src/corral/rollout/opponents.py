@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.actions import ActionCodec
-from corral.core.opponents import OPPONENT, Player
+from corral.core.opponents import OPPONENT
 from corral.core.seeding import noise_row
 from corral.core.spaces import Layout
 from corral.core.types import Actor, Weights
@@ -88,9 +88,17 @@ class Lineup:
     def options(self, opponent: int) -> dict[str, Any]:
         """What an env is reset with, to play against it."""
         own = self._setup.own
-        return copy.deepcopy(dict(own[opponent][1])) if opponent < len(own) else {OPPONENT: self._player(opponent)}
+        if opponent < len(own):
+            return copy.deepcopy(dict(own[opponent][1]))
+        return {OPPONENT: self._player(opponent).anew()}
 
-    def _player(self, opponent: int) -> Player:
+    @property
+    def remembers(self) -> bool:
+        """Whether an opponent may have a memory."""
+        actors = [self._setup.actor, *(guest.actor for guest in self._setup.guests)]
+        return any(actor is not None and actor.n_state for actor in actors)
+
+    def _player(self, opponent: int) -> PolicyPlayer:
         setup = self._setup
         slot = opponent - setup.first_slot
         if slot < 0:
@@ -117,6 +125,15 @@ class PolicyPlayer:
         self._best = best
         self._layout, self._codec = Layout(observation_space), ActionCodec(action_space)
         self._seen, self._done = self._layout.allocate(1), self._codec.layout.allocate(1)
+        self._states = np.zeros((1, actor.n_state), np.float32) if actor.n_state else None
+
+    def anew(self) -> PolicyPlayer:
+        """The same player for another game, of which it remembers nothing yet."""
+        if self._states is None:
+            return self
+        player = copy.copy(self)
+        player._states = np.zeros_like(self._states)
+        return player
 
     def __call__(self, observation: Any, mask: npt.NDArray[np.bool_] | None, generator: np.random.Generator) -> Any:
         """An action for what this side observes."""
@@ -125,9 +142,11 @@ class PolicyPlayer:
             mask = np.concatenate(mask)
         masks = None if mask is None else np.asarray(mask, np.bool_)[None]
         if self._best:
-            actions = self.actor.best(self._seen, masks)
+            actions, self._states = self.actor.best(self._seen, masks, self._states)
         else:
-            actions = self.actor.act(self._seen, masks, noise_row(generator, self._codec.gaussian)).actions
+            noise = noise_row(generator, self._codec.gaussian)
+            acts = self.actor.act(self._seen, masks, noise, self._states)
+            actions, self._states = acts.actions, acts.states
         self._codec.decode(actions, self._done)
         return self._codec.layout.read(self._done, 0)
 

@@ -40,10 +40,16 @@ class Positions:
         self._states: list[bytes | None] = [None] * n_envs
         self._observations: Leaves = {}
         self._masks: npt.NDArray[np.bool_] | None = None
+        self._memory: npt.NDArray[np.float32] | None = None  # [N, S]; None at the start, or without a memory
 
     def begin(self, seats: Seats) -> None:
         """The first episodes begin, with opponents that follow from their seeds."""
         self.opponent[...] = [seats.draw(episode_seed(self._seed, i, 0)) for i in range(len(self.opponent))]
+
+    def recall(self, rollout: Rollout) -> None:
+        """Write what the policy remembers of every env when this rollout begins, if it has a memory."""
+        if rollout.states is not None:
+            rollout.states[0] = 0.0 if self._memory is None else self._memory
 
     def advance(self, rollout: Rollout, states: Mapping[int, bytes]) -> tuple[EpisodeRecord, ...]:
         """Go on to the end of a rollout; the episodes that ended in it, by step and env.
@@ -63,6 +69,7 @@ class Positions:
                 self._states[i], self._played[i] = states[i], self._nothing()
         self._observations = {path: leaf.copy() for path, leaf in rollout.last_observations.items()}
         self._masks = None if rollout.last_masks is None else rollout.last_masks.copy()
+        self._memory = None if rollout.last_states is None else rollout.last_states.copy()
         return episodes
 
     def of(self, envs: Iterable[int], under_way: Rollout | None = None, steps: int = 0) -> list[EnvPosition]:
@@ -128,7 +135,8 @@ class Positions:
             if state is not None:
                 found[f"state/{i}"] = np.frombuffer(state, np.uint8).copy()
         found |= {f"observation/{path}": leaf for path, leaf in self._observations.items()}
-        return found if self._masks is None else {**found, "masks": self._masks}
+        optional = {"masks": self._masks, "memory": self._memory}
+        return found | {name: array for name, array in optional.items() if array is not None}
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
         """Go on from what ``arrays`` gave."""
@@ -147,7 +155,7 @@ class Positions:
             self._states[i] = None if state is None else state.tobytes()
         prefix = "observation/"
         self._observations = {k.removeprefix(prefix): array for k, array in arrays.items() if k.startswith(prefix)}
-        self._masks = arrays.get("masks")
+        self._masks, self._memory = arrays.get("masks"), arrays.get("memory")
 
     # ---- inside ----------------------------------------------------------------------------------------------
 

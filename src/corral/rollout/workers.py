@@ -103,7 +103,8 @@ class WorkerSource:
         """Give the workers memory, an actor and, if there are ``helpers``, a part in the update; returns that crew."""
         self._lineup = lineup
         layout, codec = Layout(self.facts.observation_space), ActionCodec(self.facts.action_space)
-        rollout = named_columns(layout, codec, self.n_steps, self.n_envs, bool(self.has_masks), self.facts.stacks)
+        shape = self.n_steps, self.n_envs, bool(self.has_masks), self.facts.stacks, actor.n_state
+        rollout = named_columns(layout, codec, *shape)
         specs = [spec for slot in range(self._n_slots) for spec in worker.specs("slot", slot, rollout)]
         for slot in range(2):
             named = {name: (tuple(tensor.shape), _dtype(tensor)) for name, tensor in weights.items()}
@@ -164,6 +165,7 @@ class WorkerSource:
             self._positions.begin(self._lineup.seats)
         self._begun += 1
         self._request = worker.CollectRequest(iteration, self._begun % self._n_slots, self._version % 2)
+        self._positions.recall(self._slots[self._request.slot])
         message = pickle.dumps(self._request)
         self._pulses[:, [BEAT, worker.DONE]] = _RESTING, 0
         for w in self._pool.workers:

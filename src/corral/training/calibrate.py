@@ -147,15 +147,18 @@ def _act_time(env: SerialVectorEnv, setup: ActorSetup, policy: Policy, n: int) -
     observations = {path: leaf[rows] for path, leaf in env.arrays.observations.items()}
     masks = None if env.masks is None else env.masks[rows]
     noise = np.full((n, env.codec.n_actions), 0.5, np.float32)
-    return _median(lambda: actor.act(observations, masks, noise))
+    states = np.zeros((n, actor.n_state), np.float32) if actor.n_state else None
+    return _median(lambda: actor.act(observations, masks, noise, states))
 
 
 def _gradient_time(config: TrainConfig, policy: Policy, env: SerialVectorEnv, device: torch.device) -> float:
     """A gradient step on a rollout that says nothing, by row; on fewer rows than a run's, if those are many."""
     row_bytes = sum(int(leaf[0].nbytes) for leaf in env.arrays.observations.values())
     rows = min(config.minibatch_size, _ROWS, max(64, _BYTES // max(row_bytes, 1)))
+    rows = max(1, rows // (length := config.sequence_length or 1)) * length
     size = {"n_steps": rows, "n_envs": 1, "n_epochs": 1, "batch_size": rows}
-    shares = config.shares if policy.pictures is None else min(shares_of(policy, config), max(1, rows // LEAST_ROWS))
+    most = max(1, min(rows // LEAST_ROWS, rows // length))
+    shares = config.shares if policy.pictures is None else min(shares_of(policy, config), most)
     small = config.model_copy(update={**size, "learner_shares": min(shares, rows)})
     masked = bool(env.has_masks)
     shape = numpy_shape(policy, config, device)
@@ -164,7 +167,7 @@ def _gradient_time(config: TrainConfig, policy: Policy, env: SerialVectorEnv, de
         engine = TorchEngine(policy, small.model_copy(update={"compile": False}), device)
     else:
         engine = MlpEngine(policy, small, Shares.here(share_setup(policy, shape, small, masked)))
-    named = named_columns(env.layout, env.codec, rows, 1, masked, stacks={})
+    named = named_columns(env.layout, env.codec, rows, 1, masked, stacks={}, n_state=policy.n_state)
     rollout = Rollout.of({name: np.zeros(shape, dtype) for name, (shape, dtype) in named.items()})
     for path, leaf in env.arrays.observations.items():
         rollout.observations[path][...] = leaf[0]

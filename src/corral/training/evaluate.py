@@ -91,12 +91,14 @@ class Chooser:
 
     def __init__(self, env: CorralVectorEnv, actor: Actor | None, sample: bool) -> None:
         self._env, self._actor, self._sample = env, actor, sample
+        self._states: npt.NDArray[np.float32] | None = None
         self._generator = np.random.default_rng(0)
 
     def begin(self, seed: int, episode: int) -> int:
         """The seed of an episode, which begins now."""
         own = episode_seed(seed, EVALUATION, episode)
         self._generator = np.random.default_rng([own, 2])
+        self._states = np.zeros((1, self._actor.n_state), np.float32) if self._actor and self._actor.n_state else None
         return own
 
     def __call__(self) -> npt.NDArray[Any]:
@@ -105,8 +107,11 @@ class Chooser:
         if self._actor is None:
             return env.codec.random(env.masks, 1, self._generator)
         if self._sample:
-            return self._actor.act(seen, env.masks, noise_row(self._generator, env.codec.gaussian)).actions
-        return self._actor.best(seen, env.masks)
+            acts = self._actor.act(seen, env.masks, noise_row(self._generator, env.codec.gaussian), self._states)
+            self._states = acts.states
+            return acts.actions
+        actions, self._states = self._actor.best(seen, env.masks, self._states)
+        return actions
 
 
 def numbers_of(rows: Sequence[InfoRow]) -> dict[str, float]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from corral.core.envs import EnvFactory
 from corral.core.errors import CorralError, UsageError, WorkerDied
 from corral.core.machine import available_cores
-from corral.core.opponents import OPPONENT, SEAT, Player, outcome
+from corral.core.opponents import OPPONENT, SEAT, outcome
 from corral.core.seeding import EVALUATION, episode_seed
 from corral.rollout.opponents import PolicyPlayer
 from corral.vec.make import make_vector_env
@@ -140,15 +140,16 @@ def _play(
 ) -> list[tuple[float, int]]:
     """The games of one env, where it lives: outcome and length of each."""
     player = side.player()
-    other: str | Player = opponent if isinstance(opponent, str) else opponent.player()
+    other: str | PolicyPlayer = opponent if isinstance(opponent, str) else opponent.player()
     return [_play_one(env, player, other, seed, seat) for seed, seat in shares[getattr(env.unwrapped, _NUMBER)]]
 
 
 def _play_one(
-    env: gym.Env[Any, Any], player: PolicyPlayer, other: str | Player, seed: int, seat: int
+    env: gym.Env[Any, Any], player: PolicyPlayer, other: str | PolicyPlayer, seed: int, seat: int
 ) -> tuple[float, int]:
     masks = mask_method(env)
     unused = np.random.default_rng(0)  # the most likely moves need none
+    player, other = player.anew(), other if isinstance(other, str) else other.anew()
     observation, info = env.reset(seed=seed, options={OPPONENT: other, SEAT: seat})
     for length in range(1, 1_000_000):
         action = player(observation, info.get(MASK) if masks is None else masks(), unused)

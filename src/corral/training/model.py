@@ -25,10 +25,11 @@ __all__ = ["Model", "Prediction", "load"]
 
 
 class Prediction(NamedTuple):
-    """What ``predict`` answers; unpacks as in Stable-Baselines3. ``state`` is for policies with a memory."""
+    """What ``predict`` answers; unpacks as in Stable-Baselines3."""
 
     action: Any
-    state: None = None
+    state: npt.NDArray[np.float32] | None = None
+    """What a policy with a memory remembers now, [n, S]; to be given with the next observation."""
 
 
 class Model:
@@ -59,15 +60,16 @@ class Model:
     def predict(
         self,
         observation: Any,
-        state: None = None,
-        episode_start: Any = None,
+        state: npt.ArrayLike | None = None,
+        episode_start: npt.ArrayLike | None = None,
         deterministic: bool = True,
         action_masks: npt.ArrayLike | None = None,
     ) -> Prediction:
         """The action for one observation, or for a batch of them: the most likely, or a sample.
 
         ``action_masks`` is what the env's ``action_masks()`` gives: one row, or one for each observation.
-        ``state`` and ``episode_start`` are there for Stable-Baselines3's callers.
+        A policy with a memory is given the ``state`` that it returned last (None: it remembers nothing yet), and
+        ``episode_start`` says where an episode begins, so that it forgets the last; others ignore both.
         """
         layout, codec = self.policy.layout, self.policy.codec
         leaves = layout.unbatch(observation)
@@ -91,15 +93,31 @@ class Model:
         masks = None if action_masks is None else np.atleast_2d(np.asarray(action_masks, np.bool_))
         if masks is not None and (masks.shape != (n, codec.n_mask) or not masks.any(-1).all()):
             raise ValueError(f"action masks of shape {masks.shape}, expected {(n, codec.n_mask)}, none all false")
+        states = self._remembered(n, state, episode_start) if self.actor.n_state else None
         if deterministic:
-            rows = self.actor.best(leaves, masks)
+            rows, states = self.actor.best(leaves, masks, states)
         else:
             noise = action_noise(self._seed, np.zeros(1, np.int64), self._drawn, n, codec.gaussian)[:, 0]
             self._drawn += 1
-            rows = self.actor.act(leaves, masks, noise).actions
+            acts = self.actor.act(leaves, masks, noise, states)
+            rows, states = acts.actions, acts.states
         actions = codec.layout.allocate(n)
         codec.decode(rows, actions)
-        return Prediction(codec.layout.read(actions, 0) if single else codec.layout.batch(actions, copy=False))
+        return Prediction(codec.layout.read(actions, 0) if single else codec.layout.batch(actions, copy=False), states)
+
+    def _remembered(
+        self, n: int, state: npt.ArrayLike | None, episode_start: npt.ArrayLike | None
+    ) -> npt.NDArray[np.float32]:
+        """The states [n, S] to act with."""
+        size = self.actor.n_state
+        if state is None:
+            return np.zeros((n, size), np.float32)
+        states = np.array(state, np.float32, ndmin=2)
+        if states.shape != (n, size):
+            raise ValueError(f"state of shape {np.shape(state)}, expected {(n, size)}, as the last predict returned it")
+        if episode_start is not None:
+            states[np.broadcast_to(np.asarray(episode_start, np.bool_), n)] = 0.0
+        return states
 
 
 def load(run: str | os.PathLike[str], *, checkpoint: str = "best", policy: NetworkFactory | None = None) -> Model:

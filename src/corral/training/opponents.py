@@ -158,6 +158,8 @@ def _own(stages: Sequence[Stage], opponents: Sequence[str]) -> tuple[tuple[str, 
 class _OwnSeats:
     """Seats none but the env's own opponents: for measuring what a step costs."""
 
+    remembers = False
+
     def __init__(self, options: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> None:
         self._options, self._shares = options, shares
 

@@ -51,6 +51,8 @@ def build_policy(
             cnn=config.cnn,
             cnn_features=config.cnn_features,
             bf16=config.bf16,
+            recurrent=config.recurrent,
+            recurrent_size=config.recurrent_size,
             network=network,
         )
     return policy.eval()  # dropout and the like are for gradient steps alone

@@ -263,6 +263,12 @@ def _check_used(config: TrainConfig, policy: Policy) -> None:
             f"learner_threads {config.learner_threads} is more than the {shares} parts of a minibatch; give it fewer, "
             "or more parts with a larger batch_size or with learner_shares"
         )
+    sequences = config.minibatch_size // (config.sequence_length or 1)
+    if policy.n_state and (config.learner_shares or 1) > sequences:
+        raise UsageError(
+            f"learner_shares {config.learner_shares} is more than the {sequences} sequences in a minibatch; give it "
+            "fewer, or a larger batch_size, or a smaller sequence_length"
+        )
     if policy.pictures is None and config.learner == "torch" and config.learner_shares is not None:
         raise UsageError("learner_shares with learner torch is for pictures, but none is seen here; leave it out")
     if config.log_std_init != 0 and not any(policy.codec.gaussian):

@@ -170,6 +170,11 @@ def merge_sums(parts: Sequence[dict[str, InfoSums]]) -> dict[str, InfoSums]:
 class Seats(Protocol):
     """Decides who plays the other side, in whatever process the env lives."""
 
+    @property
+    def remembers(self) -> bool:
+        """Whether somebody there remembers earlier moves, which no state of an env tells: it has to be replayed."""
+        ...
+
     def draw(self, seed: int) -> int:
         """The opponent of an episode with this seed, by number."""
         ...

@@ -127,7 +127,7 @@ class Stepper:
         """What there is to say since the last call; and, now and then, the states of envs that have them."""
         states: dict[int, bytes] = {}
         due = (began := time.perf_counter()) >= self._ask_again or self._history.is_long
-        for i, methods in enumerate(self._states if due else ()):
+        for i, methods in enumerate(self._states if due and not (self.seats and self.seats.remembers) else ()):
             self._beat(i)
             if methods is not None and i not in self._lost and (state := methods.get()) is not None:
                 states[i] = state
