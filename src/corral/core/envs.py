@@ -139,7 +139,7 @@ BY_HAND: dict[str, dict[str, Any]] = {"game-boy": {"frames_per_step": 1, "episod
 
 _ATARI_GAMES = "corral.games.atari"
 ENVPOOL = "envpool:"
-_ENVPOOL_MAKER = "corral.games.envpools:make"
+_ENVPOOL = "corral.games.envpools"
 _GYM_ID = re.compile(r"^(?:[\w.\-]+:)?(?:[\w.\-]+/)?[\w.\-]+-v\d+$")
 
 
@@ -223,7 +223,7 @@ class EnvFactory:
         if is_atari(self.name):
             return functools.partial(import_callable(f"{_ATARI_GAMES}:make", "env"), self.name)
         if self.born_seeded:
-            return import_callable(_ENVPOOL_MAKER, "env")
+            return import_callable(f"{_ENVPOOL}:make", "env")
         if self.pickled is None:
             return import_callable(BUILT_IN.get(self.name, self.name), "env")
         return _unpickle(self.pickled)
@@ -276,6 +276,8 @@ def settings_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     kwargs = given.get("env_kwargs") or {}  # a mapping, or words as they were typed
     if is_atari(name) and is_prepared(kwargs):
         own = ATARI_SETTINGS
+    elif name.startswith(ENVPOOL):
+        own = import_callable(f"{_ENVPOOL}:settings", "env")(name.removeprefix(ENVPOOL))
     if any(str(word).partition("=")[0] == "opponent" for word in kwargs):
         given = {**given, "opponent": None}
     budget = {"timesteps", "num_episodes", "duration", "stages"}

@@ -9,10 +9,11 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
 
+from corral.core.atari import ATARI_SETTINGS
 from corral.core.errors import MissingPackage, UsageError
 from corral.core.spelling import did_you_mean
 
-__all__ = ["make", "tasks"]
+__all__ = ["make", "settings", "tasks"]
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 _OURS = ("num_envs", "batch_size", "seed", "env_seed", "env_type", "gym_reset_return_info", "max_num_players")
@@ -20,6 +21,19 @@ _OURS = ("num_envs", "batch_size", "seed", "env_seed", "env_type", "gym_reset_re
 _LIGHT = ("envpool.classic_control", "envpool.toy_text")
 """Families whose steps are shorter than it takes to wake a thread."""
 _LARGEST_SEED = 2**31 - 1
+_PROCGEN: dict[str, Any] = {
+    "timesteps": 1_000_000,
+    "n_steps": 256,
+    "batch_size": 512,
+    "n_epochs": 3,
+    "learning_rate": 5e-4,
+    "gamma": 0.999,
+    "ent_coef": 0.01,
+    "eval_freq": 250_000,
+    "eval_sample": True,
+}
+_SETTINGS = {"envpool.atari": ATARI_SETTINGS, "envpool.procgen": _PROCGEN}
+"""By family, settings that suit it better than the defaults."""
 
 
 def make(
@@ -70,6 +84,12 @@ def make(
         vector.frame_stacks = {"": frames}
     made: VectorEnv = vector
     return made
+
+
+def settings(task: str) -> dict[str, Any]:
+    """Settings that suit a task better than the defaults."""
+    specs = _specs()
+    return _SETTINGS.get(specs[task][0], {}) if task in specs else {}
 
 
 def tasks() -> list[str]:

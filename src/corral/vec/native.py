@@ -256,6 +256,7 @@ class NativeStepper:
         a = self.arrays
         a.rewards[...], a.terminated[...], a.truncated[...] = 0.0, False, True
         a.life_lost[...] = False
+        a.life_lost[...] = False
         for path, final in a.final_observations.items():
             final[...] = a.observations[path]
         a.episode[...] += 1
