@@ -328,6 +328,20 @@ def test_envpool_stacks_are_kept_once_and_frames_are_what_they_say():
     assert result.summary.steps == 16
 
 
+def test_a_life_lost_in_envpools_atari_is_told_and_the_game_goes_on():
+    env = SerialVectorEnv(resolve_env("envpool:Breakout-v5"), 2, seed=1, infos="summed")
+    env.reset_arrays()
+    lost = 0
+    for _ in range(120):
+        step(env)
+        lost += int(env.arrays.life_lost.sum())
+        assert not (env.arrays.life_lost & env.arrays.terminated).any()
+        if lost:
+            break
+    assert lost and (env.arrays.episode == 0).all()
+    env.close()
+
+
 def test_one_of_envpools_envs_is_an_env():
     env = make_env("envpool:CartPole-v1", render_mode="rgb_array")
     runs = []

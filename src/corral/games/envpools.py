@@ -80,8 +80,10 @@ def make(
             raise UsageError(f"envpool:{task} has several players or agents, and Corral trains one: {space!r:.120}")
     # It would begin an episode in the step after the last one's end. Corral asks for it before that.
     vector.metadata = {**vector.metadata, "autoreset_mode": AutoresetMode.DISABLED}
-    if family == "envpool.atari" and (frames := vector.config["stack_num"]) > 1:
-        vector.frame_stacks = {"": frames}
+    if family == "envpool.atari":
+        vector.counts_lives = True
+        if (frames := vector.config["stack_num"]) > 1:
+            vector.frame_stacks = {"": frames}
     made: VectorEnv = vector
     return made
 

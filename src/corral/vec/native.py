@@ -119,6 +119,7 @@ class NativeStepper:
         self._rows = RowWriter(vector.single_observation_space, vector.single_action_space, arrays)
         self._seen, self._acted = self._rows.layout, self._rows.codec.layout
         self._steps = np.zeros(self._n, np.int64)
+        self._lives = np.zeros(self._n, np.int64) if getattr(vector, "counts_lives", False) else None  # before a step
         self._lost = False  # the envs are not where they should be: their episodes end with the next step
         self._faulty = 0  # exceptions with no step between them
         self._sums: dict[str, _Sums] = {}
@@ -203,6 +204,9 @@ class NativeStepper:
         _copy("terminated", terminated, a.terminated)
         _copy("truncated", truncated, a.truncated)
         a.life_lost[...] = infos.get(LIFE_LOST, False)
+        if self._lives is not None:
+            np.logical_and(infos["lives"] < self._lives, infos["lives"] > 0, out=a.life_lost)
+            self._lives[...] = infos["lives"]
         ended = a.terminated | a.truncated
         if ended.any():
             return self._begin_next(ended, leaves, infos)
