@@ -99,3 +99,7 @@ def test_what_a_built_in_env_brings_gives_way_to_what_was_asked(monkeypatch):
     for kwargs in ({"opponent": "random"}, ["opponent=random"]):
         assert "opponent" not in envs.settings_of("toy-maze", {"env_kwargs": kwargs})
     assert envs.settings_of("toy-maze", {"stages": []}) == {"n_steps": 256, "batch_size": 256}
+    recall = envs.SETTINGS["toy-recall"]
+    assert envs.settings_of("toy-recall", {"timesteps": 1}).keys() == recall.keys() - {"timesteps"}
+    assert envs.settings_of("toy-recall", {"duration": 1}).keys() == recall.keys() - {"timesteps", "learning_rate_end"}
+    assert envs.settings_of("toy-recall", {"policy": "a:b"}).keys() == recall.keys() - {"recurrent"}

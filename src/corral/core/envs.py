@@ -109,6 +109,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "batch_size": 256,
         "n_epochs": 8,
         "learning_rate": 1e-3,
+        "learning_rate_end": 1e-4,
         "gamma": 0.5,  # credit for the answer, and not for what was done while waiting
         "normalize_advantage": False,
         "eval_episodes": 50,
@@ -282,7 +283,8 @@ def settings_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         given = {**given, "opponent": None}
     budget = {"timesteps", "num_episodes", "duration", "stages"}
     network = ({"policy", "net_arch"}, {"policy", "recurrent"}, {"policy", "cnn_features"}, {"cnn", "cnn_features"})
-    together = ({"n_steps", "batch_size"}, *network, {"opponent", "stages"}, budget)
+    line = {"learning_rate_end", *(budget - {"timesteps"})}  # which ends with the steps
+    together = ({"n_steps", "batch_size"}, *network, {"opponent", "stages"}, budget, line)
     taken = {other for group in together if group & given.keys() for other in group}
     return {key: value for key, value in own.items() if key not in given and key not in taken}
 
