@@ -41,17 +41,18 @@ TASKS = {
     },
     "coinrun": {
         "env": "envpool:CoinrunEasy-v0",
-        "env_kwargs": {"num_levels": 200},
+        "env_kwargs": {},
+        "n_envs": 16,
         "steps": 1_000_000,
         "settings": {
             "n_steps": 256,
-            "batch_size": 256,
+            "batch_size": 512,
             "n_epochs": 3,
             "learning_rate": 5e-4,
             "gamma": 0.999,
             "ent_coef": 0.01,
         },
-        "corral": {"cnn": "nature", "normalize_reward": True},
+        "corral": {"cnn": "nature"},
         "libraries": ("corral", "random"),
     },
 }
@@ -89,7 +90,7 @@ def run_corral(task, seed, steps, hours, log):
             env_kwargs=task["env_kwargs"],
             **task["settings"],
             **task["corral"],
-            n_envs=N_ENVS,
+            n_envs=task.get("n_envs", N_ENVS),
             timesteps=steps,
             duration=hours,
             seed=seed,
@@ -220,7 +221,7 @@ def plot(task, libraries, path):
             panel.plot(*curve, color=colour, alpha=0.35 if len(curves) > 1 else 1, linewidth=1)
         grid = np.linspace(max(s[0] for s, _ in curves), min(s[-1] for s, _ in curves), 300)
         panel.plot(grid, mean_at(curves, grid), color=colour, label=name)
-    title = f"{TASKS[task]['env'].removeprefix('envpool:')}, {N_ENVS} envs"
+    title = f"{TASKS[task]['env'].removeprefix('envpool:')}, {TASKS[task].get('n_envs', N_ENVS)} envs"
     panel.set(title=title, xlabel="steps", ylabel="reward, mean of last 100 episodes")
     panel.grid(alpha=0.3)
     panel.legend()
@@ -255,7 +256,7 @@ def report(folder, markdown, images):
     text = [
         "# Learning curves",
         "",
-        f"`python benchmarks/curves.py`, {N_ENVS} envs. Rewards are means of the last 100 training episodes, at so many"
+        f"`python benchmarks/curves.py`, {N_ENVS} envs if not said otherwise. Rewards are means of the last 100 training episodes, at so many"
         " steps; the area is the mean of the curve over the steps that all have, ± its deviation over seeds.",
     ]
     for task, libraries in read_curves(folder).items():
@@ -263,7 +264,8 @@ def report(folder, markdown, images):
             continue
         picture = images / f"curves-{task}.png"
         plot(task, libraries, picture)
-        settings = json.dumps({**TASKS[task]["env_kwargs"], **TASKS[task]["settings"]})
+        envs = {"n_envs": TASKS[task]["n_envs"]} if "n_envs" in TASKS[task] else {}
+        settings = json.dumps({**TASKS[task]["env_kwargs"], **envs, **TASKS[task]["settings"]})
         text += ["", f"## {task}", "", f"`{TASKS[task]['env']}`, `{settings}`.", "", *table(libraries), ""]
         text += [f"![{task}](../docs/images/{picture.name})"]
     markdown.write_text("\n".join(text) + "\n")
