@@ -41,12 +41,12 @@ def weights(env, **settings):
 class Coin:
     """An actor that tosses the noise."""
 
-    values_later, valued = False, None
+    values_later, valued, n_state = False, None, 0
 
-    def act(self, observations, masks, noise):
+    def act(self, observations, masks, noise, states=None):
         return Acts((noise < 0.5).astype(np.int64), np.zeros(len(noise), np.float32), np.zeros(len(noise), np.float32))
 
-    def values(self, observations, envs):
+    def values(self, observations, envs, states=None):
         return np.zeros(len(envs), np.float32)
 
 
