@@ -5,9 +5,11 @@ import signal
 
 import psutil
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import corral
 from corral.core.errors import UsageError
+from tests.envs import Masked
 
 SMALL = {
     "n_envs": 4,
@@ -69,6 +71,14 @@ def test_what_is_resumed_is_the_same_for_any_number_of_workers():
     ends = [corral.resume("run", timesteps=1024, num_workers=2, quiet=True)]
     ends += [corral.resume("other", timesteps=1024, backend="serial", quiet=True)]
     assert len({end.summary.weights_sha256 for end in ends}) == 1
+
+
+def test_masks_of_a_vector_env_are_learned_with():
+    def make(num_envs):
+        return SyncVectorEnv([lambda: Masked("info")] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+
+    summary = train(512, env=make).summary  # with backend auto, which looks at such an env first
+    assert summary.steps == 512 and summary.mean_reward == 10
 
 
 def test_what_such_envs_cannot_do_is_refused():

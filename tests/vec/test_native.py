@@ -199,6 +199,10 @@ class Fragile(SyncVectorEnv):
                 return (outcome[0][:1], *outcome[1:])
             case "rewards":
                 return (outcome[0], outcome[1][:1], *outcome[2:])
+            case "flags":
+                return (*outcome[:2], outcome[2] * 0.5, *outcome[3:])
+            case "four":
+                return outcome[:4]
         return outcome
 
 
@@ -242,13 +246,75 @@ def test_what_always_raises_ends_the_run_at_once():
 
 @pytest.mark.parametrize(
     ("how", "words"),
-    [("nan", "not finite"), ("shape", r"are \(1, 2\) float32, expected \(3, 2\)"), ("rewards", r"expected \(3,\)")],
+    [
+        ("nan", "not finite"),
+        ("shape", r"are \(1, 2\) float32, expected \(3, 2\)"),
+        ("rewards", r"rewards are \(1,\) float64, expected \(3,\)"),
+        ("flags", r"terminated are \(3,\) float64, expected \(3,\) bool"),
+        ("four", "step returned a tuple of 4"),
+    ],
 )
 def test_data_that_no_learner_could_use_is_refused(how, words):
     env = fragile(at=(4,), how=how)
     step(env, 3)
     with pytest.raises(BadEnvData, match=words):
         step(env)
+
+
+class Outside(SyncVectorEnv):
+    """Shows numbers that its space does not have."""
+
+    def __init__(self, n, space, value):
+        super().__init__([lambda: Spaces(space, spaces.Discrete(2))] * n, autoreset_mode=AutoresetMode.SAME_STEP)
+        self.value = value
+
+    def step(self, actions):
+        seen, *rest = super().step(actions)
+        return np.full_like(seen, self.value, dtype=np.int64), *rest
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "words"),
+    [
+        (spaces.Discrete(3), 7, r"values 7 to 7, not all in Discrete\(3\)"),
+        (spaces.Discrete(3, start=1), 0, "values 0 to 0, not all in"),
+        (spaces.MultiDiscrete([3, 9]), 5, "values 5 to 5, not all in"),
+        (spaces.MultiBinary(2), 2, "not all in|cannot hold"),
+        (spaces.Box(-9, 9, (2,), np.int8), 300, "values 300 to 300, which int8 cannot hold|are .* int64"),
+    ],
+)
+def test_numbers_outside_a_space_of_choices_are_refused(space, value, words):
+    env = SerialVectorEnv(resolve_env(lambda num_envs: Outside(num_envs, space, value)), 2, seed=1)
+    env.reset_arrays()
+    with pytest.raises(BadEnvData, match=words):
+        step(env)
+
+
+def test_what_raises_in_every_episode_ends_the_run():
+    env = fragile(at=(5,))  # each new one at its fifth step
+    with pytest.raises(EnvFault, match="the dragon won"):
+        step(env, 16)
+    assert env.drain().mishaps == Mishaps(env_faults=2, inexact=6)
+
+
+class Mortal(Counter):
+    """Says in every info that a life was lost."""
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0], {"life_lost": True}
+
+    def step(self, action):
+        return *super().step(action)[:4], {"life_lost": True}
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_no_life_is_lost_in_the_step_that_ends_an_episode(mode):
+    env = SerialVectorEnv(resolve_env(together(lambda: Mortal(4, truncate=True), mode)), 2, seed=1, infos="summed")
+    env.reset_arrays()
+    for _ in range(9):
+        step(env)
+        assert np.array_equal(env.arrays.life_lost, ~env.arrays.truncated)
+    env.close()
 
 
 def test_a_position_cannot_be_reached_and_that_is_counted():
@@ -339,6 +405,13 @@ def test_a_life_lost_in_envpools_atari_is_told_and_the_game_goes_on():
         if lost:
             break
     assert lost and (env.arrays.episode == 0).all()
+    env.close()
+
+
+def test_envpools_envs_differ_without_a_seed_too():
+    env = make_parallel_env("envpool:CartPole-v1", 4, num_workers=2)
+    first = env.reset()[0]
+    assert len({tuple(row) for row in first.tolist()}) == 4
     env.close()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.bench.record import FPS, LOSS, REWARD, SECONDS, STEPS, read_record
+from corral.core.config import CARE
 from corral.core.config_file import load_yaml
 from corral.core.machine import available_cores
 
@@ -19,7 +20,7 @@ __all__ = ["timed_settings", "write_benchmark_metrics"]
 BENCHMARK = "benchmark_metrics.json"
 LAST_ROWS = 10
 """Iterations in the mean loss."""
-HOW_PARALLEL = ("backend", "num_workers", "num_envs_per_worker", "parallel_start_method", "adaptive")
+HOW_PARALLEL = ("backend", "num_workers", "num_envs_per_worker", "parallel_start_method", "adaptive", *CARE)
 
 
 def timed_settings(file: str | os.PathLike[str] | None, flags: Mapping[str, Any], sequential: bool) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def timed_settings(file: str | os.PathLike[str] | None, flags: Mapping[str, Any]
     workers, each = settings.get("num_workers"), settings.get("num_envs_per_worker")
     if "num_workers" not in flags and isinstance(workers, int) and workers > (cores := available_cores()):
         settings["num_workers"] = cores
-        if "n_envs" not in flags:
+        if not sequential:
             print(f"num_workers {cores} instead of the file's {workers}: there are {cores} cores")
     settings |= flags
     workers, each = settings.get("num_workers"), settings.get("num_envs_per_worker")

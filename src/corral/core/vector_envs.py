@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -12,11 +12,9 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from corral.core.errors import CorralError
 from corral.core.spaces import Layout
 
-__all__ = ["UNTOLD", "EnvInside", "OneEnv", "info_of", "plain_metadata", "resets_itself", "why_not_together"]
+__all__ = ["EnvInside", "OneEnv", "info_of", "plain_metadata", "resets_itself", "why_not_together"]
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
-UNTOLD = ("env_id", "players", "elapsed_step")
-"""What EnvPool adds to every info."""
 
 
 def resets_itself(vector: VectorEnv) -> bool:
@@ -48,12 +46,12 @@ def plain_metadata(vector: VectorEnv) -> dict[str, Any]:
     return {name: value for name, value in vector.metadata.items() if name != "autoreset_mode"}
 
 
-def info_of(infos: Mapping[str, Any], i: int) -> dict[str, Any]:
-    """What infos say of env ``i``."""
+def info_of(infos: Mapping[str, Any], i: int, untold: Collection[str] = ()) -> dict[str, Any]:
+    """What infos say of env ``i``, without what is ``untold``."""
     found = {}
     for name, value in infos.items():
         there = infos.get(f"_{name}")
-        if name.startswith("_") or name in UNTOLD or (isinstance(there, np.ndarray) and not there[i]):
+        if name.startswith("_") or name in untold or (isinstance(there, np.ndarray) and not there[i]):
             continue
         if isinstance(value, Mapping):
             found[name] = info_of(value, i)
@@ -97,6 +95,7 @@ class OneEnv(gym.Env[Any, Any]):
         self.metadata = plain_metadata(self._vector)
         self.render_mode = self._vector.render_mode
         self.frame_stacks = getattr(self._vector, "frame_stacks", {})
+        self._untold = getattr(self._vector, "untold", ())
         self._seen, self._acted = Layout(self.observation_space), Layout(self.action_space, "action")
         self._action = self._acted.allocate(1)
 
@@ -106,16 +105,17 @@ class OneEnv(gym.Env[Any, Any]):
             self._vector.close()
             self._vector, seed = self._make([seed]), None
         observation, info = self._vector.reset(seed=seed, options=options)
-        return self._first(observation), info_of(info, 0)
+        return self._first(observation), info_of(info, 0, self._untold)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take a step; after an episode's end, ``reset`` begins the next."""
         self._acted.write(self._action, 0, action)
         observation, reward, terminated, truncated, info = self._vector.step(self._acted.batch(self._action))
         if (terminated[0] or truncated[0]) and resets_itself(self._vector):
-            told = info_of(info, 0)
+            told = info_of(info, 0, self._untold)
             return told["final_obs"], float(reward[0]), bool(terminated[0]), bool(truncated[0]), told["final_info"]
-        return self._first(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), info_of(info, 0)
+        told = info_of(info, 0, self._untold)
+        return self._first(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), told
 
     def render(self) -> Any:
         """A picture of the env."""

@@ -23,6 +23,7 @@ from corral.vec import ProcessVectorEnv, SerialVectorEnv
 from corral.vec.api import CorralVectorEnv
 from corral.vec.pool import descriptors_needed
 from corral.vec.states import state_methods
+from corral.vec.steppers import stays_together
 
 __all__ = ["Finding", "examine"]
 
@@ -305,7 +306,7 @@ def _states(factory: EnvFactory) -> Iterator[Finding]:
 
 def _comes_back(factory: EnvFactory) -> Iterator[Finding]:
     """Of plain envs the seeds have told."""
-    if factory.is_vector:
+    if stays_together(factory):
         seen = "not those of a vector env: where a worker is replaced or a run is resumed, their episodes are cut off"
         yield Finding("warn", "envs come back after a crash", seen, "nothing to do; the run counts them as inexact")
 

@@ -28,7 +28,12 @@ FRAMES = 4
 NO_OPS = 30
 """Frames of nothing at the beginning, at most; at least two."""
 _NOTHING, _FIRE = 0, 1
-_FIXED = {"obs_type": "pictures of their own", "continuous": "a joystick with buttons", "sound_obs": "no sound"}
+_FIXED = {
+    "obs_type": "pictures of their own",
+    "continuous": "a joystick with buttons",
+    "sound_obs": "no sound",
+    "max_episode_steps": "max_num_frames_per_episode instead",
+}
 _HEAD = struct.Struct("<5sII")
 _MAGIC = b"atari"
 Pixels = npt.NDArray[np.uint8]
@@ -144,7 +149,7 @@ class AtariGame(gym.Wrapper[Pixels, Any, Any, Any]):
             self._ale.restoreState(_ale().ALEState(state[_HEAD.size + text :][:game]))
             self._held, self._lives = int(own["held"]), int(own["lives"])
             self._random.bit_generator.state = own["random"]
-        except (struct.error, ValueError, KeyError, TypeError, RuntimeError) as error:
+        except (struct.error, ValueError, KeyError, TypeError, OverflowError, RuntimeError) as error:
             raise ValueError(f"not a state of this game: {error}") from None
         self._shown[...] = np.frombuffer(state[-self._shown.nbytes :], np.uint8).reshape(self._shown.shape)
 

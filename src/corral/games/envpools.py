@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from corral.core.atari import ATARI_SETTINGS
 from corral.core.errors import MissingPackage, UsageError
+from corral.core.seeding import fresh_seed
 from corral.core.spelling import did_you_mean
 
 __all__ = ["make", "settings", "tasks"]
@@ -20,6 +21,8 @@ _OURS = ("num_envs", "batch_size", "seed", "env_seed", "env_type", "gym_reset_re
 """Arguments that follow from the run."""
 _LIGHT = ("envpool.classic_control", "envpool.toy_text")
 """Families whose steps are shorter than it takes to wake a thread."""
+_UNTOLD = ("env_id", "players", "elapsed_step")
+"""What is in every info."""
 _LARGEST_SEED = 2**31 - 1
 _PROCGEN: dict[str, Any] = {
     "timesteps": 1_000_000,
@@ -54,8 +57,8 @@ def make(
     family = specs[task][0]
     _check_names(task, kwargs)
     settings: dict[str, Any] = {"num_threads": 1 if family in _LIGHT else max(1, min(threads, num_envs))}
-    if seeds is not None:
-        settings |= {"seed": 0, "env_seed": [seed & _LARGEST_SEED for seed in seeds]}
+    seeds = seeds or [fresh_seed() for _ in range(num_envs)]  # else EnvPool's own, which is the same every time
+    settings |= {"seed": 0, "env_seed": [seed & _LARGEST_SEED for seed in seeds]}
     if render_mode is not None:
         settings["render_mode"] = render_mode
     import envpool
@@ -80,6 +83,7 @@ def make(
             raise UsageError(f"envpool:{task} has several players or agents, and Corral trains one: {space!r:.120}")
     # It would begin an episode in the step after the last one's end. Corral asks for it before that.
     vector.metadata = {**vector.metadata, "autoreset_mode": AutoresetMode.DISABLED}
+    vector.untold = _UNTOLD
     if family == "envpool.atari":
         vector.counts_lives = True
         if (frames := vector.config["stack_num"]) > 1:

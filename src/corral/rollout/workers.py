@@ -64,7 +64,7 @@ class WorkerSource:
         self._version = 0
         self._request: worker.CollectRequest | None = None  # the rollout under way
         self._worked = False
-        self._restarts = Restarts(care)
+        self._restarts = Restarts(care, factory.is_vector)
         self._mishaps = Mishaps()
         self._shared: shared_memory.SharedArrays | None = None
         self._balance = Balance(n_envs, num_workers) if adaptive else None

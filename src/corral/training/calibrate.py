@@ -171,9 +171,10 @@ def _gradient_time(config: TrainConfig, policy: Policy, env: SerialVectorEnv, de
     rollout = Rollout.of({name: np.zeros(shape, dtype) for name, (shape, dtype) in named.items()})
     for path, leaf in env.arrays.observations.items():
         rollout.observations[path][...] = leaf[0]
-    rollout.actions[...] = env.codec.random(env.masks, 1, np.random.default_rng(0))
+    masks = None if env.masks is None else env.masks[:1]
+    rollout.actions[...] = env.codec.random(masks, 1, np.random.default_rng(0))
     if rollout.masks is not None:
-        rollout.masks[...] = env.masks
+        rollout.masks[...] = masks
     zeros = np.zeros((rows, 1), np.float32)
     engine.load(rollout, Advantages(zeros, zeros), zeros.T.copy(), np.arange(rows)[None])
 

@@ -38,6 +38,7 @@ from corral.training.policies import build_policy, device_for
 from corral.training.progress import Progress
 from corral.vec import CorralVectorEnv, make_vector_env
 from corral.vec.care import Care
+from corral.vec.steppers import stays_together
 
 __all__ = ["Run", "assemble", "capture", "restore", "weights_hash"]
 
@@ -120,7 +121,7 @@ def assemble(
     warn: Callable[[str], object] = lambda text: None,
 ) -> Run:
     """Build every part; whatever is wrong with env, policy or machine shows here, before anything is written."""
-    if config.adaptive and factory.is_vector:
+    if config.adaptive and stays_together(factory):
         raise UsageError(f"adaptive moves envs between workers, which {factory.name} does not allow; leave it out")
     device, why_device = device_for(config.device, config.cnn, factory, network)
     limit_compute_threads()

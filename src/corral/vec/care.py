@@ -130,8 +130,9 @@ def warn_of_lost(envs: list[int], warn: Callable[[str], object]) -> None:
 class Restarts:
     """Counts replacements, and ends a run that gets nowhere with them."""
 
-    def __init__(self, care: Care) -> None:
+    def __init__(self, care: Care, begins_anew: bool = False) -> None:
         self._care = care
+        self._begins_anew = begins_anew  # after a replacement envs are in other episodes
         self.total = 0
         self._last: dict[int, tuple[Hashable, int]] = {}  # worker: where it died last, and how often there
 
@@ -142,7 +143,8 @@ class Restarts:
         """
         if not self._care.heal:
             raise error
-        where = (scene.place.env, scene.place.episode, scene.place.step) if scene is not None else progress
+        episode = -1 if scene is None or self._begins_anew else scene.place.episode
+        where = (scene.place.env, episode, scene.place.step) if scene is not None else progress
         known, times = self._last.get(worker, (None, 0))
         times = times + 1 if known == where else 1
         self._last[worker] = where, times

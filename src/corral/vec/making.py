@@ -41,7 +41,7 @@ def build_envs(factory: Callable[[], Env], first_env: int, n: int) -> list[Env]:
 
 def own_traceback(error: BaseException) -> str:
     """The env's part of a traceback, as text; ours is of no interest."""
-    frames, ours = error.__traceback__, (__file__, __file__.replace("making", "stepper"))
+    frames, ours = error.__traceback__, [__file__.replace("making", name) for name in ("making", "stepper", "native")]
     while frames is not None and frames.tb_frame.f_code.co_filename in ours:
         frames = frames.tb_next
     return "".join(traceback.format_exception(type(error), error, frames))

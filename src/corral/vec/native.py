@@ -10,89 +10,29 @@ after an exception) all envs of the vector end their episodes as truncated, and 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Mapping, MutableSequence, Sequence
+from collections.abc import Collection, Mapping, MutableSequence, Sequence
 from typing import Any, NoReturn
 
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
+from gymnasium import spaces
 
 from corral.core.envs import EnvFactory
 from corral.core.errors import BadEnvData, CorralError, EnvFault, EnvPlace, UsageError
 from corral.core.seeding import episode_seed, fresh_seed
+from corral.core.spaces import Leaf
 from corral.core.types import LIFE_LOST, InfoSums, Leaves, Mishaps
-from corral.core.vector_envs import UNTOLD, EnvInside, VectorEnv, info_of, resets_itself, why_not_together
-from corral.vec.api import Drained, EnvFacts, InfoMode, InfoRow, Seats, StepArrays
+from corral.core.vector_envs import EnvInside, VectorEnv, info_of, resets_itself
+from corral.vec.api import Drained, InfoMode, InfoRow, Seats, StepArrays
 from corral.vec.history import EnvPosition
-from corral.vec.making import RAISED, build_envs, close_env, named, own_traceback
-from corral.vec.rows import LARGEST, MASK, Refused, RowWriter, told_of
-from corral.vec.stepper import BEAT, ENV, IN_A_ROW, KEPT, OTHER, Stepper
+from corral.vec.making import RAISED, close_env, named, own_traceback
+from corral.vec.rows import LARGEST, MASK, Refused, RowWriter, shape_of, told_of
+from corral.vec.stepper import BEAT, ENV, IN_A_ROW, KEPT, OTHER
 
-__all__ = ["AnyStepper", "NativeStepper", "build", "close_all", "facts_from", "stepper_of"]
+__all__ = ["NativeStepper", "first_seeds"]
 
 Flags = npt.NDArray[np.bool_]
-Made = VectorEnv | list[gym.Env[Any, Any]]
-"""Envs as a factory made them: one by one, or all at once."""
-
-
-def build(factory: Callable[[], gym.Env[Any, Any]], first_env: int, n: int, seed: int | None) -> Made:
-    """Make ``n`` envs; with a factory of vector envs one of those, if its envs can live as single ones would."""
-    if not isinstance(factory, EnvFactory) or not factory.is_vector or (n == 1 and seed is None):
-        return build_envs(factory, first_env, n)
-    try:
-        vector = factory.many(n, _seeds(seed, first_env, [0] * n))
-    except RAISED as error:
-        if isinstance(error, UsageError):
-            raise
-        place = EnvPlace(first_env, episode=-1, seed=None, step=0)
-        raise EnvFault(f"making the envs failed: {named(error)}", place, own_traceback(error), True) from error
-    if (why := why_not_together(vector, factory.born_seeded)) is None:
-        return vector
-    vector.close()
-    warnings.warn(f"the vector env {factory.name} is made once for each env, which is slower: {why}", stacklevel=2)
-    return build_envs(factory, first_env, n)
-
-
-def facts_from(made: Made) -> EnvFacts:
-    """What envs are like."""
-    return EnvFacts.of_vector(made) if isinstance(made, gym.vector.VectorEnv) else EnvFacts.of(made[0])
-
-
-def close_all(made: Made, first_env: int) -> None:
-    """Close what ``build`` made."""
-    if isinstance(made, list):
-        for i, env in enumerate(made):
-            close_env(env, first_env + i)
-    else:
-        close_env(made, first_env)
-
-
-def stepper_of(
-    made: Made,
-    arrays: StepArrays,
-    factory: Callable[[], gym.Env[Any, Any]],
-    *,
-    first_env: int,
-    seed: int | None,
-    infos: InfoMode,
-    heal: bool,
-    proven: bool,
-    pulse: MutableSequence[int] | None,
-) -> AnyStepper:
-    """Whoever steps such envs."""
-    if isinstance(made, list):
-        return Stepper(
-            made,
-            arrays,
-            first_env=first_env,
-            seed=seed,
-            infos=infos,
-            factory=factory if heal else None,
-            proven=proven,
-            pulse=pulse,
-        )
-    assert isinstance(factory, EnvFactory)
-    return NativeStepper(made, arrays, factory, first_env, seed, infos, heal, proven, pulse)
 
 
 class NativeStepper:
@@ -115,13 +55,16 @@ class NativeStepper:
         self.seats: Seats | None = None  # nobody plays the other side of these
         self._factory, self._seed, self._heal, self._worked = factory, seed, heal, proven
         self._n = len(arrays.rewards)
-        self._born_with = _seeds(seed, first_env, [0] * self._n)  # of envs that were not used yet
+        self._born_with = first_seeds(seed, first_env, self._n)  # of envs that were not used yet
         self._rows = RowWriter(vector.single_observation_space, vector.single_action_space, arrays)
         self._seen, self._acted = self._rows.layout, self._rows.codec.layout
         self._steps = np.zeros(self._n, np.int64)
+        limits = ((leaf.path, _limits(leaf.space)) for leaf in self._seen.leaves)
+        self._limits = {path: limit for path, limit in limits if limit is not None}
         self._lives = np.zeros(self._n, np.int64) if getattr(vector, "counts_lives", False) else None  # before a step
         self._lost = False  # the envs are not where they should be: their episodes end with the next step
-        self._faulty = 0  # exceptions with no step between them
+        self._untold = getattr(vector, "untold", ())
+        self._faulty = 0  # exceptions since an episode last ended by itself
         self._sums: dict[str, _Sums] = {}
         self._mishaps, self._faults = Mishaps(), list[EnvFault]()
 
@@ -141,7 +84,7 @@ class NativeStepper:
             raise UsageError(f"the envs of {self._factory.name} take no reset options; {options[0]} were given")
         self.arrays.episode[...] += 1
         infos = self._begin_all(seeds)
-        return [] if self.infos == "summed" else [InfoRow(i, told_of(info_of(infos, i))) for i in range(self._n)]
+        return [] if self.infos == "summed" else [InfoRow(i, self._told(infos, i)) for i in range(self._n)]
 
     def step(self) -> list[InfoRow]:
         """Step every env with its row of ``arrays.actions``; where an episode ends, begin the next."""
@@ -151,14 +94,18 @@ class NativeStepper:
         if self._lost:
             return self._cut_off()
         try:
-            outcome = self.vector.step(self._acted.batch(self.arrays.actions))
+            outcome: Any = self.vector.step(self._acted.batch(self.arrays.actions))
+            if not isinstance(outcome, tuple) or len(outcome) != 5:
+                raise Refused(
+                    f"step returned {shape_of(outcome)}, expected (obs, rewards, terminated, truncated, infos)"
+                )
             rows = self._take(*outcome)
         except Refused as refused:
             self._bad(refused)
         except RAISED as error:
             self._give_up(error)
             return self._cut_off()
-        self._worked, self._faulty = True, 0
+        self._worked = True
         return rows
 
     def drain(self) -> Drained:
@@ -200,15 +147,18 @@ class NativeStepper:
         """Write what a step returned."""
         a, leaves = self.arrays, self._leaves(seen)
         self._write(leaves)
-        _copy("rewards", rewards, a.rewards)
+        _copy("rewards", rewards, a.rewards, "biuf")
         _copy("terminated", terminated, a.terminated)
         _copy("truncated", truncated, a.truncated)
-        a.life_lost[...] = infos.get(LIFE_LOST, False)
+        a.life_lost[...] = False
         if self._lives is not None:
             np.logical_and(infos["lives"] < self._lives, infos["lives"] > 0, out=a.life_lost)
             self._lives[...] = infos["lives"]
+        elif LIFE_LOST in infos:
+            _copy(LIFE_LOST, infos[LIFE_LOST], a.life_lost)
         ended = a.terminated | a.truncated
         if ended.any():
+            a.life_lost[ended] = False
             return self._begin_next(ended, leaves, infos)
         self._rows.all_finite()
         if self.has_masks or MASK in infos:
@@ -217,7 +167,7 @@ class NativeStepper:
         if self.infos == "summed":
             self._add(infos)
             return []
-        return [InfoRow(i, told_of(info_of(infos, i))) for i in range(self._n)]
+        return [InfoRow(i, self._told(infos, i)) for i in range(self._n)]
 
     def _begin_next(self, ended: Flags, leaves: Leaves, infos: Mapping[str, Any]) -> list[InfoRow]:
         """Keep what the envs showed whose episodes ended, and begin their next."""
@@ -238,7 +188,7 @@ class NativeStepper:
         self._write({path: leaf[at] for path, leaf in leaves.items()}, which)
         self._rows.all_finite()
         a.episode[which] += 1
-        self._steps[which] = 0
+        self._steps[which] = self._faulty = 0
         places = dict(zip(which.tolist(), at.tolist(), strict=True))
         if self.has_masks or MASK in infos:
             for i in range(self._n):
@@ -249,9 +199,9 @@ class NativeStepper:
                 self._add(last, ended)
             return []
         return [
-            InfoRow(i, told_of(info_of(first, places[i])), told_of(info_of(last, i)))
+            InfoRow(i, self._told(first, places[i]), self._told(last, i))
             if i in places
-            else InfoRow(i, told_of(info_of(infos, i)))
+            else InfoRow(i, self._told(infos, i))
             for i in range(self._n)
         ]
 
@@ -259,7 +209,6 @@ class NativeStepper:
         """End every episode as truncated at what its env showed last; begin the next ones in new envs."""
         a = self.arrays
         a.rewards[...], a.terminated[...], a.truncated[...] = 0.0, False, True
-        a.life_lost[...] = False
         a.life_lost[...] = False
         for path, final in a.final_observations.items():
             final[...] = a.observations[path]
@@ -311,12 +260,30 @@ class NativeStepper:
                 at = f" at {leaf.path!r}" if leaf.path else ""
                 expected = f"{(n, *leaf.shape)} {leaf.dtype}"
                 raise Refused(f"the observations{at} are {value.shape} {value.dtype}, expected {expected}")
-            self.arrays.observations[leaf.path][slice(None) if which is None else which] = value
+            rows = slice(None) if which is None else which
+            self.arrays.observations[leaf.path][rows] = value
+            if not leaf.is_float:
+                self._check_whole(leaf, value, self.arrays.observations[leaf.path][rows])
+
+    def _check_whole(self, leaf: Leaf, given: npt.NDArray[Any], written: npt.NDArray[Any]) -> None:
+        """Refuse whole numbers that the space cannot hold."""
+        if given.dtype != written.dtype and not np.array_equal(given, written):
+            raise Refused(
+                f"the observations have values {given.min()} to {given.max()}, which {leaf.dtype} cannot hold"
+            )
+        if leaf.path in self._limits:
+            low, high = self._limits[leaf.path]
+            if ((written < low) | (written > high)).any():
+                raise Refused(f"the observations have values {given.min()} to {given.max()}, not all in {leaf.space}")
+
+    def _told(self, infos: Mapping[str, Any], i: int) -> dict[str, Any]:
+        """What infos say of an env to those who ask for it."""
+        return told_of(info_of(infos, i, self._untold))
 
     def _add(self, infos: Mapping[str, Any], where: Flags | None = None) -> None:
         """Add up the numbers in infos, of some envs or of all."""
         for name, value in infos.items():
-            if name in (*UNTOLD, LIFE_LOST) or not isinstance(value, np.ndarray) or value.shape != (self._n,):
+            if name in (*self._untold, LIFE_LOST) or not isinstance(value, np.ndarray) or value.shape != (self._n,):
                 continue
             if name[0] == "_" or value.dtype.kind not in "biuf":
                 continue
@@ -357,7 +324,7 @@ class NativeStepper:
         return EnvFault(text, self._place(0), own_traceback(error), not self._worked, None)
 
     def _place(self, i: int) -> EnvPlace:
-        own = _seeds(self._seed, self.first_env, [0] * self._n)
+        own = first_seeds(self._seed, self.first_env, self._n)
         return EnvPlace(
             self.first_env + i,
             int(self.arrays.episode[i]),
@@ -367,15 +334,17 @@ class NativeStepper:
         )
 
 
-AnyStepper = Stepper | NativeStepper
-
-
 class _Sums:
     """Of one number in the infos of N envs."""
 
     def __init__(self, n: int) -> None:
         self.total = np.zeros(n)
         self.count = np.zeros(n, np.int64)
+
+
+def first_seeds(seed: int | None, first_env: int, n: int) -> list[int] | None:
+    """The seeds that ``n`` envs are born with; None without a root seed."""
+    return _seeds(seed, first_env, [0] * n)
 
 
 def _seeds(seed: int | None, first_env: int, episodes: Sequence[int]) -> list[int] | None:
@@ -390,10 +359,20 @@ def _whole(seeds: Sequence[int | None]) -> list[int] | None:
     return [fresh_seed() if seed is None else seed for seed in seeds]
 
 
-def _copy(name: str, given: Any, target: npt.NDArray[Any]) -> None:
-    if np.shape(given) != target.shape:
-        raise Refused(f"{name} have the shape {np.shape(given)}, expected {target.shape}")
-    target[...] = given
+def _limits(space: gym.Space[Any]) -> tuple[Any, Any] | None:
+    """The lowest and the highest value of a space of choices."""
+    if isinstance(space, spaces.Discrete):
+        return space.start, space.start + space.n - 1
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start, space.start + space.nvec - 1
+    return (0, 1) if isinstance(space, spaces.MultiBinary) else None
+
+
+def _copy(name: str, given: Any, target: npt.NDArray[Any], kinds: str = "biu") -> None:
+    values = np.asarray(given)
+    if values.shape != target.shape or values.dtype.kind not in kinds:
+        raise Refused(f"{name} are {values.shape} {values.dtype}, expected {target.shape} {target.dtype}")
+    target[...] = values
 
 
 def _row(infos: Mapping[str, Any], i: int) -> Any:

@@ -59,7 +59,7 @@ class ProcessVectorEnv(CorralVectorEnv):
             care,
         )
         self._workers = self._pool.workers
-        self._restarts = Restarts(care)
+        self._restarts = Restarts(care, factory.is_vector)
         self._mishaps = Mishaps()
         self._worked = care.proven
         self._seats: tuple[SeatsSetup, shared_memory.SharedArrays] | None = None

@@ -12,9 +12,10 @@ from corral.core.actions import ActionCodec
 from corral.core.spaces import Layout
 from corral.vec.api import StepArrays
 
-__all__ = ["MASK", "NUMBER", "Refused", "RowWriter", "shape_of", "told_of"]
+__all__ = ["FLAG", "MASK", "NUMBER", "Refused", "RowWriter", "shape_of", "told_of"]
 
 MASK = "action_mask"
+FLAG = (bool, np.bool_, int, np.integer)
 NUMBER = (bool, int, float, np.bool_, np.integer, np.floating)
 _HALF_SIGNLESS, _HALF_INFINITY = np.uint16(0x7FFF), np.uint16(0x7C00)
 LARGEST = float(np.finfo(np.float32).max)  # the learner computes in single precision
@@ -61,6 +62,12 @@ class RowWriter:
             self.arrays.rewards[i] = reward
         except OverflowError:
             raise Refused(f"the reward {reward!r:.60} is too large") from None
+
+    def life_lost(self, i: int, lost: Any) -> None:
+        """Write whether a return ends here."""
+        if not isinstance(lost, FLAG):
+            raise Refused(f"life_lost is {shape_of(lost)} {lost!r:.60}, expected a boolean")
+        self.arrays.life_lost[i] = lost
 
     def mask(self, i: int, given: Any) -> None:
         """Write a mask; None where there is none."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from corral.vec import native
+from corral.vec import steppers
 from corral.vec.api import CallState, CorralVectorEnv, Drained, InfoMode, InfoRow, SeatsSetup
 from corral.vec.history import EnvPosition
 from corral.vec.shared_memory import SharedArrays
@@ -31,15 +31,15 @@ class SerialVectorEnv(CorralVectorEnv):
         pulse: MutableSequence[int] | None = None,
         envs: Sequence[gym.Env[Any, Any]] = (),
     ) -> None:
-        made = list(envs) or native.build(factory, first_env, n_envs, seed)
+        made = list(envs) or steppers.build(factory, first_env, n_envs, seed)
         try:
-            super().__init__(native.facts_from(made), n_envs)
+            super().__init__(steppers.facts_from(made), n_envs)
         except BaseException:
-            native.close_all(made, first_env)
+            steppers.close_all(made, first_env)
             raise
         self.arrays = self._allocate()
         how: dict[str, Any] = {"first_env": first_env, "seed": seed, "infos": infos, "heal": heal}
-        self.stepper = native.stepper_of(made, self.arrays, factory, **how, proven=proven, pulse=pulse)
+        self.stepper = steppers.stepper_of(made, self.arrays, factory, **how, proven=proven, pulse=pulse)
 
     @property
     def envs(self) -> list[gym.Env[Any, Any]]:

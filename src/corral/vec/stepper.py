@@ -23,7 +23,7 @@ from corral.core.types import LIFE_LOST, InfoSums, Mishaps
 from corral.vec.api import Drained, InfoMode, InfoRow, Seats, StepArrays
 from corral.vec.history import EnvPosition, History
 from corral.vec.making import RAISED, build_envs, close_env, mask_method, named, own_traceback
-from corral.vec.rows import LARGEST, MASK, NUMBER, Refused, RowWriter, shape_of, told_of
+from corral.vec.rows import FLAG, LARGEST, MASK, NUMBER, Refused, RowWriter, shape_of, told_of
 from corral.vec.states import state_methods
 
 __all__ = ["BEAT", "ENV", "IN_A_ROW", "KEPT", "OTHER", "Stepper"]
@@ -31,7 +31,6 @@ __all__ = ["BEAT", "ENV", "IN_A_ROW", "KEPT", "OTHER", "Stepper"]
 Env = gym.Env[Any, Any]
 ENV, BEAT, OTHER = 0, 1, 2
 """Signs of life, where ``pulse`` is given: which env is being used, steps begun, and other things begun."""
-_FLAG = (bool, np.bool_, int, np.integer)
 _ATTEMPTS = 10  # to bring an env back: one that raises now and then may well raise while it is being replayed
 _AT_ONE_STEP = 3  # exceptions at one step of one env, each of another kind
 IN_A_ROW = 3  # episodes of one env that end in a fault
@@ -299,7 +298,7 @@ class Stepper:
         method = self._mask_methods[i]
         if method is None or not isinstance(outcome, tuple) or len(outcome) != 5:
             return None
-        ended = any(isinstance(flag, _FLAG) and flag for flag in outcome[2:4])
+        ended = any(isinstance(flag, FLAG) and flag for flag in outcome[2:4])
         return None if ended else method()
 
     def _take(self, i: int, outcome: Any, mask: Any, rows: list[InfoRow]) -> None:
@@ -308,7 +307,7 @@ class Stepper:
             raise Refused(f"step returned {shape_of(outcome)}, expected (obs, reward, terminated, truncated, info)")
         observation, reward, terminated, truncated, info = outcome
         a = self.arrays
-        if not (isinstance(terminated, _FLAG) and isinstance(truncated, _FLAG)):
+        if not (isinstance(terminated, FLAG) and isinstance(truncated, FLAG)):
             raise Refused(f"terminated and truncated are {terminated!r:.40}, {truncated!r:.40}, expected booleans")
         if not isinstance(info, dict):
             raise Refused(f"info is {shape_of(info)}, expected a dict")
@@ -325,7 +324,7 @@ class Stepper:
             if self._rows.has_masks or mask is not None or MASK in info:
                 self._rows.mask(i, info.get(MASK) if mask is None else mask)
             if info:
-                a.life_lost[i] = LIFE_LOST in info and bool(info[LIFE_LOST])
+                self._rows.life_lost(i, info.get(LIFE_LOST, False))
                 self._note(i, info, None, rows)
             return
         self._rows.finite(i, with_reward=True)

@@ -17,14 +17,14 @@ from corral.core.actions import ActionCodec
 from corral.core.envs import EnvFactory
 from corral.core.errors import CorralError
 from corral.core.spaces import Layout
-from corral.vec import native, shared_memory
+from corral.vec import shared_memory, steppers
 from corral.vec.api import EnvFacts, InfoMode, InfoRow, SeatsSetup, StepArrays
 from corral.vec.bells import CELLS, StepBell
 from corral.vec.birth import CLOSE, ERROR, OK, VALUE, pickle_error
 from corral.vec.care import Care
 from corral.vec.history import EnvPosition
 from corral.vec.memory import Memory
-from corral.vec.native import AnyStepper
+from corral.vec.steppers import AnyStepper
 
 __all__ = ["ApplyRequest", "Hello", "ResetReply", "ResetRequest", "RestoreRequest", "WorkerSetup", "serve"]
 
@@ -90,8 +90,8 @@ class ResetReply:
 def serve(pipe: Connection, setup: WorkerSetup) -> None:
     """Make the envs, then do as the pipe says until it says close."""
     try:
-        made = native.build(setup.factory, setup.first_env, setup.n, setup.seed)
-        facts = native.facts_from(made)
+        made = steppers.build(setup.factory, setup.first_env, setup.n, setup.seed)
+        facts = steppers.facts_from(made)
         Layout(facts.observation_space), ActionCodec(facts.action_space)  # refuse odd spaces here, with their name
     except BaseException as error:
         pipe.send_bytes(ERROR + pickle_error(error))
@@ -102,7 +102,7 @@ def serve(pipe: Connection, setup: WorkerSetup) -> None:
         shared = shared_memory.attach(pipe)
         bell = StepBell(pipe, shared.arrays.pop(CELLS), setup.index, setup.patient)
         arrays = StepArrays.of(shared.arrays).rows(setup.first_env, setup.first_env + setup.n)
-        stepper = native.stepper_of(
+        stepper = steppers.stepper_of(
             made,
             arrays,
             setup.factory,
@@ -132,7 +132,7 @@ def serve(pipe: Connection, setup: WorkerSetup) -> None:
         if stepper is not None:
             stepper.close()
         else:
-            native.close_all(made, setup.first_env)
+            steppers.close_all(made, setup.first_env)
 
 
 def _step(stepper: AnyStepper) -> bytes | None:

@@ -1,0 +1,94 @@
+"""Which stepper steps which envs: those that are made one by one, or those that come many at a time."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, MutableSequence
+from typing import Any
+
+import gymnasium as gym
+
+from corral.core.envs import EnvFactory
+from corral.core.errors import EnvFault, EnvPlace, UsageError
+from corral.core.vector_envs import VectorEnv, why_not_together
+from corral.vec.api import EnvFacts, InfoMode, StepArrays
+from corral.vec.making import RAISED, build_envs, close_env, named, own_traceback
+from corral.vec.native import NativeStepper, first_seeds
+from corral.vec.stepper import Stepper
+
+__all__ = ["AnyStepper", "build", "close_all", "facts_from", "stays_together", "stepper_of"]
+
+AnyStepper = Stepper | NativeStepper
+Made = VectorEnv | list[gym.Env[Any, Any]]
+"""Envs as a factory made them: one by one, or all at once."""
+
+
+def build(factory: Callable[[], gym.Env[Any, Any]], first_env: int, n: int, seed: int | None) -> Made:
+    """Make ``n`` envs; with a factory of vector envs one of those, if its envs can live as single ones would."""
+    if not isinstance(factory, EnvFactory) or not factory.is_vector or (n == 1 and seed is None):
+        return build_envs(factory, first_env, n)
+    try:
+        vector = factory.many(n, first_seeds(seed, first_env, n))
+    except RAISED as error:
+        if isinstance(error, UsageError):
+            raise
+        place = EnvPlace(first_env, episode=-1, seed=None, step=0)
+        raise EnvFault(f"making the envs failed: {named(error)}", place, own_traceback(error), True) from error
+    if (why := why_not_together(vector, factory.born_seeded)) is None:
+        return vector
+    vector.close()
+    warnings.warn(f"the vector env {factory.name} is made once for each env, which is slower: {why}", stacklevel=2)
+    return build_envs(factory, first_env, n)
+
+
+def stays_together(factory: EnvFactory) -> bool:
+    """Whether envs of a factory come in vector envs that cannot be taken apart, and so never come back."""
+    if not factory.is_vector:
+        return False
+    vector = factory.many(1)
+    try:
+        return why_not_together(vector, factory.born_seeded) is None
+    finally:
+        vector.close()
+
+
+def facts_from(made: Made) -> EnvFacts:
+    """What envs are like."""
+    return EnvFacts.of_vector(made) if isinstance(made, gym.vector.VectorEnv) else EnvFacts.of(made[0])
+
+
+def close_all(made: Made, first_env: int) -> None:
+    """Close what ``build`` made."""
+    if isinstance(made, list):
+        for i, env in enumerate(made):
+            close_env(env, first_env + i)
+    else:
+        close_env(made, first_env)
+
+
+def stepper_of(
+    made: Made,
+    arrays: StepArrays,
+    factory: Callable[[], gym.Env[Any, Any]],
+    *,
+    first_env: int,
+    seed: int | None,
+    infos: InfoMode,
+    heal: bool,
+    proven: bool,
+    pulse: MutableSequence[int] | None,
+) -> AnyStepper:
+    """Whoever steps such envs."""
+    if isinstance(made, list):
+        return Stepper(
+            made,
+            arrays,
+            first_env=first_env,
+            seed=seed,
+            infos=infos,
+            factory=factory if heal else None,
+            proven=proven,
+            pulse=pulse,
+        )
+    assert isinstance(factory, EnvFactory)
+    return NativeStepper(made, arrays, factory, first_env, seed, infos, heal, proven, pulse)
