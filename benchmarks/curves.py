@@ -256,7 +256,7 @@ def report(folder, markdown, images):
     text = [
         "# Learning curves",
         "",
-        f"`python benchmarks/curves.py`, {N_ENVS} envs if not said otherwise. Rewards are means of the last 100",
+        f"`python benchmarks/curves.py`, {N_ENVS} envs where nothing else is said. Rewards are means of the last 100",
         "episodes of training, at so many steps; the area is the mean of the curve over the steps that all have,",
         "± its deviation over seeds.",
     ]

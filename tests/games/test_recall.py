@@ -3,6 +3,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import corral
+from corral.core.errors import UsageError
 
 
 def play(env, answer, seed=0):
@@ -68,5 +69,5 @@ def test_it_goes_on_from_a_state():
 
 
 def test_what_makes_no_sense_is_refused():
-    with pytest.raises(ValueError, match="delay -1, cues 4"):
+    with pytest.raises(UsageError, match="delay -1, cues 4"):
         corral.make_env("toy-recall", delay=-1)

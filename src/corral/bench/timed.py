@@ -44,7 +44,7 @@ def timed_settings(file: str | os.PathLike[str] | None, flags: Mapping[str, Any]
     steps, batch = settings.get("n_steps"), settings.get("batch_size")
     if "batch_size" not in flags and isinstance(envs, int) and isinstance(steps, int) and isinstance(batch, int):
         rollout = envs * steps
-        fits = next(size for size in range(min(batch, rollout), 0, -1) if rollout % size == 0)
+        fits = next((size for size in range(min(batch, rollout), 0, -1) if rollout % size == 0), batch)
         if fits != batch:
             settings["batch_size"] = fits
             print(f"batch_size {fits} instead of the file's {batch}: a rollout is {envs} envs x {steps} steps")

@@ -35,7 +35,7 @@ def run_doctor(options: argparse.Namespace) -> int:
     """Examine an env; exit code 2 if anything fails."""
     if options.steps < 1 or options.n_envs < 1:
         raise UsageError("--steps and --n-envs should be at least 1")
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, emoji=False, soft_wrap=True)
     if options.replay is not None:
         if options.env_kwargs:
             raise UsageError("--replay has the env's arguments in its file; leave --env-kwargs out")
@@ -63,7 +63,7 @@ def _replay(console: Console, env: str, path: str) -> int:
 
 def run_list(options: argparse.Namespace) -> int:
     """List envs or runs."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     if options.what == "runs":
         _list_runs(console)
         return 0

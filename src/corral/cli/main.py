@@ -9,6 +9,7 @@ import shlex
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
@@ -25,7 +26,7 @@ __all__ = ["main"]
 
 _TIMED = ("env_kwargs", "n_envs", "num_workers", "n_steps", "batch_size", "n_epochs", "net_arch", "policy", "overlap")
 """Settings that help of ``tune`` and ``bench`` mentions; all of training's are taken."""
-_ENV_HELP = "a built-in env, a Gymnasium id, package.module:callable or file.py:callable"
+_ENV_HELP = "a built-in env, a Gymnasium id, envpool:ID, package.module:callable or file.py:callable"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _guarded(words: list[str], call: Callable[[], int]) -> int:
     verb = words[0]
     try:
-        with _terminable():
+        with _terminable(), _told_plainly():
             return call()
     except UnrepeatedCode as error:
         typed = f"corral {shlex.join(words)} {error.flags}"
@@ -59,6 +60,17 @@ def _guarded(words: list[str], call: Callable[[], int]) -> int:
         return error.exit_code
     except KeyboardInterrupt as error:
         return int(getattr(error, "exit_code", 130))  # SIGTERM has its own
+
+
+@contextlib.contextmanager
+def _told_plainly() -> Iterator[None]:
+    """Let Python's warnings be a line each, without the place in the code."""
+    before = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_, **__: f"WARNING: {message}\n"
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 @contextlib.contextmanager
@@ -293,7 +305,7 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
 
     listing = verb(
         "list",
-        "[envs|runs]",
+        "[envs|atari|envpool|runs]",
         "corral.cli.inspect:run_list",
         "List envs that can be trained on here, and runs.",
         "  corral list\n  corral list runs",

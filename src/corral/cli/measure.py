@@ -30,7 +30,7 @@ def run_tune(options: argparse.Namespace) -> int:
     tried = candidates(env, settings, options.max_envs)
     trials = _measure(env, tried, settings, options)
     best = recommended(trials)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, emoji=False, soft_wrap=True)
     table = Table("", "envs", "workers", "steps/s", "speed-up", "efficiency", "memory", title=env, title_justify="left")
     for trial in trials:
         c = trial.candidate
@@ -55,7 +55,7 @@ def run_bench(options: argparse.Namespace) -> int:
     n, workers = config.n_envs, config.num_workers or min(config.n_envs, max(2, cores))
     tried = [Candidate(n, "serial", 1), Candidate(n, "worker", workers)]
     trials = _measure(env, tried, settings, options, one_core=True)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, emoji=False, soft_wrap=True)
     names = ["one process, one core", f"{workers} workers{', overlap' if config.overlap else ''}"]
     table = Table("", *names, title=f"{env}, {n} envs on {cores} cores", title_justify="left")
     table.add_row("steps per second", *(f"{trial.speed.fps:,.0f}" for trial in trials))
@@ -141,7 +141,7 @@ def _output(options: argparse.Namespace, name: str) -> Path:
 def run_compare(options: argparse.Namespace) -> int:
     """Compare two runs, and say where the picture and the report are."""
     comparison = compare_runs(options.a, options.b, options.output)
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     _print_rows(console, "", comparison.names, comparison.rows)
     if comparison.differences:
         _print_rows(console, "settings that differ", comparison.names, comparison.differences)

@@ -117,5 +117,5 @@ def play_matches(
             str(len(match.outcomes)),
             f"{match.mean_length:.0f}",
         )
-    Console(highlight=False).print(table)
+    Console(highlight=False, emoji=False).print(table)
     return matches

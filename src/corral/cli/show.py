@@ -79,7 +79,7 @@ def run_eval(options: argparse.Namespace) -> int:
         rows.insert(0, ("policy", shown))
     if result.cut_off:
         rows.append(("cut off", f"{result.cut_off} episodes after {options.max_steps} steps"))
-    print_table(Console(highlight=False), factory.name, rows)
+    print_table(Console(highlight=False, emoji=False), factory.name, rows)
     return 0
 
 

@@ -181,6 +181,8 @@ class EnvFactory:
     def many(self, n: int, seeds: Sequence[int] | None = None, render_mode: str | None = None) -> VectorEnv:
         """Make ``n`` envs as a vector env; ``seeds`` are for those that are born seeded."""
         kwargs, maker = dict(self.kwargs), self._maker()
+        if "num_envs" in kwargs:
+            raise UsageError(f"{self.name} gets num_envs from the run (n_envs); leave it out of env_kwargs")
         if self.born_seeded:
             threads = max(1, available_cores() // self.processes)
             vector = maker(self.name.removeprefix(ENVPOOL), n, seeds, threads, render_mode, kwargs)
@@ -211,6 +213,8 @@ class EnvFactory:
         if self.name in BUILT_IN:
             _check_names(self.name, maker, kwargs)
         env = maker(**kwargs)
+        if isinstance(env, gym.vector.VectorEnv):
+            raise UsageError(f"{self.name} returned a vector env: let it take num_envs, and make that many envs")
         if not isinstance(env, gym.Env):
             raise UsageError(
                 f"{self.name} returned {type(env).__module__}.{type(env).__qualname__}, expected a gymnasium.Env; "

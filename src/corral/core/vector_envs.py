@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from corral.core.errors import CorralError
+from corral.core.errors import CorralError, UsageError
 from corral.core.spaces import Layout
 
 __all__ = ["EnvInside", "OneEnv", "info_of", "plain_metadata", "resets_itself", "why_not_together"]
@@ -119,7 +119,10 @@ class OneEnv(gym.Env[Any, Any]):
 
     def render(self) -> Any:
         """A picture of the env."""
-        frames = self._vector.render()
+        try:
+            frames = self._vector.render()
+        except RuntimeError as error:  # EnvPool's say that they all can
+            raise UsageError(f"this env cannot be drawn: {error}") from None
         return None if frames is None else frames[0]
 
     def close(self) -> None:

@@ -202,7 +202,8 @@ def _masks(walk: _Walk) -> Finding:
 def _episodes(walk: _Walk, steps: int) -> Finding:
     if walk.episodes == 0:
         remedy = (
-            "if episodes can go on for ever, add a limit (gymnasium.wrappers.TimeLimit) so that rewards can be compared"
+            "if episodes can go on for ever, add a limit (gymnasium.wrappers.TimeLimit, EnvPool's max_episode_steps), "
+            "so that rewards can be compared"
         )
         return Finding("warn", "episodes end", f"none ended in {steps} random steps", remedy)
     return Finding("pass", "episodes end", f"{walk.episodes} in {steps} random steps")

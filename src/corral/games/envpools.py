@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import subprocess
+import sys
+import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,10 +23,12 @@ __all__ = ["make", "settings", "tasks"]
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 _OURS = ("num_envs", "batch_size", "seed", "env_seed", "env_type", "gym_reset_return_info", "max_num_players")
 """Arguments that follow from the run."""
+_SEVERAL = ("Cig", "Multi")
+"""Beginnings of tasks for several players, of a family whose others have one."""
 _LIGHT = ("envpool.classic_control", "envpool.toy_text")
 """Families whose steps are shorter than it takes to wake a thread."""
-_UNTOLD = ("env_id", "players", "elapsed_step")
-"""What is in every info."""
+_UNTOLD = ("env_id", "players", "elapsed_step", "level_seed", "prev_level_seed", "reward", "terminated")
+"""What infos repeat, or say of EnvPool itself."""
 _LARGEST_SEED = 2**31 - 1
 _PROCGEN: dict[str, Any] = {
     "timesteps": 1_000_000,
@@ -55,7 +61,11 @@ def make(
             f"EnvPool has no {task!r}{did_you_mean(task, specs)}; `corral list envpool` shows what there is"
         )
     family = specs[task][0]
+    if family == "envpool.pgx" or task.startswith(_SEVERAL):
+        raise UsageError(f"envpool:{task} has several players, and Corral trains one")
     _check_names(task, kwargs)
+    if render_mode is not None and family.startswith("envpool.mujoco"):
+        _check_drawing(task)
     settings: dict[str, Any] = {"num_threads": 1 if family in _LIGHT else max(1, min(threads, num_envs))}
     seeds = seeds or [fresh_seed() for _ in range(num_envs)]  # else EnvPool's own, which is the same every time
     settings |= {"seed": 0, "env_seed": [seed & _LARGEST_SEED for seed in seeds]}
@@ -90,6 +100,23 @@ def make(
             vector.frame_stacks = {"": frames}
     made: VectorEnv = vector
     return made
+
+
+@functools.cache
+def _check_drawing(task: str) -> None:
+    """MuJoCo ends the process where it finds no OpenGL; so another one tries it."""
+    code = (
+        f"import envpool; e = envpool.make({task!r}, env_type='gymnasium', num_envs=1, render_mode='rgb_array'); "
+        "e.reset(); e.render()"
+    )
+    with tempfile.TemporaryDirectory() as folder:  # where it leaves a log
+        done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        why = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["without a word"]
+        raise UsageError(
+            f"envpool:{task} cannot be drawn here: MuJoCo finds no OpenGL that works ({why[0]}). Draw it on a machine "
+            "with a graphics driver"
+        )
 
 
 def settings(task: str) -> dict[str, Any]:

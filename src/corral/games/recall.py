@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from corral.core.errors import UsageError
+
 __all__ = ["Recall"]
 
 
@@ -25,8 +27,8 @@ class Recall(gym.Env[npt.NDArray[np.float32], Any]):
     metadata = {"render_modes": ["ansi"], "render_fps": 8}
 
     def __init__(self, delay: int = 20, cues: int = 4, masked: bool = False, render_mode: str | None = None) -> None:
-        if delay < 0 or cues < 2:
-            raise ValueError(f"delay {delay}, cues {cues}: delay should be at least 0, cues at least 2")
+        if not (isinstance(delay, int) and isinstance(cues, int) and delay >= 0 and cues >= 2):
+            raise UsageError(f"delay {delay!r}, cues {cues!r}: delay should be a number from 0, cues a number from 2")
         self.render_mode = render_mode
         self.delay, self.cues, self.masked = delay, cues, masked
         self.observation_space = spaces.Box(0.0, 1.0, (cues + 1,), np.float32)

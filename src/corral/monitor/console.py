@@ -47,7 +47,7 @@ class Board(QuietBoard):
     """Progress on a terminal, or a line every few seconds elsewhere. Output that fails never stops a run."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False, soft_wrap=True)
+        self._console = console or Console(highlight=False, emoji=False, soft_wrap=True)
         self._progress: Progress | None = None
         self._unit, self._total, self._last_line = "", 1.0, -math.inf
         self._gone = False

@@ -122,8 +122,8 @@ def warn_of_lost(envs: list[int], warn: Callable[[str], object]) -> None:
     if envs:
         names = ", ".join(map(str, envs))
         warn(
-            f"env {names} could not be brought back to where it was, so its episode ends as truncated: it does not "
-            "repeat itself (`corral doctor` says more), or its episode is too long to be played again"
+            f"env {names} could not be brought back, so that its episode ends as truncated: it is one of a vector env, "
+            "such as EnvPool's, or does not repeat itself (`corral doctor` says more), or has played for too long"
         )
 
 

@@ -155,7 +155,8 @@ class NativeStepper:
             np.logical_and(infos["lives"] < self._lives, infos["lives"] > 0, out=a.life_lost)
             self._lives[...] = infos["lives"]
         elif LIFE_LOST in infos:
-            _copy(LIFE_LOST, infos[LIFE_LOST], a.life_lost)
+            lost = np.asarray(infos[LIFE_LOST])
+            _copy(LIFE_LOST, lost.astype(np.bool_) if lost.dtype == object else lost, a.life_lost)
         ended = a.terminated | a.truncated
         if ended.any():
             a.life_lost[ended] = False

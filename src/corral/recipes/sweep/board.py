@@ -31,7 +31,7 @@ class SweepBoard:
     """Shows a sweep; says nothing if it is quiet, except for warnings."""
 
     def __init__(self, quiet: bool, total: int) -> None:
-        self._console = Console(highlight=False, soft_wrap=True, quiet=quiet)
+        self._console = Console(highlight=False, emoji=False, soft_wrap=True, quiet=quiet)
         if not self._console.is_terminal:
             self._console.width = _PLAIN_WIDTH
         self._bar: Progress | None = None
