@@ -95,7 +95,7 @@ def sections() -> dict[str, Section]:
     varied = ppo("toy-work", 8, env_kwargs={"step_ms": 0.8, "spread": 0.8})
     game_boy = ppo("game-boy", 8)
     masked = trainers(ppo("toy-maze", 8, masked=True))
-    pong = {"env": "PongNoFrameskip-v4", "n_envs": 8, "settings": ATARI, "atari": True}
+    pong = {"env": "ale_py:PongNoFrameskip-v4", "n_envs": 8, "settings": ATARI, "atari": True}
     nature = {"kind": "train-corral", "backend": "auto", "n_envs": 8, "settings": ATARI | {"cnn_features": 512}}
     played = {"episodic_life": True, "reward_clip": True}
     poles = {"gym": "CartPole-v1", "envpool": "envpool:CartPole-v1"}

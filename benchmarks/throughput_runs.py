@@ -157,7 +157,6 @@ def train_sb3(job: Job) -> Result:
         settings["learning_rate"] = lambda remaining: first * remaining
     kind = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}[job["vec_env"]]
     if job.get("atari"):
-        import ale_py  # noqa: F401  (which registers the games)
         from stable_baselines3.common.env_util import make_atari_env
         from stable_baselines3.common.vec_env import VecFrameStack
 
