@@ -138,8 +138,8 @@ def sections() -> dict[str, Section]:
             },
         ),
         "envpool-cartpole": Section(
-            "PPO on CartPole-v1 in Corral, stepped by Gymnasium and by EnvPool, with 8 and with 64 envs",
-            {f"{name}-{n}": trainers(ppo(env, n))["corral"] for n in (8, 64) for name, env in poles.items()},
+            "PPO on CartPole-v1 in Corral, stepped by Gymnasium and by EnvPool, with 8, 64 and 256 envs",
+            {f"{name}-{n}": trainers(ppo(env, n))["corral"] for n in (8, 64, 256) for name, env in poles.items()},
             ("collect_steps_per_s", "steps_per_s"),
         ),
         "start": Section(

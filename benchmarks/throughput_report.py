@@ -46,6 +46,8 @@ LABELS = {
     "envpool-8": "EnvPool's, 8 envs",
     "gym-64": "Gymnasium's, 64 envs",
     "envpool-64": "EnvPool's, 64 envs",
+    "gym-256": "Gymnasium's, 256 envs",
+    "envpool-256": "EnvPool's, 256 envs",
 }
 COLOURS = {
     "corral": "#2f6db5",
@@ -97,11 +99,11 @@ CLAIMS = (
         "Pong, Nature network: at least 1.3 × the better SB3", "pong", mine="corral-envpool", other="sb3", at_least=1.3
     ),
     Claim(
-        "collecting 64 CartPoles: EnvPool's at least 2 × Gymnasium's",
+        "collecting 256 CartPoles: EnvPool's at least 2 × Gymnasium's",
         "envpool-cartpole",
         "collect_steps_per_s",
-        mine="envpool-64",
-        other="gym-64",
+        mine="envpool-256",
+        other="gym-256",
         at_least=2,
     ),
     Claim("PPO on 64 CartPoles: EnvPool's not slower", "envpool-cartpole", mine="envpool-64", other="gym-64"),

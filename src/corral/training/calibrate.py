@@ -54,15 +54,16 @@ class Costs:
     """Whether workers could help with gradients."""
     gradient_threads: int = 1
     """That a gradient step was measured with."""
-    step_together: float | None = None
-    """Of envs with threads of their own: a step of one, where all cores are theirs. ``step`` is with one thread."""
+    call: float = 0.0
+    """Of a vector env: what a step costs for however many envs. ``step`` is then what each adds to it."""
+    gain: float = 1.0
+    """How much faster such envs step with a thread on every core than with one."""
 
-    def stepping(self, processes: int, cores: int) -> float:
-        """A step of one env, where so many processes step envs."""
-        if self.step_together is None or cores == 1:
-            return self.step
-        threads, gain = max(1, cores // processes), self.step / self.step_together
-        return self.step / (1 + (gain - 1) * (threads - 1) / (cores - 1))
+    def stepping(self, n: int, processes: int, cores: int) -> float:
+        """A step of ``n`` envs in one of so many processes."""
+        threads = max(1, cores // processes)
+        gain = 1 + (self.gain - 1) * (threads - 1) / max(1, cores - 1)
+        return self.call + n * self.step / gain
 
     def acting(self, n: int) -> float:
         """An action for ``n`` envs."""
@@ -84,8 +85,13 @@ def measure(
         env.stepper.seats = own_seats(config, env.facts.opponents)
         env.reset_arrays()
         memory = _memory_of_another(factory)
-        times = _step_times(env)
-        together = _time_together(factory, config.n_envs) if factory.is_vector else None
+        times, call, gain = _step_times(env), 0.0, 1.0
+        step = statistics.fmean(times)
+        if factory.is_vector and (n := config.n_envs) > 1:
+            one, all_ = _vector_time(alone, 1), _vector_time(factory, n)
+            whole, step = n * step, max(0.0, n * step - one) / (n - 1)
+            call = max(0.0, whole - n * step)
+            gain = max(1.0, (whole - call) / max(1.0, all_ - call))
         policy = build_policy(config, env.single_observation_space, env.single_action_space, network).to(device).eval()
         set_torch_threads(policy, config)
         setup = actor_setup(policy, network, device, config.n_envs)
@@ -93,7 +99,7 @@ def measure(
         acting = [_act_time(env, setup, policy, n) for n in (few, many)]
         per_env = max(0.0, (acting[1] - acting[0]) / (many - few))
         return Costs(
-            step=statistics.fmean(times),
+            step=step,
             step_deviation=statistics.pstdev(times),
             act=acting[0],
             act_per_env=per_env,
@@ -101,18 +107,19 @@ def measure(
             memory_mb=memory,
             helped=numpy_shape(policy, config, device) is not None,
             gradient_threads=SideBySide(shares_of(policy, config), config.learner_threads).threads,
-            step_together=together,
+            call=call,
+            gain=gain,
         )
     finally:
         env.close()
 
 
-def _time_together(factory: EnvFactory, n: int) -> float:
-    """A step of one of ``n`` envs that use every core."""
+def _vector_time(factory: EnvFactory, n: int) -> float:
+    """A step of a vector env of ``n`` envs."""
     env = SerialVectorEnv(factory, n, seed=0, infos="summed", heal=True)
     try:
         env.reset_arrays()
-        return statistics.fmean(_step_times(env))
+        return n * statistics.fmean(_step_times(env))
     finally:
         env.close()
 

@@ -113,14 +113,14 @@ def predict(config: TrainConfig, costs: Costs, backend: Backend, workers: int, c
     n, t = config.n_envs, config.n_steps
     share = -(-n // workers)  # the busiest worker's envs
     crowd = _CROWD * max(1.0, workers / cores)
-    step = costs.stepping(workers, cores)
+    step = costs.stepping(share, workers, cores)
     if backend == "serial":
-        collect = t * (n * step + costs.acting(n))
+        collect = t * (step + costs.acting(n))
     elif backend == "process":  # every step waits for the slowest
         wait = math.sqrt(2 * math.log(workers) * share) * costs.step_deviation
-        collect = t * ((share * step + wait) * crowd + costs.acting(n) + _MESSAGE_US)
+        collect = t * ((step + wait) * crowd + costs.acting(n) + _MESSAGE_US)
     else:
-        collect = t * (share * step + costs.acting(share)) * (crowd if workers > 1 else 1) + _ROLLOUT_US
+        collect = t * (step + costs.acting(share)) * (crowd if workers > 1 else 1) + _ROLLOUT_US
     steps = config.n_epochs * (config.rollout_size // config.minibatch_size)
     helped = backend == "worker" and costs.helped and not config.overlap
     helpers = min(config.shares, workers + 1, cores) if helped else 1
@@ -181,10 +181,8 @@ def choose_n_envs(
 
 def _told(config: TrainConfig, costs: Costs) -> str:
     update = costs.gradient_per_row * config.n_epochs * config.rollout_size / 1000
-    return (
-        f"a step costs {costs.step:,.0f} µs, choosing actions {costs.acting(config.n_envs):,.0f} µs, "
-        f"an update {update:,.0f} ms"
-    )
+    step = costs.step + costs.call / config.n_envs
+    return f"a step costs {step:,.0f} µs, choosing actions {costs.acting(config.n_envs):,.0f} µs, an update {update:,.0f} ms"
 
 
 def _named(backend: Backend, workers: int) -> str:
