@@ -181,8 +181,8 @@ def choose_n_envs(
 
 def _told(config: TrainConfig, costs: Costs) -> str:
     update = costs.gradient_per_row * config.n_epochs * config.rollout_size / 1000
-    step = costs.step + costs.call / config.n_envs
-    return f"a step costs {step:,.0f} µs, choosing actions {costs.acting(config.n_envs):,.0f} µs, an update {update:,.0f} ms"
+    step, act = costs.step + costs.call / config.n_envs, costs.acting(config.n_envs)
+    return f"a step costs {step:,.0f} µs, choosing actions {act:,.0f} µs, an update {update:,.0f} ms"
 
 
 def _named(backend: Backend, workers: int) -> str:
