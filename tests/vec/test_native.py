@@ -447,7 +447,7 @@ def test_processes_share_the_cores():
         ("CartPol-v1", {}, r"EnvPool has no 'CartPol-v1' \(did you mean 'CartPole-v1'\?\)"),
         ("Pong-v5", {"stack_numb": 4}, r"no 'stack_numb' \(did you mean 'stack_num'\?\)"),
         ("Pong-v5", {"stack_num": "four"}, "does not take stack_num='four'"),
-        ("Pong-v5", {"num_envs": 4}, "from the run's own settings"),
+        ("Pong-v5", {"num_envs": 4}, "leave it out of env_kwargs"),
     ],
 )
 def test_mistakes_are_told(task, kwargs, words):

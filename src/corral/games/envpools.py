@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from corral.core.atari import ATARI_SETTINGS
@@ -93,13 +95,20 @@ def make(
             raise UsageError(f"envpool:{task} has several players or agents, and Corral trains one: {space!r:.120}")
     # It would begin an episode in the step after the last one's end. Corral asks for it before that.
     vector.metadata = {**vector.metadata, "autoreset_mode": AutoresetMode.DISABLED}
-    vector.untold = _UNTOLD
+    vector.untold, vector.begin_some = _UNTOLD, _begin_some
     if family == "envpool.atari":
         vector.counts_lives = True
         if (frames := vector.config["stack_num"]) > 1:
             vector.frame_stacks = {"": frames}
     made: VectorEnv = vector
     return made
+
+
+def _begin_some(vector: Any, which: npt.NDArray[np.int64]) -> tuple[Any, Any]:
+    """What ``reset`` with a mask does, but it would ask for its whole configuration each time."""
+    vector._reset(which.astype(np.int32))
+    found: tuple[Any, Any] = vector.recv(reset=True)
+    return found
 
 
 @functools.cache

@@ -182,7 +182,11 @@ class NativeStepper:
         for path, final in a.final_observations.items():
             final[which] = a.observations[path][which]
         if not itself:
-            seen, first = self.vector.reset(options={"reset_mask": ended.copy()})
+            quicker = getattr(self.vector, "begin_some", None)
+            if quicker is None:
+                seen, first = self.vector.reset(options={"reset_mask": ended.copy()})
+            else:
+                seen, first = quicker(self.vector, which)
             leaves = self._leaves(seen)
             if len(next(iter(leaves.values()))) == which.size:  # EnvPool shows those that begin, and no others
                 at = np.arange(which.size)
