@@ -111,11 +111,11 @@ class OneEnv(gym.Env[Any, Any]):
         """Take a step; after an episode's end, ``reset`` begins the next."""
         self._acted.write(self._action, 0, action)
         observation, reward, terminated, truncated, info = self._vector.step(self._acted.batch(self._action))
-        if (terminated[0] or truncated[0]) and resets_itself(self._vector):
-            told = info_of(info, 0, self._untold)
-            return told["final_obs"], float(reward[0]), bool(terminated[0]), bool(truncated[0]), told["final_info"]
-        told = info_of(info, 0, self._untold)
-        return self._first(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), told
+        told, ended = info_of(info, 0, self._untold), bool(terminated[0] or truncated[0])
+        shown = self._first(observation)
+        if ended and resets_itself(self._vector):
+            shown, told = told["final_obs"], told["final_info"]
+        return shown, float(reward[0]), bool(terminated[0]), bool(truncated[0]), told
 
     def render(self) -> Any:
         """A picture of the env."""
