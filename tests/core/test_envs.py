@@ -59,6 +59,8 @@ def test_a_file_that_cannot_be_imported_is_a_wrong_setup_with_its_traceback(tmp_
     [
         ("CartPol-v1", "unknown env 'CartPol-v1' .did you mean 'CartPole-v1'"),
         ("CartPole-v9", "did you mean"),
+        ("Pong-v5", "did you mean 'ALE/Pong-v5'"),
+        ("CoinrunEasy-v0", "did you mean 'envpool:CoinrunEasy-v0'"),
         ("toy-mase", "did you mean 'toy-maze'"),
         ("nonsense", "corral list"),
         ("no.such.module:make", "no module named 'no.such.module'"),

@@ -444,6 +444,7 @@ def test_processes_share_the_cores():
 @pytest.mark.parametrize(
     ("task", "kwargs", "words"),
     [
+        ("Pong-v5", {"stack_num": 0}, "stack_num 0 for envpool:Pong-v5: should be 1 or more"),
         ("CartPol-v1", {}, r"EnvPool has no 'CartPol-v1' \(did you mean 'CartPole-v1'\?\)"),
         ("Pong-v5", {"stack_numb": 4}, r"no 'stack_numb' \(did you mean 'stack_num'\?\)"),
         ("Pong-v5", {"stack_num": "four"}, "does not take stack_num='four'"),

@@ -8,6 +8,7 @@ cloudpickle, so lambdas and local classes work. A callable that takes ``num_envs
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -26,7 +27,7 @@ import cloudpickle
 import gymnasium as gym
 
 from corral.core.atari import ATARI, ATARI_SETTINGS, is_atari, is_prepared
-from corral.core.errors import UsageError
+from corral.core.errors import MissingPackage, UsageError
 from corral.core.machine import available_cores
 from corral.core.spelling import did_you_mean
 from corral.core.vector_envs import OneEnv, VectorEnv
@@ -261,8 +262,7 @@ def resolve_env(env: str | Callable[..., Env] | EnvFactory, kwargs: Mapping[str,
         return EnvFactory(env, kwargs)
     if env.endswith(".py"):
         raise UsageError(f"which callable of {env}? Say {env}:name, with the name of a class or function in it")
-    known = [*BUILT_IN, *gym.registry]
-    raise UsageError(f"unknown env {env!r}{did_you_mean(env, known)}; `corral list` shows what there is")
+    raise UsageError(f"unknown env {env!r}{_nearest(env)}; `corral list` shows what there is")
 
 
 def make_env(name: str | Callable[..., Env], render_mode: str | None = None, **kwargs: Any) -> Env:
@@ -328,9 +328,20 @@ def _gym_spec(name: str) -> Any:
     try:
         return gym.spec(plain)
     except gym.error.Error as error:
-        known = [*BUILT_IN, *gym.registry]
-        hint = did_you_mean(name, known) or f": {str(error).splitlines()[0]}"
+        hint = _nearest(name) or f": {str(error).splitlines()[0]}"
         raise UsageError(f"unknown env {name!r}{hint}") from None
+
+
+def _nearest(name: str) -> str:
+    """A hint at the env that was meant, which may lack no more than its prefix."""
+    known = [*BUILT_IN, *gym.registry]
+    with contextlib.suppress(MissingPackage):
+        known += [f"{ENVPOOL}{task}" for task in import_callable(f"{_ENVPOOL}:tasks", "env")()]
+    with contextlib.suppress(MissingPackage):
+        import_callable(f"{_ATARI_GAMES}:register", "env")()
+        known += [game for game in gym.registry if is_atari(game)]
+    whole = [other for other in known if other.endswith((f"/{name}", f":{name}"))]
+    return did_you_mean(name, whole) or did_you_mean(name, known)
 
 
 def _import_module(name: str, what: str) -> Any:

@@ -27,6 +27,8 @@ _OURS = ("num_envs", "batch_size", "seed", "env_seed", "env_type", "gym_reset_re
 """Arguments that follow from the run."""
 _SEVERAL = ("Cig", "Multi")
 """Beginnings of tasks for several players, of a family whose others have one."""
+_COUNTS = ("stack_num", "frame_stack", "frame_skip", "img_height", "img_width")
+"""Arguments with which EnvPool ends the process, or never returns, if they are not positive."""
 _LIGHT = ("envpool.classic_control", "envpool.toy_text")
 """Families whose steps are shorter than it takes to wake a thread."""
 _UNTOLD = ("env_id", "players", "elapsed_step", "level_seed", "prev_level_seed", "reward", "terminated")
@@ -159,3 +161,5 @@ def _check_names(task: str, kwargs: Mapping[str, Any]) -> None:
     for name in kwargs:
         if name not in known:
             raise UsageError(f"envpool:{task} has no {name!r}{did_you_mean(name, known)}; it takes {', '.join(known)}")
+        if name in _COUNTS and isinstance(kwargs[name], int) and kwargs[name] < 1:
+            raise UsageError(f"{name} {kwargs[name]!r} for envpool:{task}: should be 1 or more")
