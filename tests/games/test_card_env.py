@@ -338,6 +338,29 @@ def test_a_predict_object_is_asked_for_its_best_action():
     assert env.observation_space.contains(keen.asked[0][0])
 
 
+class Diarist(Keen):
+    """Wants to be told how many moves it made before."""
+
+    def __init__(self):
+        super().__init__()
+        self.told = []
+
+    def predict(self, *args, state=None, **kwargs):
+        self.told.append(state)
+        return super().predict(*args, **kwargs)[0], (state or 0) + 1
+
+
+def test_a_predict_object_is_given_what_it_remembers_of_this_duel():
+    diarist = Diarist()
+    env = CardBattle(diarist)
+    for seed in range(3):
+        diarist.told.clear()
+        env.reset(seed=seed, options={"seat": 1})  # the opponent begins
+        assert env.get_state() is None
+        finish(env)
+        assert diarist.told == [None, *range(1, len(diarist.told))]
+
+
 def test_a_player_that_plays_what_is_not_legal_is_named():
     def clumsy(observation, mask, generator):
         return 199

@@ -127,6 +127,11 @@ class PolicyPlayer:
         self._seen, self._done = self._layout.allocate(1), self._codec.layout.allocate(1)
         self._states = np.zeros((1, actor.n_state), np.float32) if actor.n_state else None
 
+    @property
+    def remembers(self) -> bool:
+        """Whether it plays by what it saw earlier in the game."""
+        return self._states is not None
+
     def anew(self) -> PolicyPlayer:
         """The same player for another game, of which it remembers nothing yet."""
         if self._states is None:

@@ -10,6 +10,7 @@ import gymnasium as gym
 
 from corral.core.envs import EnvFactory
 from corral.core.errors import MissingPackage, UsageError
+from corral.core.opponents import OPPONENT
 from corral.core.types import Actor
 from corral.training.evaluate import Chooser, numbers_of
 from corral.vec.serial import SerialVectorEnv
@@ -51,7 +52,7 @@ def play_episodes(
             modes = env.metadata.get("render_modes") or "none"
             raise UsageError(f"{factory.name} does not render as {render_mode}; its render modes: {modes}")
         for episode in range(episodes):
-            env.reset_arrays([choose.begin(seed, episode)], [options])
+            env.reset_arrays([choose.begin(seed, episode)], [_for_another_game(options)])
             yield Moment(episode, 0, 0.0, False, env.render()[0], {})
             reward, done, step = 0.0, False, 0
             while not done and step < max_steps:
@@ -67,6 +68,12 @@ def play_episodes(
         raise MissingPackage(f"{factory.name} cannot be rendered: {error}") from None
     finally:
         env.close()
+
+
+def _for_another_game(options: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Reset options with an opponent that remembers nothing of the last game."""
+    anew = getattr((options or {}).get(OPPONENT), "anew", None)
+    return options if anew is None else {**(options or {}), OPPONENT: anew()}
 
 
 class _LastFrame(gym.Wrapper[Any, Any, Any, Any]):

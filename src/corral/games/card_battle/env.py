@@ -171,9 +171,14 @@ class CardBattle(gym.Env[Any, Any]):
 
     # ---- states ------------------------------------------------------------------------------------------------
 
-    def get_state(self) -> bytes:
-        """Everything that decides how the env goes on, as plain data; of an opponent that was given, nothing."""
+    def get_state(self) -> bytes | None:
+        """Everything that decides how the env goes on, as plain data; of an opponent that was given, nothing.
+
+        None if such an opponent plays by what it remembers, which nobody else can tell.
+        """
         duel = self._going_on()
+        if self._seated.remembers:
+            return None
         version, words, gauss = self._rng.getstate()
         seated = self._seated
         head = {

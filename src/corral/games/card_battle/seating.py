@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,16 @@ class Seated:
     bot: Bot | None = None
     player: Player | None = None
 
+    @property
+    def remembers(self) -> bool:
+        """Whether a player plays by what it saw earlier in the duel."""
+        return bool(getattr(self.player, "remembers", False))
+
+    def anew(self) -> Seated:
+        """The same for another duel, of which it remembers nothing yet."""
+        forget = getattr(self.player, "anew", None)
+        return self if forget is None else replace(self, player=forget())
+
 
 class Seating:
     """A choice of opponents: one of them, or several with their shares. Raises a UsageError if it makes no sense."""
@@ -37,12 +47,12 @@ class Seating:
             self._choices.append((_seat_object(opponent), 1.0))
 
     def draw(self, number: float) -> Seated:
-        """The one whose share ``number``, from 0 to 1, falls into."""
+        """The one whose share ``number``, from 0 to 1, falls into, for another duel."""
         for seated, share in self._choices:
             number -= share
             if number < 0:
-                return seated
-        return self._choices[-1][0]
+                return seated.anew()
+        return self._choices[-1][0].anew()
 
 
 def seat_bot(name: str) -> Seated:
@@ -53,7 +63,7 @@ def seat_bot(name: str) -> Seated:
 def _seat_object(opponent: Any) -> Seated:
     name = str(getattr(opponent, "name", None) or getattr(opponent, "__name__", None) or type(opponent).__name__)
     if callable(getattr(opponent, "predict", None)):
-        return Seated(name, player=_ask_predict(opponent.predict))
+        return Seated(name, player=_Predictor(opponent.predict))
     if callable(opponent):
         return Seated(name, player=opponent)
     raise UsageError(
@@ -62,10 +72,22 @@ def _seat_object(opponent: Any) -> Seated:
     )
 
 
-def _ask_predict(predict: Callable[..., Any]) -> Player:
+class _Predictor:
     """A player from a ``predict`` like Stable-Baselines3's: its best action, for its samples would not be seeded."""
 
-    def choose(observation: Any, mask: npt.NDArray[np.bool_] | None, _: np.random.Generator) -> Any:
-        return predict(observation, action_masks=mask, deterministic=True)[0]
+    def __init__(self, predict: Callable[..., Any]) -> None:
+        self._predict = predict
+        self._memory: dict[str, Any] = {}  # what it wants to be given back with the next observation
 
-    return choose
+    @property
+    def remembers(self) -> bool:
+        return bool(self._memory)
+
+    def anew(self) -> _Predictor:
+        return _Predictor(self._predict)
+
+    def __call__(self, observation: Any, mask: npt.NDArray[np.bool_] | None, _: np.random.Generator) -> Any:
+        action, *rest = self._predict(observation, action_masks=mask, deterministic=True, **self._memory)
+        if rest and rest[0] is not None:
+            self._memory = {"state": rest[0]}
+        return action
