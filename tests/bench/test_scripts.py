@@ -62,7 +62,7 @@ def test_the_sequential_script_takes_the_shared_config_without_its_workers(run_s
         assert used[name] == shared[name]
 
 
-def test_settings_fit_the_machine_and_that_is_said(capsys, monkeypatch):
+def test_settings_fit_the_machine_and_that_is_said(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("corral.bench.timed.available_cores", lambda: 2)
     shared = ROOT / "config" / "ppo_parallel.yaml"
     many, one = (timed_settings(shared, {}, sequential) for sequential in (False, True))
@@ -74,6 +74,10 @@ def test_settings_fit_the_machine_and_that_is_said(capsys, monkeypatch):
     assert "batch_size 1536 instead of the file's 2048" in capsys.readouterr().out
     assert timed_settings(shared, {"n_envs": 8, "batch_size": 256}, True)["batch_size"] == 256
     assert capsys.readouterr().out == ""
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("{n_envs: 32, num_workers: 4, num_envs_per_worker: 8}")
+    whole = timed_settings(mine, {}, False)
+    assert (whole["n_envs"], whole["num_workers"]) == (32, 2) and parse_config({"env": "CartPole-v1", **whole})
     monkeypatch.setattr("corral.bench.timed.available_cores", lambda: 16)
     assert timed_settings(shared, {}, False)["num_workers"] == 4
 

@@ -32,6 +32,8 @@ def timed_settings(file: str | os.PathLike[str] | None, flags: Mapping[str, Any]
     workers, each = settings.get("num_workers"), settings.get("num_envs_per_worker")
     if "num_workers" not in flags and isinstance(workers, int) and workers > (cores := available_cores()):
         settings["num_workers"] = cores
+        if "n_envs" in settings:
+            settings.pop("num_envs_per_worker", None)  # as many as are left
         if not sequential:
             print(f"num_workers {cores} instead of the file's {workers}: there are {cores} cores")
     settings |= flags
