@@ -23,11 +23,14 @@ from corral.core.spelling import did_you_mean
 __all__ = ["make", "settings", "tasks"]
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
-_OURS = ("num_envs", "batch_size", "seed", "env_seed", "env_type", "gym_reset_return_info", "max_num_players")
-"""Arguments that follow from the run."""
+_OURS = (
+    *("num_envs", "batch_size", "seed", "env_seed", "env_type", "gym_reset_return_info", "max_num_players"),
+    *("task", "task_name", "env_name"),
+)
+"""Arguments that follow from the run and the id."""
 _SEVERAL = ("Cig", "Multi")
 """Beginnings of tasks for several players, of a family whose others have one."""
-_COUNTS = ("stack_num", "frame_stack", "frame_skip", "img_height", "img_width")
+_COUNTS = ("stack_num", "frame_stack", "frame_skip", "img_height", "img_width", "noop_max", "num_threads")
 """Arguments with which EnvPool ends the process, or never returns, if they are not positive."""
 _LIGHT = ("envpool.classic_control", "envpool.toy_text")
 """Families whose steps are shorter than it takes to wake a thread."""
@@ -154,7 +157,7 @@ def _check_names(task: str, kwargs: Mapping[str, Any]) -> None:
     import envpool
 
     if taken := [name for name in kwargs if name in _OURS]:
-        raise UsageError(f"envpool:{task} gets {taken[0]!r} from the run's own settings; leave it out of env_kwargs")
+        raise UsageError(f"envpool:{task} gets {taken[0]!r} from its id or from the run; leave it out of env_kwargs")
     if not kwargs:
         return
     known = [name for name in envpool.make_spec(task)._config_keys if name not in _OURS]
