@@ -1,6 +1,7 @@
 """Envs that raise and workers that die under a vector env: its callers see the same as if nothing had happened."""
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium.vector import SyncVectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,6 +55,33 @@ def play(env, backend="serial", steps=30, disturb=lambda env, t: None, n=4, seed
         return trace, drained, said
     finally:
         vector.close()
+
+
+class Fatal(Counter):
+    """Takes its process along in its step 9, if it gets there."""
+
+    def step(self, action):
+        if self.step_count == 8:
+            os._exit(7)
+        return super().step(action)
+
+
+def test_a_vector_env_that_always_kills_its_worker_at_the_same_step_ends_the_run():
+    def make(num_envs):
+        lengths = [4] * (num_envs - 1) + [100]
+        return SyncVectorEnv([functools.partial(Fatal, length) for length in lengths])
+
+    with pytest.raises(EnvFault, match=r"exited with code 7.*3 times in a row"):
+        play(make, "process", steps=100)
+
+
+def test_workers_of_vector_envs_may_die_at_the_same_step_of_many_episodes():
+    def kill(env, t):
+        if t in (3.5, 10.5, 22.5, 26.5):
+            os.kill(env.pids[0], signal.SIGKILL)
+
+    _, drained, _ = play(lambda num_envs: SyncVectorEnv([lambda: Counter(1)] * num_envs), "process", disturb=kill)
+    assert drained.mishaps.restarts == 4
 
 
 def same(one, two):

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import NormalizeObservation
 
 from corral.core.envs import make_env, resolve_env
 from corral.core.errors import BadEnvData, CorralError, EnvFault, MissingPackage, UsageError
 from corral.core.machine import available_cores
+from corral.core.seeding import episode_seed
 from corral.core.types import Mishaps
 from corral.vec import make_vector_env
 from corral.vec.api import merge_sums
@@ -38,10 +40,10 @@ class Steady(Reporter):
 
 
 class Alternating(Masked):
-    """Masks by info; where it begins does not depend on seeds."""
+    """Where it begins does not depend on seeds."""
 
-    def __init__(self):
-        super().__init__("info")
+    def __init__(self, by="info"):
+        super().__init__(by)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -89,7 +91,9 @@ def same(one, two):
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 @pytest.mark.parametrize(
-    "env", [Steady, functools.partial(Steady, 4, True), Alternating], ids=["ends", "cut off", "masks"]
+    "env",
+    [Steady, functools.partial(Steady, 4, True), Alternating, functools.partial(Alternating, "method")],
+    ids=["ends", "cut off", "masks", "methods"],
 )
 def test_a_vector_env_shows_what_its_envs_would_show_one_by_one(env, mode):
     (one, said), (two, told) = trace(env), trace(together(env, mode))
@@ -142,6 +146,38 @@ def test_where_no_env_can_begin_alone_each_is_made_alone():
         env = SerialVectorEnv(resolve_env(make), 3, seed=5, infos="summed")
     assert isinstance(env.stepper, Stepper)
     env.close()
+
+
+def normalized(num_envs):
+    """What is around it knows of no env alone."""
+    return NormalizeObservation(SyncVectorEnv([Steady] * num_envs))
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_what_is_around_a_vector_env_decides_too(n):
+    with pytest.warns(UserWarning, match="which is slower: reset does not begin an episode in one env alone"):
+        env = SerialVectorEnv(resolve_env(normalized), n, seed=5, infos="summed")
+    env.reset_arrays()
+    step(env, 12)
+    assert isinstance(env.stepper, Stepper) and env.arrays.episode.min() > 0
+    env.close()
+
+
+class WholeOnly(gym.vector.VectorWrapper):
+    """Does not pass on options."""
+
+    def reset(self, *, seed=None, options=None):
+        assert not options
+        return super().reset(seed=seed)
+
+
+@pytest.mark.filterwarnings("ignore:the vector env")
+def test_envs_that_are_made_alone_have_their_masks():
+    def make(num_envs):
+        return WholeOnly(together(functools.partial(Alternating, "method"), MODES["next step"])(num_envs))
+
+    one, two = trace(functools.partial(Alternating, "method")), trace(make)
+    assert same(one[0], two[0])
 
 
 @pytest.mark.filterwarnings("ignore:the vector env")
@@ -239,7 +275,7 @@ def test_what_raises_is_made_again_and_its_episodes_are_cut_off():
 
 def test_what_always_raises_ends_the_run_at_once():
     env = fragile(at=(1, 2, 3))
-    with pytest.raises(EnvFault, match="the vector env raised ValueError: the dragon won") as fault:
+    with pytest.raises(EnvFault, match="envs 0 to 2 raised ValueError: the dragon won") as fault:
         step(env)
     assert fault.value.exit_code == 2 and "in step" in fault.value.env_traceback
 
@@ -297,6 +333,79 @@ def test_what_raises_in_every_episode_ends_the_run():
     assert env.drain().mishaps == Mishaps(env_faults=2, inexact=6)
 
 
+class Doomed(Counter):
+    """Of those that differ: the last one raises in its step 9, whenever that is; the others' episodes are shorter."""
+
+    def step(self, action):
+        outcome = super().step(action)
+        if self.length == 100 and outcome[0][1] == 9:
+            raise ValueError("the dragon won")
+        return outcome
+
+
+def test_what_always_raises_in_one_env_ends_the_run_though_others_go_on():
+    def make(num_envs):
+        return SyncVectorEnv([functools.partial(Doomed, 4)] * (num_envs - 1) + [functools.partial(Doomed, 100)])
+
+    env = SerialVectorEnv(resolve_env(make), 3, seed=1, infos="summed", heal=True)
+    env.reset_arrays()
+    with pytest.raises(EnvFault, match="the vector env of envs 0 to 2 raised ValueError: the dragon won"):
+        step(env, 100)
+    assert env.drain().mishaps == Mishaps(env_faults=2, inexact=6)
+
+
+def test_what_raises_now_and_then_goes_on():
+    made = []
+
+    def make(num_envs):
+        made.append(num_envs)
+        return Fragile(num_envs, at=(95 + len(made) % 3 * 10,))  # before and after the end of an episode
+
+    env = SerialVectorEnv(resolve_env(make), 2, seed=1, infos="summed", heal=True)
+    env.reset_arrays()
+    step(env, 1000)
+    assert env.drain().mishaps.env_faults >= 8
+    env.close()
+
+
+def test_a_wrong_mask_is_told_of_the_env_that_has_it():
+    def make(num_envs):
+        wrong = [functools.partial(Masked, "info", wrong="empty")]
+        return SyncVectorEnv([Alternating] * (num_envs - 1) + wrong)
+
+    env = SerialVectorEnv(resolve_env(make), 3, seed=1, infos="summed")
+    env.reset_arrays()
+    with pytest.raises(BadEnvData, match="forbids every action") as fault:
+        for _ in range(3):
+            env.codec.decode(env.codec.random(env.masks, 3, np.random.default_rng(0)), env.arrays.actions)
+            env.send()
+            env.recv()
+    place = fault.value.place
+    assert (place.env, place.step, place.seed) == (2, 3, episode_seed(1, 2, 0)) and place.action in "0123"
+
+
+class Lives(SyncVectorEnv):
+    """Games that begin with three lives, and have five when they are cut off."""
+
+    counts_lives = True
+
+    def __init__(self, n):
+        super().__init__([lambda: Counter(4, truncate=True)] * n, autoreset_mode=AutoresetMode.DISABLED)
+
+    def step(self, actions):
+        seen, *rest, infos = super().step(actions)
+        return seen, *rest, {**infos, "lives": np.where(seen[:, 1] < 2, 3, 5)}
+
+
+def test_a_game_that_begins_with_fewer_lives_has_lost_none():
+    env = SerialVectorEnv(resolve_env(lambda num_envs: Lives(num_envs)), 2, seed=1, infos="summed")
+    env.reset_arrays()
+    for _ in range(10):
+        step(env)
+        assert not env.arrays.life_lost.any()
+    env.close()
+
+
 class Mortal(Counter):
     """Says in every info that a life was lost."""
 
@@ -328,6 +437,19 @@ def test_a_position_cannot_be_reached_and_that_is_counted():
     assert a.truncated.all() and (a.final_observations[""] == shown[""]).all() and (a.episode == 5).all()
     assert env.drain().mishaps == Mishaps(inexact=3)
     env.close()
+
+
+@pytest.mark.parametrize("factory", [together(Counter), "envpool:CartPole-v1"], ids=["vector", "envpool"])
+def test_before_its_first_step_a_new_worker_has_lost_nothing(factory):
+    one, two = (SerialVectorEnv(resolve_env(factory), 2, seed=1, infos="summed") for _ in range(2))
+    one.reset_arrays()
+    blank = [EnvPosition(0, episode_seed(1, i, 0), 0, two.codec.layout.allocate(0), {}, None) for i in range(2)]
+    two.has_masks = False
+    assert two.restore(blank) == []
+    assert np.array_equal(one.arrays.observations[""], two.arrays.observations[""])
+    step(two)
+    assert not two.arrays.truncated.any()
+    one.close(), two.close()
 
 
 # ---- EnvPool -------------------------------------------------------------------------------------------------------
@@ -449,6 +571,9 @@ def test_processes_share_the_cores():
         ("Pong-v5", {"stack_numb": 4}, r"no 'stack_numb' \(did you mean 'stack_num'\?\)"),
         ("Pong-v5", {"stack_num": "four"}, "does not take stack_num='four'"),
         ("Pong-v5", {"num_envs": 4}, "leave it out of env_kwargs"),
+        ("Pong-v5", {"task": "breakout"}, "gets 'task' from its id"),
+        ("Pong-v5", {"noop_max": 0}, "noop_max 0 for envpool:Pong-v5: should be 1 or more"),
+        ("Ant-v4", {"num_threads": -1}, "should be 1 or more"),
     ],
 )
 def test_mistakes_are_told(task, kwargs, words):

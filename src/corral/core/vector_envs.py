@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from corral.core.errors import CorralError, UsageError
 from corral.core.spaces import Layout
 
-__all__ = ["EnvInside", "OneEnv", "info_of", "plain_metadata", "resets_itself", "why_not_together"]
+__all__ = ["EnvInside", "OneEnv", "info_of", "mask_methods", "plain_metadata", "resets_itself", "why_not_together"]
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 
@@ -38,7 +39,20 @@ def why_not_together(vector: VectorEnv, born_seeded: bool) -> str | None:
             vector.reset(seed=seeds)
         except Exception as error:
             return f"reset does not take a list of seeds, one for each env ({type(error).__name__}: {error})"
+        try:
+            if not resets_itself(vector):
+                vector.reset(options={"reset_mask": np.arange(vector.num_envs) == 0})
+        except Exception as error:
+            return f"reset does not begin an episode in one env alone ({type(error).__name__}: {error})"
     return None
+
+
+def mask_methods(vector: VectorEnv) -> Callable[[], Sequence[Any]] | None:
+    """Asks all envs of Gymnasium's own vector envs for their ``action_masks``, if they have them."""
+    inner: Any = vector.unwrapped
+    if not isinstance(inner, SyncVectorEnv | AsyncVectorEnv) or not inner.call("has_wrapper_attr", "action_masks")[0]:
+        return None
+    return functools.partial(inner.call, "action_masks")
 
 
 def plain_metadata(vector: VectorEnv) -> dict[str, Any]:
@@ -98,6 +112,8 @@ class OneEnv(gym.Env[Any, Any]):
         self._untold = getattr(self._vector, "untold", ())
         self._seen, self._acted = Layout(self.observation_space), Layout(self.action_space, "action")
         self._action = self._acted.allocate(1)
+        if (masks := mask_methods(self._vector)) is not None:
+            self.action_masks = lambda: masks()[0]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""

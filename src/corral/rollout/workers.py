@@ -271,9 +271,9 @@ class WorkerSource:
         if not self._worked and not pulse[worker.DONE]:
             error.exit_code = 2  # before its first step: a wrong set-up
             raise error
-        scene = self._scene(w)
+        scene, step = self._scene(w), self._begun * self.n_steps + int(pulse[worker.DONE])
         while True:
-            self._restarts.consider(w.index, error, scene, (self._begun, pulse.tobytes()))
+            self._restarts.consider(w.index, error, scene, step, pulse.tobytes())
             self._mishaps += Mishaps(restarts=1)
             try:
                 return self._replace(w, idle)

@@ -135,16 +135,21 @@ class Restarts:
         self._begins_anew = begins_anew  # after a replacement envs are in other episodes
         self.total = 0
         self._last: dict[int, tuple[Hashable, int]] = {}  # worker: where it died last, and how often there
+        self._replaced: dict[int, int] = {}  # worker: at which step that was
 
-    def consider(self, worker: int, error: CorralError, scene: Scene | None, progress: Hashable) -> None:
+    def consider(self, worker: int, error: CorralError, scene: Scene | None, step: int, progress: Hashable) -> None:
         """Say that a worker is being replaced, or raise if there is no sense in it.
 
-        ``progress`` is whatever tells how far the worker had come.
+        ``step`` counts those that the worker began, ``progress`` is whatever else tells how far it had come.
         """
         if not self._care.heal:
             raise error
-        episode = -1 if scene is None or self._begins_anew else scene.place.episode
-        where = (scene.place.env, episode, scene.place.step) if scene is not None else progress
+        where: Hashable = (step, progress)
+        if scene is not None and self._begins_anew:
+            where = step - self._replaced.get(worker, 0)  # how long it lived: all its envs began together
+        elif scene is not None:
+            where = (scene.place.env, scene.place.episode, scene.place.step)
+        self._replaced[worker] = step
         known, times = self._last.get(worker, (None, 0))
         times = times + 1 if known == where else 1
         self._last[worker] = where, times

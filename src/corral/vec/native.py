@@ -10,7 +10,7 @@ after an exception) all envs of the vector end their episodes as truncated, and 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableSequence, Sequence
 from typing import Any, NoReturn
 
 import gymnasium as gym
@@ -23,7 +23,7 @@ from corral.core.errors import BadEnvData, CorralError, EnvFault, EnvPlace, Usag
 from corral.core.seeding import episode_seed, fresh_seed
 from corral.core.spaces import Leaf
 from corral.core.types import LIFE_LOST, InfoSums, Leaves, Mishaps
-from corral.core.vector_envs import EnvInside, VectorEnv, info_of, resets_itself
+from corral.core.vector_envs import EnvInside, VectorEnv, info_of, mask_methods, resets_itself
 from corral.vec.api import Drained, InfoMode, InfoRow, Seats, StepArrays
 from corral.vec.history import EnvPosition
 from corral.vec.making import RAISED, close_env, named, own_traceback
@@ -56,6 +56,8 @@ class NativeStepper:
         self._factory, self._seed, self._heal, self._worked = factory, seed, heal, proven
         self._n = len(arrays.rewards)
         self._born_with = first_seeds(seed, first_env, self._n)  # of envs that were not used yet
+        self._seeds: Sequence[int | None] = self._born_with or [None] * self._n  # that the envs were given last
+        self._ask_masks = mask_methods(vector)
         self._rows = RowWriter(vector.single_observation_space, vector.single_action_space, arrays)
         self._seen, self._acted = self._rows.layout, self._rows.codec.layout
         self._steps = np.zeros(self._n, np.int64)
@@ -64,7 +66,9 @@ class NativeStepper:
         self._lives = np.zeros(self._n, np.int64) if getattr(vector, "counts_lives", False) else None  # before a step
         self._lost = False  # the envs are not where they should be: their episodes end with the next step
         self._untold = getattr(vector, "untold", ())
-        self._faulty = 0  # exceptions since an episode last ended by itself
+        self._faulty = 0  # exceptions without progress between them
+        self._faulty_step = 0  # how long the longest episode was at the last one
+        self._ended = np.zeros(self._n, np.bool_)  # envs of which an episode ended since all began together
         self._sums: dict[str, _Sums] = {}
         self._mishaps, self._faults = Mishaps(), list[EnvFault]()
 
@@ -93,6 +97,7 @@ class NativeStepper:
         self._steps += 1
         if self._lost:
             return self._cut_off()
+        furthest = int(self._steps.max()) if self._faulty else 0
         try:
             outcome: Any = self.vector.step(self._acted.batch(self.arrays.actions))
             if not isinstance(outcome, tuple) or len(outcome) != 5:
@@ -106,6 +111,8 @@ class NativeStepper:
             self._give_up(error)
             return self._cut_off()
         self._worked = True
+        if self._faulty and (furthest > self._faulty_step or self._ended.all()):
+            self._faulty = 0
         return rows
 
     def drain(self) -> Drained:
@@ -123,15 +130,17 @@ class NativeStepper:
         return drained
 
     def restore(self, positions: Sequence[EnvPosition], masked: bool, there: Collection[int] = ()) -> list[int]:
-        """Show what every env showed at its position. None of them gets there."""
-        self._rows.has_masks = masked
+        """Show what every env showed at its position. None of them gets there, unless all are still to begin."""
+        self._rows.has_masks, self._worked = masked, True
         for i, position in enumerate(positions):
             for path, leaf in position.observation.items():
                 self.arrays.observations[path][i] = leaf
             if position.mask is not None:
                 self.arrays.masks[i] = position.mask
             self._steps[i], self.arrays.episode[i] = position.steps, position.episode
-        self._worked = True
+        if not any(position.observation for position in positions):
+            self._begin_all([None] * self._n)
+            return []
         self._lose()
         return list(range(self._n))
 
@@ -162,9 +171,7 @@ class NativeStepper:
             a.life_lost[ended] = False
             return self._begin_next(ended, leaves, infos)
         self._rows.all_finite()
-        if self.has_masks or MASK in infos:
-            for i in range(self._n):
-                self._rows.mask(i, _row(infos, i))
+        self._write_masks(infos)
         if self.infos == "summed":
             self._add(infos)
             return []
@@ -177,7 +184,7 @@ class NativeStepper:
         if itself:
             last = infos.get("final_info", {})
             for i in which.tolist():
-                self._rows.observation(i, infos["final_obs"][i])
+                _at(i, self._rows.observation, infos["final_obs"][i])
         self._rows.all_finite()
         for path, final in a.final_observations.items():
             final[which] = a.observations[path][which]
@@ -193,11 +200,11 @@ class NativeStepper:
         self._write({path: leaf[at] for path, leaf in leaves.items()}, which)
         self._rows.all_finite()
         a.episode[which] += 1
-        self._steps[which] = self._faulty = 0
+        self._steps[which], self._ended[which] = 0, True
+        if self._lives is not None:
+            self._lives[which] = 0  # a game may begin with fewer than the last one had
         places = dict(zip(which.tolist(), at.tolist(), strict=True))
-        if self.has_masks or MASK in infos:
-            for i in range(self._n):
-                self._rows.mask(i, _row(first, places[i]) if i in places else _row(infos, i))
+        self._write_masks(infos, first, places)
         if self.infos == "summed":
             self._add(infos, ~ended if itself else None)
             if itself:
@@ -231,15 +238,17 @@ class NativeStepper:
             if anew or (born and any(seed is not None for seed in wanted) and wanted != self._born_with):
                 self.close()
                 self.vector = self._factory.many(self._n, _whole(wanted))
-            self._born_with = None
+                self._ask_masks = mask_methods(self.vector)
+            self._born_with, self._seeds = None, wanted
             seeds_now: Any = None if born else wanted  # Gymnasium's types do not know of lists
             seen, infos = self.vector.reset(seed=seeds_now)
-            self._steps[...], self._lost = 0, False
+            self._steps[...], self._ended[...], self._lost = 0, False, False
+            if self._lives is not None:
+                self._lives[...] = 0
             if self._rows.has_masks is None:
-                self._rows.has_masks = MASK in infos
+                self._rows.has_masks = self._ask_masks is not None or MASK in infos
             self._write(self._leaves(seen))
-            for i in range(self._n if self.has_masks or MASK in infos else 0):
-                self._rows.mask(i, _row(infos, i))
+            self._write_masks(infos)
             self.arrays.rewards[...] = 0.0  # so that they are finite too
             self._rows.all_finite()
         except Refused as refused:
@@ -269,6 +278,20 @@ class NativeStepper:
             self.arrays.observations[leaf.path][rows] = value
             if not leaf.is_float:
                 self._check_whole(leaf, value, self.arrays.observations[leaf.path][rows])
+
+    def _write_masks(
+        self, infos: Mapping[str, Any], first: Mapping[str, Any] | None = None, places: Mapping[int, int] | None = None
+    ) -> None:
+        """Write every env's mask, if they have any; of those in ``places`` it is in ``first``, at that place."""
+        if self._ask_masks is not None:
+            masks: Sequence[Any] = self._ask_masks()
+        elif self.has_masks or MASK in infos:
+            told, places = infos if first is None else first, places or {}
+            masks = [_row(told, places[i]) if i in places else _row(infos, i) for i in range(self._n)]
+        else:
+            return
+        for i, mask in enumerate(masks):
+            _at(i, self._rows.mask, mask)
 
     def _check_whole(self, leaf: Leaf, given: npt.NDArray[Any], written: npt.NDArray[Any]) -> None:
         """Refuse whole numbers that the space cannot hold."""
@@ -306,7 +329,7 @@ class NativeStepper:
     def _give_up(self, error: BaseException) -> None:
         """The vector env raised: its episodes end here, unless nobody heals or it does nothing else."""
         fault = self._fault(error)
-        self._faulty += 1
+        self._faulty, self._faulty_step = self._faulty + 1, int(self._steps.max())
         if not self._heal or not self._worked or self._faulty >= IN_A_ROW or isinstance(error, CorralError):
             raise fault from error
         self._mishaps += Mishaps(env_faults=1)
@@ -325,18 +348,15 @@ class NativeStepper:
         raise BadEnvData(str(refused), self._place(refused.row or 0), at_start=not self._worked) from None
 
     def _fault(self, error: BaseException) -> EnvFault:
-        text = f"the vector env raised {named(error)}"
+        whose = "" if self._n == 1 else f" of envs {self.first_env} to {self.first_env + self._n - 1}"
+        text = f"the vector env{whose} raised {named(error)}"
         return EnvFault(text, self._place(0), own_traceback(error), not self._worked, None)
 
     def _place(self, i: int) -> EnvPlace:
-        own = first_seeds(self._seed, self.first_env, self._n)
-        return EnvPlace(
-            self.first_env + i,
-            int(self.arrays.episode[i]),
-            None if own is None else own[i],
-            int(self._steps[i]),
-            f"{self._acted.read(self.arrays.actions, i)!r:.120}" if self._steps[i] else None,
-        )
+        action, steps = self._acted.read(self.arrays.actions, i), int(self._steps[i])
+        plain = action.item() if isinstance(action, np.generic) else action
+        shown = f"{plain!r:.120}" if steps else None
+        return EnvPlace(self.first_env + i, int(self.arrays.episode[i]), self._seeds[i], steps, shown)
 
 
 class _Sums:
@@ -378,6 +398,14 @@ def _copy(name: str, given: Any, target: npt.NDArray[Any], kinds: str = "biu") -
     if values.shape != target.shape or values.dtype.kind not in kinds:
         raise Refused(f"{name} are {values.shape} {values.dtype}, expected {target.shape} {target.dtype}")
     target[...] = values
+
+
+def _at(i: int, write: Callable[[int, Any], None], value: Any) -> None:
+    """Write a value of one env; what is wrong with it is that env's."""
+    try:
+        write(i, value)
+    except Refused as refused:
+        raise Refused(str(refused), i) from None
 
 
 def _row(infos: Mapping[str, Any], i: int) -> Any:

@@ -243,7 +243,7 @@ class ProcessVectorEnv(CorralVectorEnv):
         positions = [] if bare else [self._position(i, stepping) for i in w.envs]
         scene = self._scene(w) if stepping and not bare and self._caller.has_started(w) else None
         while True:
-            self._restarts.consider(w.index, error, scene, (self._caller.step, *self._caller.pulse(w)))
+            self._restarts.consider(w.index, error, scene, self._caller.step, tuple(self._caller.pulse(w)))
             self._mishaps += Mishaps(restarts=1)
             try:
                 return self._replace(w, positions)
