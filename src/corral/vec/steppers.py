@@ -34,7 +34,7 @@ def build(factory: Callable[[], gym.Env[Any, Any]], first_env: int, n: int, seed
             raise
         place = EnvPlace(first_env, episode=-1, seed=None, step=0)
         raise EnvFault(f"making the envs failed: {named(error)}", place, own_traceback(error), True) from error
-    if (why := _why_apart(factory) if n == 1 else why_not_together(vector, factory.born_seeded)) is None:
+    if (why := why_not_together(vector, factory.born_seeded) if n > 1 else _why_apart(factory)) is None:
         return vector
     vector.close()
     warnings.warn(f"the vector env {factory.name} is made once for each env, which is slower: {why}", stacklevel=2)
@@ -47,8 +47,8 @@ def stays_together(factory: EnvFactory) -> bool:
 
 
 def _why_apart(factory: EnvFactory) -> str | None:
-    """Why envs of a factory are made one by one, found out with two of them: one env is always alone."""
-    vector = factory.many(2)
+    """Why envs of a factory are made one by one; None if they need not be."""
+    vector = factory.many(1 if factory.born_seeded else 2)  # of one env alone it would not show
     try:
         return why_not_together(vector, factory.born_seeded)
     finally:
