@@ -138,3 +138,8 @@ def test_bound_to_one_core_auto_chooses_serial():
     env = {**os.environ, "PYTHONPATH": str(Path(corral.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=60)
     assert done.stdout.strip() == "serial", done.stderr
+
+
+def test_rows_that_only_fill_a_tile_cost_as_much_as_others():
+    costs = dataclasses.replace(CHEAP, act=100, act_per_env=10, tile=4)
+    assert [costs.acting(n) for n in (1, 4, 5, 8, 9)] == [100, 100, 140, 140, 180]

@@ -43,9 +43,9 @@ class Costs:
     """Mean time of a step of one env, resets included."""
     step_deviation: float
     act: float
-    """Choosing actions, for however many envs."""
+    """Choosing actions for one tile of envs."""
     act_per_env: float
-    """And what each env adds to it."""
+    """And what each env of further tiles adds to it."""
     gradient_per_row: float
     """A gradient step, alone, by the rows of its minibatch."""
     memory_mb: float
@@ -58,6 +58,8 @@ class Costs:
     """Of a vector env: what a step costs for however many envs. ``step`` is then what each adds to it."""
     gain: float = 1.0
     """How much faster such envs step with a thread on every core than with one."""
+    tile: int = 1
+    """Envs whose actions take no longer to choose than that of one (see ``rollout.placement``)."""
 
     def stepping(self, n: int, processes: int, cores: int) -> float:
         """A step of ``n`` envs in one of so many processes."""
@@ -67,7 +69,7 @@ class Costs:
 
     def acting(self, n: int) -> float:
         """An action for ``n`` envs."""
-        return self.act + self.act_per_env * n
+        return self.act + self.act_per_env * self.tile * (-(-n // self.tile) - 1)
 
 
 def measure(
@@ -85,18 +87,19 @@ def measure(
         env.stepper.seats = own_seats(config, env.facts.opponents)
         env.reset_arrays()
         memory = _memory_of_another(factory)
-        times, call, gain = _step_times(env), 0.0, 1.0
-        step = statistics.fmean(times)
-        if factory.is_vector and (n := config.n_envs) > 1:
-            one, all_ = _vector_time(alone, 1), _vector_time(factory, n)
-            whole, step = n * step, max(0.0, n * step - one) / (n - 1)
-            call = max(0.0, whole - n * step)
-            gain = max(1.0, (whole - call) / max(1.0, all_ - call))
         policy = build_policy(config, env.single_observation_space, env.single_action_space, network).to(device).eval()
         set_torch_threads(policy, config)
         setup = actor_setup(policy, network, device, config.n_envs)
-        few, many = 1, max(2, config.n_envs)
-        acting = [_act_time(env, setup, policy, n) for n in (few, many)]
+        times, call, gain = _step_times(env), 0.0, 1.0
+        step = statistics.fmean(times)
+        if factory.is_vector and (n := config.n_envs) > 1:
+            one, all_ = _vector_time(alone, 1), _vector_time(factory, n, _actions(env, setup, policy, n))
+            whole, step = n * step, max(0.0, n * step - one) / (n - 1)
+            call = max(0.0, whole - n * step)
+            gain = max(1.0, (whole - call) / max(1.0, all_ - call))
+        few = setup.placement.tile
+        many = few * max(2, -(-config.n_envs // few))
+        acting = [_median(_actions(env, setup, policy, n)) for n in (few, many)]
         per_env = max(0.0, (acting[1] - acting[0]) / (many - few))
         return Costs(
             step=step,
@@ -109,17 +112,18 @@ def measure(
             gradient_threads=SideBySide(shares_of(policy, config), config.learner_threads).threads,
             call=call,
             gain=gain,
+            tile=few,
         )
     finally:
         env.close()
 
 
-def _vector_time(factory: EnvFactory, n: int) -> float:
-    """A step of a vector env of ``n`` envs."""
+def _vector_time(factory: EnvFactory, n: int, between: Callable[[], object] = lambda: None) -> float:
+    """A step of a vector env of ``n`` envs, with something to do ``between`` steps: its threads fall asleep then."""
     env = SerialVectorEnv(factory, n, seed=0, infos="summed", heal=True)
     try:
         env.reset_arrays()
-        return n * statistics.fmean(_step_times(env))
+        return n * statistics.fmean(_step_times(env, between))
     finally:
         env.close()
 
@@ -135,19 +139,21 @@ def _memory_of_another(factory: EnvFactory) -> float:
         env.close()
 
 
-def _step_times(env: SerialVectorEnv) -> list[float]:
+def _step_times(env: SerialVectorEnv, between: Callable[[], object] = lambda: None) -> list[float]:
     """Times of one step of one env with random legal actions."""
     times: list[float] = []
     random = np.random.default_rng(0)
     end = time.perf_counter() + _STEP_SECONDS
     while len(times) < _STEPS and (time.perf_counter() < end or len(times) < 3):
         env.codec.decode(env.codec.random(env.masks, env.num_envs, random), env.arrays.actions)
+        between()
         env.send()
         times.append(_microseconds(env.recv) / env.num_envs)
     return times[1:]  # the first has caches to fill
 
 
-def _act_time(env: SerialVectorEnv, setup: ActorSetup, policy: Policy, n: int) -> float:
+def _actions(env: SerialVectorEnv, setup: ActorSetup, policy: Policy, n: int) -> Callable[[], object]:
+    """Chooses actions for ``n`` envs."""
     actor = setup.build(0, n)
     actor.load(policy.state_dict())
     rows = np.zeros(n, np.int64)
@@ -155,7 +161,7 @@ def _act_time(env: SerialVectorEnv, setup: ActorSetup, policy: Policy, n: int) -
     masks = None if env.masks is None else env.masks[rows]
     noise = np.full((n, env.codec.n_actions), 0.5, np.float32)
     states = np.zeros((n, actor.n_state), np.float32) if actor.n_state else None
-    return _median(lambda: actor.act(observations, masks, noise, states))
+    return lambda: actor.act(observations, masks, noise, states)
 
 
 def _gradient_time(config: TrainConfig, policy: Policy, env: SerialVectorEnv, device: torch.device) -> float:
