@@ -72,7 +72,7 @@ class Log:
 
     def __call__(self, steps, reward):
         """Write it."""
-        line = {"steps": steps, "reward": float(reward), "seconds": time.time() - self.started}
+        line = {"steps": steps, "reward": round(float(reward), 3), "seconds": round(time.time() - self.started, 1)}
         self.file.write(json.dumps(line) + "\n")
         self.file.flush()
 
