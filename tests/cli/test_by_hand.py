@@ -1,6 +1,5 @@
 """A person at the keyboard: real pygame, on a screen that nobody sees."""
 
-import threading
 from typing import ClassVar
 
 import gymnasium as gym
@@ -96,10 +95,19 @@ def test_a_screen_that_does_not_answer_is_not_a_window(monkeypatch, capsys):
     assert "the screen :987 does not answer" in capsys.readouterr().err
 
 
-def test_a_game_boy_runs_until_the_window_is_closed(screen, capsys):
+def test_a_game_boy_runs_until_the_window_is_closed(screen, capsys, monkeypatch):
     pytest.importorskip("pyboy")
-    closing = threading.Timer(2.0, lambda: pygame.event.post(pygame.event.Event(pygame.QUIT)))
-    closing.start()
+    from corral.games.game_boy.env import GameBoy
+
+    play, steps = GameBoy.step, []
+
+    def close_after_an_episode(env, action):
+        steps.append(action)
+        if len(steps) > 50:
+            pygame.event.post(pygame.event.Event(pygame.QUIT))
+        return play(env, action)
+
+    monkeypatch.setattr(GameBoy, "step", close_after_an_episode)
     assert main(["play", "game-boy", "--human", "--fps", "400", "--episode-length", "50"]) == 0
     out = capsys.readouterr().out
     assert "X is A, Z is B" in out and "episode 1: reward" in out and "in 50 steps" in out
