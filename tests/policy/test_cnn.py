@@ -8,6 +8,7 @@ from gymnasium import spaces
 from corral.core.errors import UsageError
 from corral.core.spaces import Layout
 from corral.policy.cnn import PictureEncoder, pictures_in
+from corral.policy.device import is_slow_in_bf16
 from corral.policy.policy import Policy
 
 BYTES = {"low": 0, "high": 255, "dtype": np.uint8}
@@ -98,6 +99,14 @@ def test_initial_weights_are_those_of_stable_baselines():
         features = theirs.extract_features(pixels)
         np.testing.assert_allclose(params, theirs.action_net(features), atol=1e-6)
         np.testing.assert_allclose(values, theirs.value_net(features)[:, 0], atol=1e-5)
+
+
+@pytest.mark.parametrize(("bf16", "amx"), [(False, False), (True, False), (False, True)])
+def test_bf16_is_slow_where_a_processor_only_emulates_it(bf16, amx, monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bf16)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    assert is_slow_in_bf16(torch.device("cpu")) == (not bf16 and not amx)
 
 
 def test_bf16_is_close_and_learns_whole_weights():

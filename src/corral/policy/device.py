@@ -46,8 +46,9 @@ def is_slow_in_bf16(device: torch.device) -> bool:
     """Whether bfloat16 takes longer than single precision there: on a CPU without instructions for it."""
     if device.type != "cpu":
         return False
-    if platform.machine().lower() in ("x86_64", "amd64"):  # oneDNN says yes to any AVX-512, and emulates it
-        return not (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    asked = [getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")]
+    if platform.machine().lower() in ("x86_64", "amd64") and all(asked):  # oneDNN says yes to any AVX-512: it emulates
+        return not any(ask() for ask in asked if ask is not None)
     there = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     return not (there and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 

@@ -34,7 +34,8 @@ def build(factory: Callable[[], gym.Env[Any, Any]], first_env: int, n: int, seed
             raise
         place = EnvPlace(first_env, episode=-1, seed=None, step=0)
         raise EnvFault(f"making the envs failed: {named(error)}", place, own_traceback(error), True) from error
-    if (why := why_not_together(vector, factory.born_seeded) if n > 1 else _why_apart(factory)) is None:
+    alone = n == 1 and not factory.born_seeded  # whether several could live together does not show
+    if (why := _why_apart(factory) if alone else why_not_together(vector, factory.born_seeded)) is None:
         return vector
     vector.close()
     warnings.warn(f"the vector env {factory.name} is made once for each env, which is slower: {why}", stacklevel=2)
@@ -48,7 +49,7 @@ def stays_together(factory: EnvFactory) -> bool:
 
 def _why_apart(factory: EnvFactory) -> str | None:
     """Why envs of a factory are made one by one; None if they need not be."""
-    vector = factory.many(1 if factory.born_seeded else 2)  # of one env alone it would not show
+    vector = factory.many(1 if factory.born_seeded else 2)
     try:
         return why_not_together(vector, factory.born_seeded)
     finally:
