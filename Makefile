@@ -8,13 +8,14 @@ else
 BIN := $(VENV)/bin
 endif
 
-# What `make train` trains, and how. Those left empty are Corral's defaults.
-TRAIN_ENV ?= $(if $(TRAIN_EPISODE_LENGTH),game-boy,card-battle)
+# What `make train` trains, and how. With one of the six variables below and no TRAIN_ENV it is the Game Boy, else cards.
+TRAIN_ENV ?=
 TRAIN_STEPS ?=
 TRAIN_ENVS ?=
 TRAIN_EPISODE_LENGTH ?=
 TRAIN_UPDATE_EPOCHS ?=
 TRAIN_BATCH_SIZE ?=
+# A directory of runs: each gets a directory of its own in it, named after env and time.
 TRAIN_OUTPUT_DIR ?=
 TRAIN_FLAGS ?=
 
@@ -33,12 +34,20 @@ TEST_PROCESSES ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN 2>/dev/null || 
 MINUTES ?= 5
 CHAOS_FLAGS ?=
 
+# What a target installs besides Corral itself: the extras of pyproject.toml that its env needs.
+GAME_BOY_VARIABLES := $(strip $(TRAIN_STEPS) $(TRAIN_ENVS) $(TRAIN_EPISODE_LENGTH) $(TRAIN_UPDATE_EPOCHS) $(TRAIN_BATCH_SIZE) $(TRAIN_OUTPUT_DIR))
+train_env := $(or $(TRAIN_ENV),$(if $(GAME_BOY_VARIABLES),game-boy,card-battle))
+extra_of = $(strip $(if $(filter game-boy,$1),gameboy) $(if $(filter territory,$1),territory) \
+	$(if $(filter envpool:%,$1),procgen) $(if $(filter ALE/%,$1),atari))
+installed_for = $(VENV)/.installed-$(or $(call extra_of,$1),base)
+
 .DEFAULT_GOAL := help
 .PHONY: help setup train train-20k train-parallel train-pure-rl rom compare test test-deep test-faults chaos check lint type format bench bench-quick clean
 
 help:
-	@echo "make train    train PPO on $(TRAIN_ENV) (TRAIN_ENV=... TRAIN_STEPS=... TRAIN_ENVS=... TRAIN_FLAGS='--seed 1')"
+	@echo "make train    train PPO on the card game (TRAIN_ENV=... TRAIN_STEPS=... TRAIN_ENVS=... TRAIN_FLAGS='--seed 1')"
 	@echo "make train-20k  train on the Game Boy: 20,000 steps, 2 envs; also train-parallel and train-pure-rl (TRAIN_EPISODE_LENGTH=...)"
+	@echo "make train-parallel DURATION=1  train coinrun with workers for an hour"
 	@echo "make compare  train Procgen's coinrun in one process, then with $(COMPARE_WORKERS) workers, and compare (TRAIN_ENV=... DURATION=hours)"
 	@echo "make test     run the tests; test-deep: those that take long; test-faults: all about what may go wrong"
 	@echo "make chaos    kill workers and trainers at random for a while, and compare the weights (MINUTES=5)"
@@ -48,46 +57,68 @@ help:
 	@echo "make bench    measure speed and learning again, into benchmarks/ (over an hour); bench-quick: speed, roughly"
 	@echo "make lint | type | format | clean"
 
-setup: $(VENV)/.installed
+setup: $(VENV)/.installed-dev
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.venv:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Corral needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; name another with: make PYTHON=python3.12 ...")'
-	@echo "installing Corral into $(VENV) (once, a minute or two) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-TRAIN_ARGS = $(if $(TRAIN_OUTPUT_DIR),--output-dir $(TRAIN_OUTPUT_DIR)) $(TRAIN_FLAGS)
+# Sizes and times are those of an empty directory and a warm package cache.
+$(VENV)/.installed-%: pyproject.toml constraints.txt | $(VENV)/.venv
+	@echo "installing Corral$(if $(filter base,$*),, and what '$*' adds) into $(VENV), once ($(or $(size_$*),1.0 GB, a minute or two)) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.$(if $(filter base,$*),,[$*])'
+	@touch $@ $(if $(filter dev,$*),$(foreach extra,base gameboy territory procgen atari,$(VENV)/.installed-$(extra)))
 
-train: TRAIN_ARGS += $(if $(TRAIN_STEPS),--timesteps $(TRAIN_STEPS)) --n-envs $(or $(TRAIN_ENVS),8)
+size_dev := 2.8 GB, two to four minutes
+
+OUTPUT_ARGS = $(if $(TRAIN_OUTPUT_DIR),--output-dir $(TRAIN_OUTPUT_DIR)/$(subst :,-,$(subst /,-,$1))-$(shell date +%Y%m%d-%H%M%S))
+
+train: TRAIN_ARGS = --n-envs $(or $(TRAIN_ENVS),8) $(if $(TRAIN_STEPS),--timesteps $(TRAIN_STEPS))
 train: TRAIN_ARGS += $(if $(TRAIN_EPISODE_LENGTH),--episode-length $(TRAIN_EPISODE_LENGTH))
 train: TRAIN_ARGS += $(if $(TRAIN_UPDATE_EPOCHS),--n-epochs $(TRAIN_UPDATE_EPOCHS))
 train: TRAIN_ARGS += $(if $(TRAIN_BATCH_SIZE),--batch-size $(TRAIN_BATCH_SIZE))
-train: setup
-	$(BIN)/corral train $(TRAIN_ENV) $(strip $(TRAIN_ARGS))
-	@echo "(the corral command is in $(BIN); for this shell: source $(BIN)/activate)"
+train: game_boy = 200000 1 500 4
+train: $(call installed_for,$(train_env))
+ifeq ($(TRAIN_ENV)$(train_env),game-boy)
+	@echo "training on the Game Boy, because one of its variables is set; choose another env with TRAIN_ENV=card-battle"
+	$(BIN)/corral train game-boy $(strip $(GAME_BOY_ARGS))
+else
+	@echo "training on $(train_env); choose another env with TRAIN_ENV=game-boy, territory, CartPole-v1, ..."
+	$(BIN)/corral train $(train_env) $(strip $(TRAIN_ARGS) $(call OUTPUT_ARGS,$(train_env)) $(TRAIN_FLAGS))
+endif
 
 # On the Game Boy, with a line for every episode. A variable that is given comes before these.
 train-20k: game_boy = 20000 2 750 6
-train-parallel: game_boy = 5000 2 500 4
+train-parallel: game_boy = 5000 2 500 4 --backend worker
 train-pure-rl: game_boy = 100000 1 500 4
 GAME_BOY_ARGS = --timesteps $(or $(TRAIN_STEPS),$(word 1,$(game_boy))) --n-envs $(or $(TRAIN_ENVS),$(word 2,$(game_boy)))
 GAME_BOY_ARGS += --episode-length $(or $(TRAIN_EPISODE_LENGTH),$(word 3,$(game_boy)))
 GAME_BOY_ARGS += --n-epochs $(or $(TRAIN_UPDATE_EPOCHS),$(word 4,$(game_boy)))
 GAME_BOY_ARGS += --batch-size $(or $(TRAIN_BATCH_SIZE),128) --n-steps 256 --log-episodes
+GAME_BOY_ARGS += $(wordlist 5,9,$(game_boy)) $(call OUTPUT_ARGS,game-boy) $(TRAIN_FLAGS)
 
-train-20k train-parallel train-pure-rl: setup
-	@test "$(TRAIN_ENV)" = game-boy || test "$(origin TRAIN_ENV)" = file || \
+# `make train-parallel DURATION=1` trains coinrun, or TRAIN_ENV, with workers for an hour.
+timed_parallel := $(and $(filter train-parallel,$(MAKECMDGOALS)),$(filter-out file,$(origin DURATION)))
+
+ifeq ($(timed_parallel),)
+train-20k train-parallel train-pure-rl: $(VENV)/.installed-gameboy
+	@test "$(or $(TRAIN_ENV),game-boy)" = game-boy || \
 		{ echo "make $@ is for the Game Boy; use: make train TRAIN_ENV=$(TRAIN_ENV)" >&2; exit 2; }
-	$(BIN)/corral train game-boy $(GAME_BOY_ARGS) $(strip $(TRAIN_ARGS))
+	$(BIN)/corral train game-boy $(strip $(GAME_BOY_ARGS))
+else
+train-parallel: $(call installed_for,$(or $(TRAIN_ENV),envpool:CoinrunEasy-v0))
+	$(BIN)/python examples/train_parallel_timed.py $(if $(TRAIN_ENV),--env $(TRAIN_ENV)) --duration $(DURATION) \
+		$(call OUTPUT_ARGS,parallel) $(TRAIN_FLAGS)
+endif
 
 rom: setup
 	$(BIN)/python src/corral/games/game_boy/rom/build.py
 
 # The same env, envs, settings and seed for both; only who steps differs.
-COMPARE_ARGS = $(if $(filter file,$(origin TRAIN_ENV)),,--env $(TRAIN_ENV)) --duration $(DURATION) --config $(COMPARE_CONFIG) --seed $(COMPARE_SEED)
+COMPARE_ARGS = $(if $(TRAIN_ENV),--env $(TRAIN_ENV)) --duration $(DURATION) --config $(COMPARE_CONFIG) --seed $(COMPARE_SEED)
 
-compare: setup
+compare: $(call installed_for,$(or $(TRAIN_ENV),envpool:CoinrunEasy-v0))
 	@dir="$(COMPARE_DIR)"; dir="$${dir:-runs/compare-$$(date +%Y%m%d-%H%M%S)}"; \
 	envs=$$(($(COMPARE_WORKERS) * $(COMPARE_ENVS_PER_WORKER))); set -ex; \
 	$(BIN)/python examples/train_timed.py $(COMPARE_ARGS) --n-envs $$envs --output-dir "$$dir/sequential"; \

@@ -2,7 +2,7 @@
 
     python examples/train_curriculum.py --fast
 
-The same as `corral curriculum card-battle`; see `recipe_script.py` for the other flags.
+`corral curriculum card-battle` does the same.
 """
 
 from recipe_script import run

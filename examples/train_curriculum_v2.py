@@ -2,7 +2,7 @@
 
     python examples/train_curriculum_v2.py --n-envs 10 --quick
 
-The same as `corral curriculum card-battle --preset v2`; see `recipe_script.py` for the other flags.
+`corral curriculum card-battle --preset v2` does the same.
 """
 
 from recipe_script import run

@@ -3,7 +3,7 @@
     python examples/train_game_boy.py --timesteps 20000 --n-envs 2 --episode-length 750 --n-epochs 6
     python examples/train_game_boy.py --rom my.gb --memory-map my.yaml --observation both
 
-The same as `corral train game-boy --log-episodes`; see `recipe_script.py` for the other flags.
+`corral train game-boy --log-episodes` does the same.
 """
 
 from recipe_script import run

@@ -2,7 +2,7 @@
 
     python examples/train_hybrid_selfplay.py --timesteps 1000000 --net-arch 256 256
 
-The same as `corral hybrid card-battle`; see `recipe_script.py` for the other flags.
+`corral hybrid card-battle` does the same.
 """
 
 from recipe_script import run

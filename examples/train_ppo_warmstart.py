@@ -2,7 +2,7 @@
 
     python examples/train_ppo_warmstart.py --expert greedy --timesteps 200000
 
-The same as `corral warmstart card-battle`; see `recipe_script.py` for the other flags.
+`corral warmstart card-battle` does the same.
 """
 
 from recipe_script import run

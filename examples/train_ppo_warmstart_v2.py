@@ -2,7 +2,7 @@
 
     python examples/train_ppo_warmstart_v2.py --expert greedy --timesteps 200000
 
-The same as `corral warmstart card-battle --preset v2`; see `recipe_script.py` for the other flags.
+`corral warmstart card-battle --preset v2` does the same.
 """
 
 from recipe_script import run

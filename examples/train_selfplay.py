@@ -2,7 +2,7 @@
 
     python examples/train_selfplay.py --timesteps 250000 --n-envs 8 --checkpoint-freq 25000
 
-The same as `corral selfplay card-battle`; see `recipe_script.py` for the other flags.
+`corral selfplay card-battle` does the same.
 """
 
 from recipe_script import run

@@ -3,8 +3,8 @@
     python examples/train_territory.py --n-envs 12
     python examples/train_territory.py --no-curriculum --num-bots 5 --total-timesteps 10000 --n-envs 4
 
-The same as `corral curriculum territory`. `--total-timesteps` alone is shared out among the phases, 1 : 3 : 5;
-`--num-bots` alone means one phase with that many; see `recipe_script.py` for the other flags.
+`corral curriculum territory` does the same. `--total-timesteps` alone is shared out among the phases, 1 : 3 : 5;
+`--num-bots` alone means one phase with that many.
 """
 
 from recipe_script import run

@@ -1,8 +1,13 @@
 """The timed scripts in ``examples/`` and the config that they share: the same work twice, then a comparison."""
 
-import importlib.util
 import json
+import os
+import re
+import runpy
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -10,8 +15,6 @@ import pytest
 from corral.bench.timed import timed_settings
 from corral.core.config import parse_config
 from corral.core.config_file import load_yaml
-from corral.core.envs import make_env
-from corral.core.errors import MissingPackage
 from corral.core.machine import available_cores
 
 ROOT = Path(__file__).parents[2]
@@ -21,14 +24,14 @@ TINY = "training: {n_steps: 32, batch_size: 32, n_epochs: 1, eval_freq: 0}\n"
 
 @pytest.fixture
 def run_script(monkeypatch):
-    """Run an example in this process, as if it were started from the shell."""
+    """Run an example in this process, as if it were started from the shell; returns its exit code."""
+    monkeypatch.syspath_prepend(ROOT / "examples")
 
     def run(name, *words):
-        spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
-        script = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(script)
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", *words])
-        return script.main()
+        monkeypatch.setattr(sys, "argv", [f"examples/{name}.py", *words])
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
+        return end.value.code
 
     return run
 
@@ -83,10 +86,6 @@ def test_settings_fit_the_machine_and_that_is_said(capsys, monkeypatch, tmp_path
 
 
 def test_procgen_is_trained_both_ways(run_script):
-    try:
-        make_env("envpool:CoinrunEasy-v0").close()
-    except MissingPackage as missing:
-        pytest.skip(str(missing))
     for script, words in (("train_timed", ["--n-envs", "2"]), ("train_parallel_timed", ["--num-envs-per-worker", "1"])):
         assert run_script(script, *BRIEF, *words, "--n-steps", "8", "--seed", "1", "--output-dir", script) == 0
     one, many = (
@@ -95,6 +94,50 @@ def test_procgen_is_trained_both_ways(run_script):
     assert one["env"] == many["env"] == "envpool:CoinrunEasy-v0" and many["n_envs"] == many["num_workers"]
     if many["n_envs"] == 2:
         assert one["history"]["loss"][0] == many["history"]["loss"][0]
+
+
+def test_a_parallel_script_never_trains_in_one_process(run_script, capsys):
+    Path("serial.yaml").write_text("parallel: {n_envs: 2, backend: serial}\n" + TINY)
+    words = ["--config", "serial.yaml", *BRIEF, "--env", "CartPole-v1", "--output-dir", "p"]
+    assert run_script("train_parallel_timed", *words) == 0
+    assert json.loads(Path("p/benchmark_metrics.json").read_text())["backend"] == "worker"
+    for script, backend in (("train_parallel_timed", "serial"), ("train_timed", "worker")):
+        assert run_script(script, *BRIEF, "--env", "CartPole-v1", "--backend", backend) == 2
+        assert f"{script}.py: backend {backend}: this script trains" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT to one process")
+def test_ctrl_c_leaves_the_metrics_of_a_timed_script():
+    words = ["--duration", "1", "--env", "CartPole-v1", "--num-workers", "2", "--num-envs-per-worker", "2"]
+    command = [sys.executable, str(ROOT / "examples" / "train_parallel_timed.py"), *words, "--output-dir", "p"]
+    script = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not Path("p/metrics.jsonl").is_file() or not Path("p/metrics.jsonl").read_text():
+        assert script.poll() is None
+        time.sleep(0.1)
+    os.kill(script.pid, signal.SIGINT)
+    out, err = script.communicate()
+    assert script.returncode == 130 and "Traceback" not in err
+    assert "SIGINT" in out and json.loads(Path("p/benchmark_metrics.json").read_text())["steps"] > 0
+
+
+@pytest.mark.parametrize("script", sorted(path.stem for path in (ROOT / "examples").glob("train_*.py")))
+def test_a_script_takes_every_flag_and_speaks_of_itself(run_script, capsys, script):
+    assert run_script(script, "--help") == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: {script}.py [--flag value ...]\n") and "--env ENV" in out
+    for flag in ("--learning-rate", "--n-steps", "--save-path", "--step-timeout"):
+        assert flag in out
+    assert run_script(script, "--n-env", "3") == 2
+    assert f"{script}.py: unknown flag --n-env (did you mean '--n-envs'?)" in capsys.readouterr().err
+
+
+def test_the_same_command_again_says_how_to_continue(run_script, capsys):
+    words = ["--env", "CartPole-v1", "--num-episodes", "5", "--n-envs", "2", "--eval-freq", "0", "--seed", "1"]
+    assert run_script("train_ppo", *words, "--checkpoint-dir", "runs/one") == 0
+    assert run_script("train_ppo", *words, "--checkpoint-dir", "runs/one") == 2
+    assert re.search(r"go on with `\S*corral resume runs/one`", capsys.readouterr().err)
+    assert run_script("train_ppo", *words, "--save-path", "runs/two", "--log-path", "runs/three") == 2
+    assert "a run has one directory, but runs/two and runs/three were given" in capsys.readouterr().err
 
 
 def test_the_shared_config_is_accepted_as_it_is():

@@ -20,7 +20,7 @@ def test_a_run_is_trained_resumed_and_played(capsys):
     words = ["--episode-length", "40", "--log-episodes", "--output-dir", "run"]
     assert main(["train", "game-boy", *SMALL.split(), *words]) == 0
     out = capsys.readouterr().out
-    assert "2 environments initialised" in out and "| length     40 |" in out and "2 environments closed" in out
+    assert "2 environments started" in out and "| length     40 |" in out and "2 environments closed" in out
     assert main(["resume", "run", "--timesteps", "192"]) == 0
     assert main(["eval", "run", "--episodes", "2"]) == 0
     assert "rooms, at the end" in capsys.readouterr().out

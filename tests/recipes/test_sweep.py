@@ -336,7 +336,7 @@ def test_a_signal_saves_and_says_how_to_go_on(number, code):
     process.send_signal(number)
     out, _ = process.communicate(timeout=30)
     assert process.returncode == code, out
-    assert "interrupted after 1 of 3 trials; go on with: corral resume s" in out
+    assert "interrupted after 1 of 3 trials; go on with: " in out and "corral resume s" in out
     assert summary("s/trials/1")["exit_reason"] == number.name
     assert [row["state"] for row in rows("s")] == ["complete", "begun"]
     goes_on(begun=[1])

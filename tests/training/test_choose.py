@@ -61,8 +61,10 @@ def test_one_core_needs_no_workers_and_no_measuring():
 
 def test_what_is_as_fast_alone_stays_alone():
     nothing = dataclasses.replace(CHEAP, step=1, gradient_per_row=0.4)
-    assert chosen(nothing).backend == "serial"
-    assert chosen(SLOW, timesteps=1000).backend == "serial"  # over before workers have started
+    choice = chosen(nothing)
+    assert choice.backend == "serial" and choice.why.endswith("which is less than 5% faster")
+    choice = chosen(SLOW, timesteps=1000)
+    assert choice.backend == "serial" and choice.why.endswith("the run is too short to make up for their start")
 
 
 def test_a_policy_on_an_accelerator_stays_in_one_place():
@@ -75,6 +77,8 @@ def test_what_was_asked_for_is_done_with_advice():
     assert "more than the 2 cores" in choice.advice
     assert chosen(SLOW, 2, num_workers=2).advice is None
     assert chosen(CHEAP, 2, backend="process").backend == "process"
+    choice = chosen(CHEAP, 2, parallel_start_method="spawn", timesteps=1000)
+    assert choice.backend == "worker" and choice.why == "auto: parallel_start_method needs workers"
 
 
 def test_too_many_envs_are_told_so():

@@ -1,7 +1,9 @@
 """Vector envs that others made: what they do is mapped to Corral's contract, and never more is promised than they can."""
 
 import functools
+import importlib.metadata
 import operator
+import sys
 
 import gymnasium as gym
 import numpy as np
@@ -15,6 +17,7 @@ from corral.core.errors import BadEnvData, CorralError, EnvFault, MissingPackage
 from corral.core.machine import available_cores
 from corral.core.seeding import episode_seed
 from corral.core.types import Mishaps
+from corral.games import envpools
 from corral.vec import make_vector_env
 from corral.vec.api import merge_sums
 from corral.vec.history import EnvPosition
@@ -465,10 +468,6 @@ def test_envpool_shows_the_same_to_any_number_of_workers():
 @pytest.mark.parametrize("task", ["CartPole-v1", "CoinrunEasy-v0", "HalfCheetah-v4", "CheetahRun-v1"])
 def test_envpools_envs_do_not_depend_on_their_neighbours(task):
     factory = resolve_env(f"envpool:{task}")
-    try:
-        factory.many(1).close()
-    except MissingPackage as missing:
-        pytest.skip(str(missing))
     whole = SerialVectorEnv(factory, 3, seed=5, infos="summed")
     part = SerialVectorEnv(factory, 2, seed=5, infos="summed", first_env=1)
     random = np.random.default_rng(0)
@@ -581,14 +580,20 @@ def test_mistakes_are_told(task, kwargs, words):
         make_env(f"envpool:{task}", **kwargs)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="Qt is part of EnvPool elsewhere")
 def test_procgen_without_qt_says_what_to_install(monkeypatch):
-    import envpool
+    def not_there(name, *args, **kwargs):
+        raise OSError(f"{name}: cannot open shared object file: No such file or directory")
 
-    def no_qt(*args, **kwargs):
-        raise ImportError("libQt5Gui.so.5: cannot open shared object file: No such file or directory")
+    def not_installed(name):
+        raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(envpool, "make", no_qt)
-    with pytest.raises(MissingPackage, match="apt install libqt5gui5"):
+    envpools._load_qt.cache_clear()
+    monkeypatch.setattr(envpools.ctypes, "CDLL", not_there)
+    with pytest.raises(MissingPackage, match=r"cannot be loaded: .* cannot open shared .*`apt install libqt5gui5`"):
+        make_env("envpool:CoinrunEasy-v0")
+    monkeypatch.setattr(envpools.importlib.metadata, "distribution", not_installed)
+    with pytest.raises(MissingPackage, match="pip install 'corral\\[procgen\\]'"):
         make_env("envpool:CoinrunEasy-v0")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from corral.bench.record import FPS, LOSS, REWARD, SECONDS, STEPS, read_record
 from corral.core.config import CARE
 from corral.core.config_file import load_yaml
+from corral.core.errors import UsageError
 from corral.core.machine import available_cores
 
 __all__ = ["timed_settings", "write_benchmark_metrics"]
@@ -26,9 +27,16 @@ HOW_PARALLEL = ("backend", "num_workers", "num_envs_per_worker", "parallel_start
 def timed_settings(file: str | os.PathLike[str] | None, flags: Mapping[str, Any], sequential: bool) -> dict[str, Any]:
     """A file's settings, with flags before them, as they fit this machine: no more workers than cores.
 
-    ``sequential``: the same work in one process. A file's ``batch_size`` is cut to what divides a rollout.
+    ``sequential``: the same work in one process; else with workers, whatever the file says. A file's ``batch_size`` is
+    cut to what divides a rollout.
     """
     settings = dict(load_yaml(file)) if file else {}
+    flags = {name: int(value) if isinstance(value, str) and value.isdigit() else value for name, value in flags.items()}
+    fitting = ("auto", "serial") if sequential else ("auto", "process", "worker")
+    if (asked := flags.get("backend", "auto")) not in fitting:
+        raise UsageError(
+            f"backend {asked}: this script trains {'in one process' if sequential else 'with workers'}; leave it out"
+        )
     workers, each = settings.get("num_workers"), settings.get("num_envs_per_worker")
     if "num_workers" not in flags and isinstance(workers, int) and workers > (cores := available_cores()):
         settings["num_workers"] = cores
@@ -37,6 +45,8 @@ def timed_settings(file: str | os.PathLike[str] | None, flags: Mapping[str, Any]
         if not sequential:
             print(f"num_workers {cores} instead of the file's {workers}: there are {cores} cores")
     settings |= flags
+    if settings.get("backend", "auto") in ("auto", "serial"):
+        settings["backend"] = "worker"
     workers, each = settings.get("num_workers"), settings.get("num_envs_per_worker")
     if sequential:
         if "n_envs" not in settings and isinstance(workers, int) and isinstance(each, int):

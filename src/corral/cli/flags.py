@@ -17,7 +17,7 @@ from corral.core.envs import BUILT_IN, OWN_FLAGS, PATHS, SWITCHES, own_flags
 from corral.core.errors import UsageError
 from corral.core.spelling import did_you_mean
 
-__all__ = ["Parser", "add_config_flags", "add_own_flags", "own_kwargs"]
+__all__ = ["Parser", "add_config_flags", "add_directory_flags", "add_own_flags", "own_kwargs"]
 
 _ALIASES = {"timesteps": ("--total-timesteps",)}
 _TITLES = {
@@ -87,6 +87,25 @@ def add_config_flags(
         else:
             options["metavar"] = _metavar(field.annotation)
         groups[title].add_argument(*flags, **options)
+
+
+class _OneDirectory(argparse.Action):
+    """Takes a directory under any of its flags, but only one."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        before = getattr(namespace, self.dest, values)
+        if before != values:
+            parser.error(f"a run has one directory, but {before} and {values} were given")
+        setattr(namespace, self.dest, values)
+
+
+def add_directory_flags(parser: argparse.ArgumentParser) -> None:
+    """Add ``--output-dir`` with the names that training scripts give it."""
+    names = "--output-dir", "--save-path", "--checkpoint-dir", "--log-path"
+    text = "the run directory, which holds checkpoints and logs [runs/<env>-<date>-<time>]"
+    parser.add_argument(
+        *names, dest="output_dir", metavar="DIR", action=_OneDirectory, default=argparse.SUPPRESS, help=text
+    )
 
 
 def add_own_flags(parser: argparse.ArgumentParser) -> None:

@@ -11,10 +11,12 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import FrameType
 
 from corral import __version__
-from corral.cli.flags import Parser, add_config_flags, add_own_flags
+from corral.cli.flags import Parser, add_config_flags, add_directory_flags, add_own_flags
+from corral.core.command import command
 from corral.core.config import RESUMABLE
 from corral.core.errors import CorralError, UnrepeatedCode
 from corral.core.output import forgive_output
@@ -22,18 +24,30 @@ from corral.core.spelling import did_you_mean
 from corral.training import interrupts
 from corral.training.interrupts import Interrupted
 
-__all__ = ["main"]
+__all__ = ["Script", "guarded", "main", "verbs_of"]
 
 _TIMED = ("env_kwargs", "n_envs", "num_workers", "n_steps", "batch_size", "n_epochs", "net_arch", "policy", "overlap")
 """Settings that help of ``tune`` and ``bench`` mentions; all of training's are taken."""
 _ENV_HELP = "a built-in env, a Gymnasium id, envpool:ID, package.module:callable or file.py:callable"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the ``corral`` command; returns the exit code."""
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script that stands for a verb: it has the verb's flags, and ``--env`` instead of the word ENV."""
+
+    name: str
+    """How its errors begin."""
+    about: str
+    """What ``--help`` says first."""
+    env: str
+    """The env that is trained on without ``--env``."""
+
+
+def main(argv: Sequence[str] | None = None, script: Script | None = None) -> int:
+    """Entry point of the ``corral`` command, and of scripts that stand for a verb; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     forgive_output()
-    parser, verbs = _parser()
+    parser, verbs = verbs_of(script)
     if words and not words[0].startswith("-") and words[0] not in verbs:
         parser.error(f"unknown verb {words[0]!r}{did_you_mean(words[0], verbs)}; there are {', '.join(verbs)}")
     if not words or words[0].startswith("-"):
@@ -43,20 +57,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     verb, function = verbs[words[0]]
     options = verb.parse_args(words[1:])
     module, _, name = function.partition(":")
-    return _guarded(words, lambda: int(getattr(importlib.import_module(module), name)(options)))
+    call = lambda: int(getattr(importlib.import_module(module), name)(options))  # noqa: E731
+    return guarded(verb.prog, words, call)
 
 
-def _guarded(words: list[str], call: Callable[[], int]) -> int:
-    verb = words[0]
+def guarded(prog: str, words: Sequence[str], call: Callable[[], int]) -> int:
+    """The exit code of ``call``. An error is one line that begins with ``prog``; ``words`` are what was typed."""
     try:
         with _terminable(), _told_plainly():
             return call()
     except UnrepeatedCode as error:
-        typed = f"corral {shlex.join(words)} {error.flags}"
-        print(f"corral {verb}: the run names code to import; if you trust it, repeat it: {typed}", file=sys.stderr)
+        typed = f"{command()} {shlex.join(words)} {error.flags}"
+        print(f"{prog}: the run names code to import; if you trust it, repeat it: {typed}", file=sys.stderr)
         return error.exit_code
     except CorralError as error:
-        print(f"corral {verb}: {error}", file=sys.stderr)
+        print(f"{prog}: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt as error:
         return int(getattr(error, "exit_code", 130))  # SIGTERM has its own
@@ -93,13 +108,17 @@ def _terminable() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
+def verbs_of(script: Script | None = None) -> tuple[Parser, dict[str, tuple[Parser, str]]]:
+    """The parser of the command line; and of each verb, or of the ``script`` for it, with its ``module:function``."""
     verbs: dict[str, tuple[Parser, str]] = {}
     about: list[str] = []
 
     def verb(name: str, words: str, function: str, summary: str, examples: str) -> Parser:
-        usage = f"corral {name} {words} [--flag value ...]"
-        parser = Parser(prog=f"corral {name}", usage=usage, description=summary, epilog=f"examples:\n{examples}")
+        if script is None:
+            usage = f"corral {name} {words} [--flag value ...]"
+            parser = Parser(prog=f"corral {name}", usage=usage, description=summary, epilog=f"examples:\n{examples}")
+        else:
+            parser = Parser(prog=script.name, usage=f"{script.name} [--flag value ...]", description=script.about)
         verbs[name] = parser, function
         about.append(f"  {name:<8} {summary}")
         return parser
@@ -114,7 +133,9 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
         "  corral train my_game.py:make_env --backend process --num-workers 4 --env-kwargs level=3\n"
         "  corral train CartPole-v1 --config my.yaml --seed 1",
     )
-    _env_flags(train)
+    _env_flags(train, script)
+    if script is not None:
+        train.add_argument("--eval", action="store_true", help="evaluate the final policy, which is the default")
     _closing_flags(train)
     add_config_flags(train)
 
@@ -159,7 +180,7 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
         "--no-curriculum", action="store_true", default=None, help="one stage, with the whole budget"
     )
     for parser in (selfplay, curriculum, hybrid, warmstart):
-        _env_flags(parser)
+        _env_flags(parser, script)
         _closing_flags(parser)
         add_config_flags(parser, hidden=() if parser is warmstart else ("opponent",))
 
@@ -244,7 +265,7 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
         "  corral bench CartPole-v1\n  corral bench my_game.py:make_env --n-envs 16 --num-workers 4",
     )
     for parser, seconds, repeats in ((tune, 2.0, 2), (bench, 4.0, 3)):
-        _env_flags(parser)
+        _env_flags(parser, script)
         parser.add_argument("--seconds", type=float, default=seconds, metavar="X", help=f"of each run [{seconds:g}]")
         parser.add_argument("--repeats", type=int, default=repeats, metavar="N", help=f"runs of each [{repeats}]")
     tune.add_argument("--max-envs", type=int, default=64, metavar="N", help="try no more envs than this [64]")
@@ -262,9 +283,10 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
         "  corral sweep CartPole-v1 --trials 50 --search learning_rate=log:1e-5:1e-3 ent_coef=0:0.05 "
         "n_epochs=3,5,10 net_arch=64x64,256x256",
     )
-    _env_flags(sweep)
+    _env_flags(sweep, script, config=script is None)
     sweep.add_argument(
-        "--preset",
+        *(("--preset",) if script is None else ("--preset", "--config")),
+        dest="preset",
         nargs="+",
         metavar="NAME",
         help="train with these in turn: A (net_arch 512 512), B (256 256, ent_coef 0.05), C (256 256, learning_rate "
@@ -327,9 +349,17 @@ def _parser() -> tuple[Parser, dict[str, tuple[Parser, str]]]:
     return top, verbs
 
 
-def _env_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("env", metavar="ENV", nargs="?", help=_ENV_HELP)
-    parser.add_argument("--config", metavar="FILE", help="YAML file with settings; flags override it")
+def _env_flags(parser: argparse.ArgumentParser, script: Script | None, config: bool = True) -> None:
+    if script is None:
+        parser.add_argument("env", metavar="ENV", nargs="?", help=_ENV_HELP)
+    else:
+        parser.add_argument("--env", help=f"{_ENV_HELP} [{script.env}]")
+        parser.set_defaults(usual_env=script.env)
+        add_directory_flags(parser)
+    if config:
+        parser.add_argument("--config", metavar="FILE", help="YAML file with settings; flags override it")
+    else:
+        parser.set_defaults(config=None)
     add_own_flags(parser)
 
 

@@ -34,7 +34,7 @@ def settings_of(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     values |= {
         name: value for name, value in vars(options).items() if name in TrainConfig.model_fields and name != "env"
     }
-    env = options.env or values.get("env")
+    env = options.env or values.get("env") or getattr(options, "usual_env", None)
     if env is None:
         raise UsageError("which env? For example: corral train CartPole-v1 (`corral list` shows what there is)")
     values.pop("env", None)

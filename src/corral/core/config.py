@@ -221,7 +221,7 @@ class TrainConfig(BaseModel):
     )
     keep_checkpoints: int = _field(3, "run", "How many of the newest checkpoints are kept.", ge=1)
     tensorboard: bool = _field(True, "run", "Write TensorBoard event files.")
-    log_episodes: bool = _field(False, "run", "Say how every episode and every update went.")
+    log_episodes: bool = _field(False, "run", "Print a line for every env, episode, epoch and update.")
 
     @field_validator("device")
     @classmethod
@@ -284,12 +284,8 @@ class TrainConfig(BaseModel):
                 f"{self.n_envs} = {self.rollout_size}; the nearest that do: "
                 f"{_nearest(self.batch_size, self.rollout_size)}"
             )
-        if self.backend == "serial" and self.parallel_start_method != "auto":
-            raise ValueError(
-                f"parallel_start_method {self.parallel_start_method} is for workers, but backend is serial"
-            )
-        if self.backend == "serial" and self.needs_workers is not None:
-            raise ValueError(f"{self.needs_workers} is for workers, but backend is serial")
+        if self.backend == "serial" and (name := self.needs_workers) is not None:
+            raise ValueError(f"{name} {getattr(self, name)} is for workers, but backend is serial")
         decide("sequence_length", settle_sequences(self))
         if self.policy is not None:
             for name in ("net_arch", "activation_fn", "ortho_init", "score_actions", "cnn", "cnn_features", "bf16"):
@@ -358,7 +354,8 @@ class TrainConfig(BaseModel):
     @property
     def needs_workers(self) -> str | None:
         """A setting that only worker processes can honour."""
-        return next((name for name in CARE if getattr(self, name) != type(self).model_fields[name].default), None)
+        names = ("parallel_start_method", *CARE)
+        return next((name for name in names if getattr(self, name) != type(self).model_fields[name].default), None)
 
     @property
     def rollout_size(self) -> int:

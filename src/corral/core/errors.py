@@ -10,6 +10,7 @@ __all__ = [
     "BadEnvData",
     "CheckpointError",
     "CorralError",
+    "DeadlinePassed",
     "EnvFault",
     "EnvPlace",
     "MissingPackage",
@@ -52,6 +53,10 @@ class RunInUse(CorralError):
 
 class CheckpointError(CorralError):
     """A checkpoint is missing, damaged, or could not be written."""
+
+
+class DeadlinePassed(CorralError):
+    """The time for a run is over before its rollout is complete."""
 
 
 class WorkerDied(CorralError):

@@ -220,6 +220,10 @@ class RolloutSource(Protocol):
         """The rollout that was begun. Its arrays are reused: by the next one, or with overlap by the one after."""
         ...
 
+    def set_deadline(self, deadline: float) -> None:
+        """Raise ``DeadlinePassed`` from ``collect`` if the rollout is not complete by then (``time.perf_counter``)."""
+        ...
+
     def opponents(self) -> npt.NDArray[np.int64]:
         """Who plays the other side in the episode that each env is in, [N]; -1 for the env's own choice."""
         ...

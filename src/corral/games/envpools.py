@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import importlib
+import importlib.metadata
 import subprocess
 import sys
 import tempfile
@@ -48,7 +51,8 @@ _PROCGEN: dict[str, Any] = {
     "eval_freq": 250_000,
     "eval_sample": True,
 }
-_SETTINGS = {"envpool.atari": ATARI_SETTINGS, "envpool.procgen": _PROCGEN}
+_PROCGEN_FAMILY = "envpool.procgen"
+_SETTINGS = {"envpool.atari": ATARI_SETTINGS, _PROCGEN_FAMILY: _PROCGEN}
 """By family, settings that suit it better than the defaults."""
 
 
@@ -78,6 +82,8 @@ def make(
     settings |= {"seed": 0, "env_seed": [seed & _LARGEST_SEED for seed in seeds]}
     if render_mode is not None:
         settings["render_mode"] = render_mode
+    if family == _PROCGEN_FAMILY and sys.platform == "linux":
+        _load_qt(task)
     import envpool
 
     try:
@@ -85,13 +91,6 @@ def make(
             warnings.simplefilter("ignore", UserWarning)  # Gymnasium's, of bounds that single precision rounds
             vector: Any = envpool.make(task, env_type="gymnasium", num_envs=num_envs, **{**settings, **kwargs})
             spaces = vector.single_observation_space, vector.single_action_space
-    except ImportError as error:
-        if "Qt" in f"{error}":
-            raise MissingPackage(
-                f"envpool:{task} needs the system's Qt 5 runtime, which is not there. Install it with "
-                "`apt install libqt5gui5` (Debian, Ubuntu) or `dnf install qt5-qtbase-gui` (Fedora)"
-            ) from None
-        raise
     except TypeError as error:
         given = ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
         raise UsageError(f"EnvPool does not take {given} for {task}: it expects other types") from error
@@ -114,6 +113,36 @@ def _begin_some(vector: Any, which: npt.NDArray[np.int64]) -> tuple[Any, Any]:
     vector._reset(which.astype(np.int32))
     found: tuple[Any, Any] = vector.recv(reset=True)
     return found
+
+
+@functools.cache
+def _load_qt(task: str) -> None:
+    """Load Qt 5, which Procgen draws its pictures with: the system's, or the one in the wheel ``PyQt5-Qt5``.
+
+    The wheel lies outside the loader's search path. A library that is loaded already is found by its name.
+    """
+    try:
+        ctypes.CDLL("libQt5Gui.so.5")
+        return
+    except OSError:
+        pass
+    install = "pip install 'corral[procgen]'"
+    try:
+        wheel = importlib.metadata.distribution("PyQt5-Qt5")
+    except importlib.metadata.PackageNotFoundError:
+        raise MissingPackage(f"envpool:{task} is drawn with Qt 5, which is not installed: {install}") from None
+    libraries = [file for file in wheel.files or () if ".so" in file.name and file.parent.name == "lib"]
+    for name in ("libicudata", "libicuuc", "libicui18n", "libQt5Core", "libQt5Gui"):  # each needs those before it
+        for file in libraries:
+            if file.name.partition(".")[0] == name:
+                try:
+                    ctypes.CDLL(str(wheel.locate_file(file)), mode=ctypes.RTLD_GLOBAL)
+                except OSError as error:
+                    raise MissingPackage(
+                        f"envpool:{task} is drawn with Qt 5, whose {file.name} cannot be loaded: {error}. Install the "
+                        "system's: `apt install libqt5gui5` (Debian, Ubuntu) or `dnf install qt5-qtbase-gui` (Fedora)"
+                    ) from None
+    importlib.reload(importlib.import_module(_PROCGEN_FAMILY))  # EnvPool tried it without Qt, and remembers that
 
 
 @functools.cache

@@ -7,7 +7,7 @@ network on the CPU, much faster. The update is the same for both.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -129,9 +129,15 @@ class Learner:
         self.engine.set_reference(policy)
 
     def update(
-        self, rollout: Rollout, estimate: Advantages, iteration: int, learning_rate: float, terms: Terms = PLAIN
+        self,
+        rollout: Rollout,
+        estimate: Advantages,
+        iteration: int,
+        learning_rate: float,
+        terms: Terms = PLAIN,
+        on_epoch: Callable[[int], object] = lambda epoch: None,
     ) -> UpdateStats:
-        """``n_epochs`` passes over the rollout in shuffled minibatches."""
+        """``n_epochs`` passes over the rollout in shuffled minibatches; ``on_epoch`` is called after each, from 1."""
         if terms.kl_ref and self.reference is None:
             raise UsageError(f"kl_ref_coef {terms.kl_ref:g} needs a reference policy; give one with set_reference")
         order = self._order(iteration)  # [minibatches, minibatch]
@@ -149,6 +155,8 @@ class Learner:
                     break
                 self.engine.apply(learning_rate)
                 applied += 1
+                if applied * order.shape[1] % self.config.rollout_size == 0:
+                    on_epoch(applied * order.shape[1] // self.config.rollout_size)
             measured = self.engine.finish(gradients, applied)
         self.n_updates += applied
         if not self.engine.finite() or not np.isfinite(list(measured.values())).all():

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from corral.core.errors import DeadlinePassed
 from corral.core.types import Actor, Mishaps, Rollout, Weights
 from corral.rollout.arrays import allocate
 from corral.rollout.collector import Collector, Segment, join
@@ -45,6 +49,11 @@ class LocalSource:
         self._slots = [allocate(env.layout, env.codec, *shape) for _ in range(2 if overlap else 1)]
         self._begun = 0
         self._segment: Segment | None = None
+        self._deadline = math.inf
+
+    def set_deadline(self, deadline: float) -> None:
+        """Give up a rollout that is not complete by then."""
+        self._deadline = deadline
 
     def publish(self, weights: Weights, version: int) -> None:
         """Give the actor its weights."""
@@ -58,11 +67,18 @@ class LocalSource:
         self._begun += 1
         rollout = self._slots[self._begun % len(self._slots)]
         self._positions.recall(rollout)
-        self._segment = self._collector.collect(iteration, rollout)
+        self._segment = None
+        with contextlib.suppress(DeadlinePassed):
+            self._segment = self._collector.collect(iteration, rollout, watch=self._check_deadline)
+
+    def _check_deadline(self, _done: int, _ended: bool) -> None:
+        if time.perf_counter() > self._deadline:
+            raise DeadlinePassed
 
     def collect(self) -> Rollout:
         """The rollout that was begun."""
-        assert self._segment is not None
+        if self._segment is None:
+            raise DeadlinePassed
         rollout = self._slots[self._begun % len(self._slots)]
         episodes = self._positions.advance(rollout, self._segment.said.states)
         return join(rollout, [self._segment], episodes, Mishaps())

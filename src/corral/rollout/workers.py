@@ -9,7 +9,9 @@ and goes on with the same weights and the same noise: the rollout is the same as
 
 from __future__ import annotations
 
+import math
 import pickle
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +21,7 @@ import numpy.typing as npt
 
 from corral.core.actions import ActionCodec
 from corral.core.envs import EnvFactory
-from corral.core.errors import CorralError, EnvFault, UsageError, WorkerDied
+from corral.core.errors import CorralError, DeadlinePassed, EnvFault, UsageError, WorkerDied
 from corral.core.spaces import Layout
 from corral.core.types import Mishaps, Rollout, Weights
 from corral.ppo.shares import Shares, ShareSetup
@@ -63,6 +65,7 @@ class WorkerSource:
         self._begun = 0
         self._version = 0
         self._request: worker.CollectRequest | None = None  # the rollout under way
+        self._deadline = math.inf
         self._worked = False
         self._restarts = Restarts(care, factory.is_vector)
         self._mishaps = Mishaps()
@@ -174,6 +177,10 @@ class WorkerSource:
             except WorkerDied as error:
                 self._mend(w, error)
 
+    def set_deadline(self, deadline: float) -> None:
+        """Give up a rollout that is not complete by then."""
+        self._deadline = deadline
+
     def collect(self) -> Rollout:
         """Wait until every worker is done."""
         assert self._request is not None
@@ -194,7 +201,9 @@ class WorkerSource:
         parts: list[list[Segment]] = [[] for _ in self._pool.workers]
         with self._pool.watching():
             while pending := [w for w in self._pool.workers if not (parts[w.index] and parts[w.index][-1].finished)]:
-                for w, said in self._pool.events(pending):
+                if (left := self._deadline - time.perf_counter()) < 0:
+                    raise DeadlinePassed
+                for w, said in self._pool.events(pending, seconds=left):
                     if isinstance(said, WorkerDied):
                         self._mend(w, said, idle=bool(parts[w.index]) and parts[w.index][-1].finished)
                     elif said[:1] == ERROR:

@@ -27,7 +27,7 @@ from corral.core.machine import limit_compute_threads
 from corral.core.seeding import fresh_seed
 from corral.core.spelling import did_you_mean
 from corral.monitor.console import Board, QuietBoard
-from corral.monitor.diary import closed, initialised
+from corral.monitor.diary import env_lines
 from corral.monitor.report import Reporter
 from corral.policy.policy import NetworkFactory
 from corral.ppo.mlp_engine import MlpEngine
@@ -39,6 +39,7 @@ from corral.training.interrupts import Interrupted, Interrupts
 from corral.training.loop import Callback, train_loop
 from corral.training.policies import device_for
 from corral.training.progress import budgets_of, ended_by
+from corral.training.rollout_length import fit_n_steps
 from corral.training.run import Run, assemble, restore
 from corral.training.run_directory import RunDirectory, check_named_code, find_run, plan_run
 from corral.training.summary import Summary, closing_table, summarize, where
@@ -80,10 +81,10 @@ def train(
     own = settings_of(factory.name, values)
     if own:
         board.note(f"settings of {factory.name}: {', '.join(f'{name} {value}' for name, value in own.items())}")
-    values = {**own, **values}
+    typed, values = {*values}, {**own, **values}
     network = network_of(values.get("policy"), policy)
     values, envs = _settle_n_envs({**values, "env": factory.name}, factory, network, board)
-    checked = parse_config(values)
+    checked = parse_config(values) if "n_steps" in typed else fit_n_steps(values, board.note)
     directory = plan_run(checked.output_dir, checked.env)  # now, before an env can change the working directory
     seed = fresh_seed() if checked.seed is None else checked.seed
     checked = checked.model_copy(update={"seed": seed})
@@ -176,6 +177,8 @@ def _carry_out(
                     directory.discard()  # it never began
                 elif run.safe is not None:
                     _finish(board, run, directory, _why(error))
+                if isinstance(error, Interrupted) and directory.path.exists():
+                    error.run_dir = directory.path
                 if isinstance(error, EnvFault) and directory.path.exists():
                     again = keep_fault(directory, config, error, run.own_options)
                     error.advice = None if again is None else f"To see it again: {again}"
@@ -210,8 +213,8 @@ def _open_board(board: QuietBoard, run: Run, directory: RunDirectory, resumed: F
             board.warn(f"{complaint}; using an older checkpoint")
         board.note(f"resuming {config.env} at {progress.timesteps:,} steps: {envs}")
     board.note(f"backend {choice.backend} ({choice.why})")
-    if config.log_episodes:
-        board.note(initialised(config.n_envs, where(run)))
+    for line in env_lines(config.n_envs, "started") if config.log_episodes else ():
+        board.note(line)
     if choice.advice:
         board.warn(choice.advice)
     board.note(f"writing to {directory.shown}")
@@ -238,8 +241,8 @@ def _finish(board: QuietBoard, run: Run, directory: RunDirectory, reason: str) -
     closing = closing_table(run, directory, summary)
     try:
         run.close()
-        if run.config.log_episodes:
-            board.note(closed(run.config.n_envs))
+        for line in env_lines(run.config.n_envs, "closed") if run.config.log_episodes else ():
+            board.note(line)
     finally:
         board.table(*closing)
     return summary

@@ -80,11 +80,15 @@ def choose_backend(config: TrainConfig, costs: Callable[[], Costs], central: boo
         return BackendChoice("serial", 1, why, alone if config.overlap else None)
     found = costs()
     rates = {way: predict(config, found, *way, cores) for way in _ways(config, central, cores)}
-    best = max(rates, key=lambda way: rates[way])
-    if rates[best] < _BETTER * rates["serial", 1] or _is_short(config, found, rates["serial", 1], rates[best]):
-        best = "serial", 1
-    words = ", ".join(f"{rates[way]:,.0f} with {_named(*way)}" for way in dict.fromkeys([*list(rates)[:1], best]))
-    why = f"auto: {_told(config, found)}; expected steps/s: {words}"
+    fastest = best = max(rates, key=lambda way: rates[way])
+    reason = ""
+    if fastest != ("serial", 1):
+        if rates[fastest] < _BETTER * rates["serial", 1]:
+            best, reason = ("serial", 1), f", which is less than {_BETTER - 1:.0%} faster"
+        elif _is_short(config, found, rates["serial", 1], rates[fastest]):
+            best, reason = ("serial", 1), ", but the run is too short to make up for their start"
+    words = ", ".join(f"{rates[way]:,.0f} with {_named(*way)}" for way in dict.fromkeys([*list(rates)[:1], fastest]))
+    why = f"auto: {_told(config, found)}; expected steps/s: {words}{reason}"
     return BackendChoice(best[0], best[1], why, past_returns(config, found, best[0], best[1], cores))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from corral.core.command import command
 from corral.core.config import TrainConfig
 from corral.core.errors import EnvFault, UsageError
 from corral.core.opponents import OPPONENT, opponent_number
@@ -44,7 +45,7 @@ def keep_fault(
     shown = str(Path(directory.shown) / FAULTS / path.name)
     if config.env.startswith("python:"):
         return f"corral.replay_fault({shown!r}, env=...)"
-    return f"corral doctor {shlex.quote(config.env)} --replay {shlex.quote(shown)}"
+    return f"{command()} doctor {shlex.quote(config.env)} --replay {shlex.quote(shown)}"
 
 
 def read_fault(path: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
@@ -15,6 +16,9 @@ __all__ = ["Interrupted", "Interrupts"]
 
 class Interrupted(KeyboardInterrupt):
     """A signal asked the run to end. A KeyboardInterrupt, so that scripts treat it as one; the name tells which."""
+
+    run_dir: Path | None = None
+    """The run that was stopped, with its complete checkpoint; None if none had begun."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from corral.core.errors import CheckpointError, EnvFault
+from corral.core.errors import CheckpointError, DeadlinePassed, EnvFault
 from corral.core.metrics import INFO_PREFIX
 from corral.core.stacks import Observed
 from corral.core.types import Rollout, Weights
-from corral.monitor.diary import episode_lines, update_line
+from corral.monitor.diary import episode_lines, epoch_line, update_line
 from corral.monitor.report import Reporter
 from corral.ppo.gae import Advantages, estimate_advantages
 from corral.ppo.learner import UpdateStats
@@ -26,7 +26,7 @@ from corral.training.evaluate import evaluate_actor
 from corral.training.faults import MOST_FAULTS, keep_fault
 from corral.training.interrupts import Interrupts
 from corral.training.phases import write_phase
-from corral.training.progress import budgets_of, ended_by, is_due, learning_rate
+from corral.training.progress import budgets_of, ended_by, is_due, learning_rate, seconds_left
 from corral.training.run import Run, capture
 from corral.training.run_directory import RunDirectory
 from corral.training.warmstart import warm_start
@@ -76,15 +76,29 @@ def train_loop(
     run.safe, reason = capture(run), _ended(run)
     # What was resumed is on disk already; a new run has something to resume from its first moment on.
     run.saved_at = progress.timesteps if progress.iteration else _save(run, directory, reporter, run.safe)
-    begun = False
+    begun, row = False, Metrics()
     mark = time.perf_counter() - progress.eval_seconds
+    deadline = None if config.duration is None else time.perf_counter() + seconds_left(config.duration, progress)
     try:
         while reason is None:
             with interrupts.allowed():  # what is cut short here is thrown away
                 started = time.perf_counter()
+                if deadline is not None and progress.iteration > 0:  # a run completes one iteration at least
+                    source.set_deadline(deadline)
                 if not begun:
                     _begin(run)
-                rollout = source.collect()
+                try:
+                    rollout = source.collect()
+                except DeadlinePassed:
+                    reason = "duration"
+            if reason is not None:
+                progress.discarded_seconds += time.perf_counter() - progress.eval_seconds - mark
+                run.safe, run.saved_at = capture(run), None
+                if "eval/mean_reward" not in row:
+                    _evaluate_between_iterations(run, directory, reporter, interrupts)
+                _write_phase(run, directory, reporter)
+                break
+            with interrupts.allowed():
                 said = _note_games(run, rollout)
                 begun = config.overlap and not _is_last(run)
                 if begun:  # with the weights as they are; PPO's ratio, which is to these, corrects for the lag
@@ -96,13 +110,12 @@ def train_loop(
                 rate = learning_rate(config, progress.timesteps + config.rollout_size)
                 terms = terms_at(config, progress.timesteps)
                 updates = learner.n_updates
-                stats = learner.update(rollout, estimate, progress.iteration, rate, terms)
+                on_epoch = _log_rollout(run, reporter, rollout, collected - progress.eval_seconds - mark)
+                stats = learner.update(rollout, estimate, progress.iteration, rate, terms, on_epoch)
             _merge_observations(run, rollout)
             updated = time.perf_counter()
 
             before = progress.timesteps
-            if config.log_episodes:
-                _log_episodes(run, reporter, rollout)
             progress.advance(rollout, updated - progress.eval_seconds - mark)
             _tell(run, directory, reporter, rollout.faults)
             mark = updated - progress.eval_seconds  # evaluation does not count
@@ -126,10 +139,8 @@ def train_loop(
                     row |= {} if "eval/mean_reward" in row else _evaluate(run, directory, reporter, interrupts)
             finally:
                 reporter.write(row, budgets_of(config, progress)[0].done)
-                if run.opponents is not None and (said is not None or reason is not None):
-                    problem = write_phase(run, directory, run.opponents, run.opponents.played)
-                    if problem is not None:
-                        reporter.board.warn(problem)
+                if said is not None or reason is not None:
+                    _write_phase(run, directory, reporter)
             if is_due(config.checkpoint_freq, before, progress.timesteps):
                 run.saved_at = _save(run, directory, reporter, run.safe)
     finally:
@@ -196,11 +207,23 @@ def _advantages(run: Run, rollout: Rollout) -> Advantages:
     )
 
 
-def _log_episodes(run: Run, reporter: Reporter, rollout: Rollout) -> None:
-    progress = run.progress
-    earlier = [reward for reward, _ in progress.recent]
-    for line in episode_lines(rollout.episodes, earlier, progress.episodes, progress.timesteps, rollout.n_envs):
-        reporter.board.note(line)
+def _log_rollout(run: Run, reporter: Reporter, rollout: Rollout, seconds: float) -> Callable[[int], object]:
+    """With ``log_episodes``, print a line for each episode; and return what prints one for each epoch."""
+    progress, config, board = run.progress, run.config, reporter.board
+    if not config.log_episodes:
+        return lambda epoch: None
+    lines = episode_lines(
+        rollout.episodes,
+        earlier=[reward for reward, _ in progress.recent],
+        counted=progress.episodes,
+        total=config.num_episodes,
+        steps=progress.timesteps,
+        shape=(rollout.n_steps, rollout.n_envs),
+        seconds=(progress.seconds, progress.seconds + seconds),
+    )
+    for line in lines:
+        board.note(line)
+    return lambda epoch: board.note(epoch_line(epoch, config.n_epochs))
 
 
 def _lag(run: Run, rollout: Rollout) -> float:
@@ -314,6 +337,30 @@ def _evaluate(run: Run, directory: RunDirectory, reporter: Reporter, interrupts:
         "eval/mean_ep_length": result.mean_length,
         "eval/seconds": seconds,
     }
+
+
+def _evaluate_between_iterations(run: Run, directory: RunDirectory, reporter: Reporter, interrupts: Interrupts) -> None:
+    """Evaluate the final policy of a run whose last rollout was discarded: it has a row of metrics of its own."""
+    progress = run.progress
+    evaluation = _evaluate(run, directory, reporter, interrupts)
+    if evaluation:
+        row = {
+            "time/total_timesteps": progress.timesteps,
+            "time/iterations": progress.iteration,
+            "time/fps": progress.fps,
+            "time/time_elapsed": progress.seconds,
+            "rollout/episodes": progress.episodes,
+            "rollout/episodes_in_rollout": 0,
+        }
+        row |= {} if run.opponents is None else run.opponents.metrics()
+        reporter.write(row | evaluation, budgets_of(run.config, progress)[0].done)
+
+
+def _write_phase(run: Run, directory: RunDirectory, reporter: Reporter) -> None:
+    """Write the files of the stage that was played last, in runs that have stages."""
+    problem = None if run.opponents is None else write_phase(run, directory, run.opponents, run.opponents.played)
+    if problem is not None:
+        reporter.board.warn(problem)
 
 
 def _tell(run: Run, directory: RunDirectory, reporter: Reporter, faults: Sequence[EnvFault]) -> None:

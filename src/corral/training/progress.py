@@ -12,7 +12,7 @@ import numpy as np
 from corral.core.config import TrainConfig
 from corral.core.types import Mishaps, Rollout
 
-__all__ = ["Budget", "Progress", "budgets_of", "ended_by", "is_due", "learning_rate"]
+__all__ = ["Budget", "Progress", "budgets_of", "ended_by", "is_due", "learning_rate", "seconds_left"]
 
 RECENT = 100
 
@@ -27,6 +27,8 @@ class Progress:
     seconds: float = 0.0
     """Time spent collecting and learning."""
     eval_seconds: float = 0.0
+    discarded_seconds: float = 0.0
+    """Time spent on a rollout that the end of the duration cut short."""
     recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=RECENT))
     """Reward and length of the last episodes."""
     best_reward: float | None = None
@@ -67,7 +69,8 @@ class Progress:
         """Go on from ``state``."""
         recent = deque(((float(r), int(n)) for r, n in state["recent"]), maxlen=RECENT)
         mishaps = Mishaps(**{name: int(count) for name, count in state["mishaps"].items()})
-        return cls(**{**{name: state[name] for name in cls.__slots__}, "recent": recent, "mishaps": mishaps})
+        known = {"discarded_seconds": 0.0, **state}  # older checkpoints lack it
+        return cls(**{**{name: known[name] for name in cls.__slots__}, "recent": recent, "mishaps": mishaps})
 
 
 class Budget(NamedTuple):
@@ -80,13 +83,18 @@ class Budget(NamedTuple):
 
 def budgets_of(config: TrainConfig, progress: Progress) -> list[Budget]:
     """Every budget that was given; the first is the one a progress bar shows."""
-    hours = (progress.seconds + progress.eval_seconds) / 3600
+    hours = (progress.seconds + progress.eval_seconds + progress.discarded_seconds) / 3600
     given = [
         ("timesteps", config.timesteps, progress.timesteps),
         ("num_episodes", config.num_episodes, progress.episodes),
         ("duration", config.duration, hours),
     ]
     return [Budget(name, float(total), done) for name, total, done in given if total is not None]
+
+
+def seconds_left(duration: float, progress: Progress) -> float:
+    """What is left of a ``duration`` in hours."""
+    return duration * 3600 - progress.seconds - progress.eval_seconds - progress.discarded_seconds
 
 
 def ended_by(config: TrainConfig, progress: Progress) -> str | None:

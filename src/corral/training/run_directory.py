@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import IO
 
+from corral.core.command import command
 from corral.core.config import TrainConfig, parse_config
 from corral.core.config_file import load_yaml
 from corral.core.envs import names_code
@@ -105,9 +106,8 @@ def plan_run(output_dir: str | None, env: str) -> RunDirectory:
     if run.config_file.exists():
         run.lock()  # raises if it is in use
         run.unlock()
-        raise UsageError(
-            f"{output_dir} already holds a run; go on with `corral resume {output_dir}`, or choose another --output-dir"
-        )
+        again = f"{command()} resume {shlex.quote(output_dir)}"
+        raise UsageError(f"{output_dir} already holds a run; go on with `{again}`, or choose another --output-dir")
     if run.path.is_dir() and any(child.name not in _LEFT_OVER for child in run.path.iterdir()):
         raise UsageError(f"output_dir {output_dir!r} is not empty; choose another")
     return run

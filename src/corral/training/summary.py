@@ -7,6 +7,7 @@ import shlex
 from dataclasses import dataclass, field
 from typing import Any
 
+from corral.core.command import command
 from corral.core.types import Mishaps
 from corral.monitor.processes import ProcessUse
 from corral.training.run import Run, weights_hash
@@ -140,13 +141,13 @@ def closing_table(run: Run, directory: RunDirectory, summary: Summary) -> tuple[
         *_uses(run.meter.totals()),
     ]
     path, code = shlex.quote(directory.shown), code_flags(run.config)
-    advice = [f"results in {path}", f"  curves:   tensorboard --logdir {path}"]
+    advice = [f"results in {path}", f"  curves:   {command('tensorboard')} --logdir {path}"]
     if "python:" not in code:  # which no command could name
         words = f"{path} {code}".rstrip()
         more = "" if summary.exit_reason.startswith("SIG") else f" --timesteps {2 * summary.steps}"
         advice += [
-            f"  evaluate: corral eval {words}",
-            f"  watch:    corral play {words}{' --save clip.gif' if 'rgb_array' in run.render_modes else ''}",
-            f"  go on:    corral resume {words}{more}",
+            f"  evaluate: {command()} eval {words}",
+            f"  watch:    {command()} play {words}{' --save clip.gif' if 'rgb_array' in run.render_modes else ''}",
+            f"  go on:    {command()} resume {words}{more}",
         ]
     return run.config.env, rows, advice

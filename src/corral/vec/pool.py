@@ -214,14 +214,14 @@ class WorkerPool:
         self._patience.relax()
         self._patience.look_away()
 
-    def events(self, pending: list[PoolWorker], alone: bool = False) -> list[Event]:
-        """Sleep until something happens, or for a second. A worker of ``pending`` that hangs is killed.
+    def events(self, pending: list[PoolWorker], alone: bool = False, seconds: float = LOOK_SECONDS) -> list[Event]:
+        """Sleep until something happens, or for ``seconds``, a second at most. Kill a ``pending`` worker that hangs.
 
-        ``alone``: listen to nobody else, for others may have something to say to somebody else.
+        ``alone``: read only the pipes of ``pending``; other replies belong to other callers.
         """
         events: list[Event] = []
         dead: set[int] = set()
-        for w, speaks in self._waiter.woken(pending, alone):
+        for w, speaks in self._waiter.woken(pending, alone, min(seconds, LOOK_SECONDS)):
             if w.index in dead or w.end is not None:  # its pipe and its process end together
                 continue
             limit = self._patience.limit(w.index)
@@ -289,16 +289,16 @@ class _Waiter:
         if self._selector is not None:
             self._selector.close()
 
-    def woken(self, pending: list[PoolWorker], alone: bool) -> list[tuple[PoolWorker, bool]]:
+    def woken(self, pending: list[PoolWorker], alone: bool, seconds: float) -> list[tuple[PoolWorker, bool]]:
         """Workers that said something (True) or may have ended; those in ``pending`` if nothing happened for a while.
 
         A worker's death can go unnoticed if a child of its env holds its descriptors: hence the while.
         """
         if self._selector is not None and not alone:
-            found = [key.data for key, _ in self._selector.select(LOOK_SECONDS)]
+            found = [key.data for key, _ in self._selector.select(seconds)]
             return found or [(w, False) for w in pending]
         some = [w for w in pending if w.index in self._watched][:WINDOWS_WAITS]  # all must answer: any subset will do
-        objects = connection.wait([o for w in some for o in (w.pipe, w.process.sentinel)], LOOK_SECONDS)
+        objects = connection.wait([o for w in some for o in (w.pipe, w.process.sentinel)], seconds)
         return [(w, w.pipe in objects) for w in some if w.pipe in objects or w.process.sentinel in objects] or [
             (w, False) for w in pending
         ]

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column, Table
 from rich.text import Text
 
+from corral.core.command import command
 from corral.recipes.sweep.plan import Entry
 from corral.recipes.sweep.request import SweepRequest
 from corral.recipes.sweep.results import Result, ranked, shown
@@ -119,8 +120,8 @@ class SweepBoard:
             run = run_dirs(directory / "trials" / best.label, request.all_seeds)[0]
             self.note(f"results in {shlex.quote(str(directory))}")
             if not config.env.startswith("python:"):  # which no command could name
-                self.note(f"  train so: corral train --config {shlex.quote(str(directory / 'best.yaml'))}")
-                self.note(f"  watch it: corral play {shlex.quote(str(run))} {code_flags(config)}".rstrip())
+                self.note(f"  train so: {command()} train --config {shlex.quote(str(directory / 'best.yaml'))}")
+                self.note(f"  watch it: {command()} play {shlex.quote(str(run))} {code_flags(config)}".rstrip())
 
 
 def _settings(varied: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from corral.core.command import command
 from corral.core.config import parse_env_kwargs
 from corral.core.config_file import load_yaml
 from corral.core.envs import EnvFactory, resolve_env
@@ -285,7 +286,7 @@ class _Sweep:
         self.board.stop()
         done = sum(entry.state != "begun" for entry in self.plan.entries())
         code = code_flags(self.request.some_config)
-        how = f"corral resume {shlex.quote(self.directory.shown)} {code}".rstrip()
+        how = f"{command()} resume {shlex.quote(self.directory.shown)} {code}".rstrip()
         self.board.note(f"interrupted after {done} of {self.plan.total} trials; go on with: {how}")
 
 

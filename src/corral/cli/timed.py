@@ -1,0 +1,62 @@
+"""The two timed scripts: train for a given time, in one process or with workers, and write what was measured."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from corral.bench.timed import timed_settings, write_benchmark_metrics
+from corral.cli.flags import own_kwargs
+from corral.cli.main import Script, guarded, verbs_of
+from corral.cli.recipes import check_games, closing_games
+from corral.core.config import TrainConfig
+from corral.core.errors import UsageError
+from corral.training.api import train
+from corral.training.interrupts import Interrupted
+
+__all__ = ["run_timed"]
+
+_ENV = "envpool:CoinrunEasy-v0"
+_DURATION = 0.017
+"""A minute, in hours."""
+
+
+def run_timed(about: str, config: Path, sequential: bool) -> int:
+    """Train as ``sys.argv`` says, from ``config`` if it names no other; returns the exit code.
+
+    ``benchmark_metrics.json`` is written at the end of the run, after Ctrl-C too.
+    """
+    script = Script(Path(sys.argv[0]).name, about, _ENV)
+    parser, _ = verbs_of(script)[1]["train"]
+    parser.set_defaults(config=str(config) if config.is_file() else None, eval_games=0)
+    options = parser.parse_args(sys.argv[1:])
+    return guarded(script.name, sys.argv[1:], lambda: _train(options, sequential))
+
+
+def _train(options: argparse.Namespace, sequential: bool) -> int:
+    check_games(options.eval_games)
+    flags = {
+        name: value for name, value in vars(options).items() if name in TrainConfig.model_fields and value is not None
+    }
+    settings: dict[str, Any] = {"env": _ENV, "duration": _DURATION}
+    settings |= timed_settings(options.config, flags, sequential)
+    env = settings.pop("env")
+    settings["env_kwargs"] = own_kwargs(options, env, settings.get("env_kwargs", {}))
+    try:
+        result = train(env, **settings)
+    except Interrupted as stopped:
+        if stopped.run_dir is not None:
+            _write(stopped.run_dir)
+        raise
+    _write(result.run_dir)
+    closing_games(result, options.eval_games, env, settings.get("policy"))
+    return 0
+
+
+def _write(run_dir: Path) -> None:
+    try:
+        print(f"metrics of this run: {write_benchmark_metrics(run_dir)}")
+    except UsageError as error:  # stopped before the first iteration
+        print(f"no benchmark_metrics.json: {error}", file=sys.stderr)
