@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
+import runpy
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).parents[1]
 
 settings.register_profile(
     "corral",
@@ -33,3 +38,17 @@ def no_process_left_behind():
         time.sleep(0.05)
     left = multiprocessing.active_children()
     assert not left, f"worker processes left behind: {left}"
+
+
+@pytest.fixture
+def run_script(monkeypatch):
+    """Run an example in this process, as if it were started from the shell; returns its exit code."""
+    monkeypatch.syspath_prepend(ROOT / "examples")
+
+    def run(name, *words):
+        monkeypatch.setattr(sys, "argv", [f"examples/{name}.py", *words])
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
+        return end.value.code
+
+    return run

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import runpy
 import signal
 import subprocess
 import sys
@@ -20,20 +19,6 @@ from corral.core.machine import available_cores
 ROOT = Path(__file__).parents[2]
 BRIEF = ["--duration", "0.00001"]
 TINY = "training: {n_steps: 32, batch_size: 32, n_epochs: 1, eval_freq: 0}\n"
-
-
-@pytest.fixture
-def run_script(monkeypatch):
-    """Run an example in this process, as if it were started from the shell; returns its exit code."""
-    monkeypatch.syspath_prepend(ROOT / "examples")
-
-    def run(name, *words):
-        monkeypatch.setattr(sys, "argv", [f"examples/{name}.py", *words])
-        with pytest.raises(SystemExit) as end:
-            runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
-        return end.value.code
-
-    return run
 
 
 def test_both_ways_do_the_same_work_and_are_compared(run_script, capsys):

@@ -66,14 +66,32 @@ def test_what_cannot_be_played_is_said_in_a_line(words, complaint, capsys):
         ("train-parallel TRAIN_ENVS=4 TRAIN_STEPS=2000", "--timesteps 2000 --n-envs 4 --episode-length 500"),
         (
             "train-pure-rl TRAIN_BATCH_SIZE=256 TRAIN_OUTPUT_DIR=out",
-            "--batch-size 256 --n-steps 256 --log-episodes --output-dir out",
+            "--batch-size 256 --n-steps 256 --log-episodes --output-dir out/game-boy-2",
         ),
-        ("train TRAIN_ENVS=4 TRAIN_EPISODE_LENGTH=1000", "--n-envs 4 --episode-length 1000"),
+        ("train-parallel", "--log-episodes --backend worker"),
+        (
+            "train TRAIN_ENVS=4 TRAIN_EPISODE_LENGTH=1000",
+            "--n-envs 4 --episode-length 1000 --n-epochs 4 --batch-size 128",
+        ),
+        ("train TRAIN_STEPS=5000", "--timesteps 5000 --n-envs 1 --episode-length 500 --n-epochs 4 --batch-size 128"),
+        ("train TRAIN_OUTPUT_DIR=out", "--n-envs 1 --episode-length 500"),
+        ("train TRAIN_ENV=game-boy TRAIN_ENVS=3", "train game-boy --n-envs 3\n"),
     ],
 )
 def test_make_takes_the_variables(words, flags):
     done = subprocess.run(["make", "-n", *words.split()], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "corral train game-boy" in done.stdout and flags in done.stdout
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_train_says_which_env_and_how_to_choose():
+    for words, chosen in (
+        ([], "card-battle"),
+        (["TRAIN_STEPS=9"], "game-boy"),
+        (["TRAIN_ENV=CartPole-v1"], "CartPole-v1"),
+    ):
+        done = subprocess.run(["make", "-n", "train", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert f"corral train {chosen} " in done.stdout and "with TRAIN_ENV=" in done.stdout
 
 
 def test_a_run_with_a_rom_of_ones_own_is_found_from_anywhere(tmp_path, monkeypatch, capsys):

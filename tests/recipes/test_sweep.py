@@ -1,8 +1,6 @@
 """Whole sweeps: what is tried, what is written, and what an interruption leaves to be done."""
 
 import csv
-import functools
-import importlib.util
 import json
 import os
 import queue
@@ -99,23 +97,16 @@ def test_presets_are_trained_alike_and_the_best_is_ready_to_train(capsys):
     assert run("list", "runs") == 0
 
 
-def test_the_script_tries_the_built_in_presets(monkeypatch, capsys):
-    spec = importlib.util.spec_from_file_location("train_ppo_sweep", ROOT / "examples" / "train_ppo_sweep.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    small = {"n_steps": 32, "batch_size": 32, "n_epochs": 1, "eval_freq": 0}
-    monkeypatch.setattr(script, "sweep", functools.partial(sweep, **small))
-    words = ["--config", "A", "B", "C", "--timesteps", "256", "--n-envs", "1", "--seed", "1", "--env", "toy-maze"]
-    monkeypatch.setattr(sys, "argv", ["train_ppo_sweep.py", *words, "--save-path", "s"])
-    assert script.main() == 0
+def test_the_script_tries_the_built_in_presets(run_script, capsys):
+    small = "--env toy-maze --n-envs 1 --timesteps 256 --seed 1 --n-steps 32 --batch-size 32 --n-epochs 1 --eval-freq 0"
+    assert run_script("train_ppo_sweep", "--config", "A", "B", "C", *small.split(), "--save-path", "s") == 0
     settings = {name: load_yaml(f"s/trials/{name}/config.yaml") for name in "ABC"}
     assert {s["n_envs"] for s in settings.values()} == {1} and {s["seed"] for s in settings.values()} == {1}
     assert settings["A"]["net_arch"] == {"pi": [512, 512], "vf": [512, 512]}
     assert settings["B"]["net_arch"] == settings["C"]["net_arch"] == {"pi": [256, 256], "vf": [256, 256]}
     assert settings["B"]["ent_coef"] == 0.05 and settings["A"]["ent_coef"] == 0
     assert (settings["C"]["learning_rate"], settings["C"]["learning_rate_end"]) == (3e-4, 1e-5)
-    monkeypatch.setattr(sys, "argv", ["train_ppo_sweep.py", "--save-path", "a", "--log-path", "b"])
-    assert script.main() == 2
+    assert run_script("train_ppo_sweep", "--save-path", "a", "--log-path", "b") == 2
 
 
 def test_the_best_settings_are_those_that_the_trials_of_a_built_in_env_trained_with():
