@@ -64,13 +64,18 @@ $(VENV)/.venv:
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# Sizes and times are those of an empty directory and a warm package cache.
+# Sizes are those of the whole virtual environment.
 $(VENV)/.installed-%: pyproject.toml constraints.txt | $(VENV)/.venv
-	@echo "installing Corral$(if $(filter base,$*),, and what '$*' adds) into $(VENV), once ($(or $(size_$*),1.0 GB, a minute or two)) ..."
+	@echo "installing Corral$(if $(filter base,$*),, and what '$*' adds) into $(VENV), once ($(size_$*)) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.$(if $(filter base,$*),,[$*])'
 	@touch $@ $(if $(filter dev,$*),$(foreach extra,base gameboy territory procgen atari,$(VENV)/.installed-$(extra)))
 
-size_dev := 2.8 GB, two to four minutes
+size_base := 1.2 GB, one to three minutes
+size_gameboy := 1.4 GB, one to three minutes
+size_territory := 1.4 GB, one to three minutes
+size_atari := 1.4 GB, one to three minutes
+size_procgen := 2.1 GB, two to four minutes
+size_dev := 3 GB, two to five minutes
 
 OUTPUT_ARGS = $(if $(TRAIN_OUTPUT_DIR),--output-dir $(TRAIN_OUTPUT_DIR)/$(subst :,-,$(subst /,-,$1))-$(shell date +%Y%m%d-%H%M%S))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,12 +24,11 @@ def fit_n_steps(values: Mapping[str, Any], note: Callable[[str], object]) -> Tra
     ``n_steps`` is halved until the run would end near its budget, as far as the other settings allow.
     """
     usual = parse_config(values)
-    candidates = [usual]
-    while (n_steps := candidates[-1].n_steps // 2) >= _FEWEST:
-        try:
+    candidates, n_steps = [usual], usual.n_steps // 2
+    while n_steps >= _FEWEST:
+        with contextlib.suppress(UsageError):  # for example a batch_size that does not divide the rollout
             candidates.append(parse_config({**values, "n_steps": n_steps}))
-        except UsageError:  # for example a batch_size that no longer divides the rollout
-            break
+        n_steps //= 2
     near = [config for config in candidates if _excess(config) <= _MOST_OVER]
     fitted = near[0] if near else min(candidates, key=_excess)
     if fitted.n_steps == usual.n_steps:
