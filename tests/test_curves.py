@@ -40,5 +40,5 @@ def test_report_tabulates_and_draws(curves, tmp_path):
 
 def test_a_library_that_does_not_run_the_task_is_refused():
     command = [sys.executable, str(BENCHMARKS / "curves.py"), "run", "coinrun", "--library", "sb3"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2 and "coinrun is run with corral or random, not with sb3" in done.stderr

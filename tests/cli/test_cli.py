@@ -184,7 +184,7 @@ def test_an_env_that_raises_ends_with_its_own_traceback(tmp_path):
         "r",
     ]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=100, env={"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin"}
+        command, capture_output=True, text=True, timeout=600, env={"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin"}
     )
     assert done.returncode == 1, done.stderr
     assert done.stderr.count("Traceback (most recent call last)") == 1

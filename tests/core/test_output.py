@@ -120,7 +120,7 @@ def test_workers_of_a_program_without_output_have_none_either(tmp_path, method):
         "env.reset()\nenv.step(np.zeros(2, int))\nenv.close()\n"
     )
     words = ["/bin/sh", "-c", 'exec "$0" program.py <&- >&- 2>&-', sys.executable]
-    assert subprocess.run(words, env=ENVIRON, timeout=20).returncode == 0
+    assert subprocess.run(words, env=ENVIRON, timeout=600).returncode == 0
 
 
 @pytest.mark.parametrize("backend", ["serial", "worker"])
@@ -140,5 +140,5 @@ def test_an_env_that_prints_much_trains_on_without_a_reader(tmp_path, backend):
 def test_a_run_without_any_output_trains(tmp_path, backend):
     Path("game.py").write_text(GAME)
     words = ["/bin/sh", "-c", 'exec "$0" -m corral train "$@" <&- >&- 2>&-', sys.executable, "game.py:Closed", *FLAGS]
-    assert subprocess.run([*words, "--backend", backend], env=ENVIRON, timeout=60).returncode == 0
+    assert subprocess.run([*words, "--backend", backend], env=ENVIRON, timeout=600).returncode == 0
     assert json.loads(Path("run/summary.json").read_text())["steps"] == 128

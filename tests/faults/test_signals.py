@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.faults.harness import GAMES
+from tests.faults.harness import GAMES, STOP_SECONDS
 from tests.faults.system import attach_strace, can_trace, words_of
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -39,7 +39,7 @@ def test_a_signal_leaves_a_complete_checkpoint_to_go_on_from(make_run, number, b
     trainer = run.train()
     trainer.wait_for_rows(3)
     trainer.signal(number, group=number == signal.SIGINT)  # a terminal sends Ctrl-C to all of them
-    assert trainer.wait(CODES[number]).seconds < 10
+    assert trainer.wait(CODES[number]).seconds < STOP_SECONDS
     total = check_saved(run, number) + 256
     run.resume("--timesteps", str(total)).wait()
     assert run.summary["steps"] == total
@@ -51,7 +51,7 @@ def test_a_signal_does_not_wait_for_the_end_of_a_long_rollout(make_run):
     trainer = run.train()
     trainer.wait_for(lambda: run.newest is not None, "the first checkpoint")
     trainer.signal(signal.SIGINT, group=True)
-    assert trainer.wait(130).seconds < 10
+    assert trainer.wait(130).seconds < STOP_SECONDS
     assert run.summary["steps"] == 0 and run.newest.checkpoint.timesteps == 0
 
 
@@ -63,7 +63,7 @@ def test_a_signal_does_not_wait_for_a_worker_that_hangs(make_run, tmp_path, how,
     trainer = run.train()
     trainer.wait_for(marker.exists, "a worker that hangs")
     trainer.signal(number, group=number == signal.SIGINT)
-    assert trainer.wait(CODES[number]).seconds < 10
+    assert trainer.wait(CODES[number]).seconds < STOP_SECONDS
     check_saved(run, number)
 
 
@@ -77,7 +77,7 @@ def test_a_signal_while_workers_start_is_quiet(make_run, moment):
     time.sleep(moment)
     trainer.signal(signal.SIGINT, group=True)
     ended = trainer.wait(130)
-    assert ended.seconds < 10 and ended.err == ""
+    assert ended.seconds < STOP_SECONDS and ended.err == ""
     assert not run.path.exists() or run.newest is not None
 
 
@@ -89,7 +89,7 @@ def test_a_signal_during_a_save_waits_for_it(make_run):
     tracer = attach_strace(trainer.pid, "-o", "/dev/null", "-e", "inject=fsync:delay_enter=300ms")
     trainer.wait_for(lambda: list((run.path / "checkpoints").glob(SAVING)), "a save")
     trainer.signal(signal.SIGTERM)
-    assert trainer.wait(143).seconds < 10
+    assert trainer.wait(143).seconds < STOP_SECONDS
     tracer.communicate()
     check_saved(run, signal.SIGTERM)
 
@@ -107,7 +107,7 @@ def test_a_second_ctrl_c_does_not_even_wait_for_a_save(make_run):
     trainer.signal(signal.SIGINT, group=True)
     trainer.wait_for(lambda: list(files(second)), "a second file: the first signal has been noticed")
     trainer.signal(signal.SIGINT, group=True)
-    assert trainer.wait(130).seconds < 10
+    assert trainer.wait(130).seconds < STOP_SECONDS
     tracer.communicate()
     assert {path.name for path in files("*")} == before  # it was not finished
     assert not (run.path / "summary.json").exists()
@@ -125,7 +125,7 @@ def test_signals_at_any_moment_from_the_first_import_on(make_run, rng, backend):
         trainer = run.go_on()
         time.sleep(rng.uniform(0.6, 5.0))
         trainer.signal(number, group=number == signal.SIGINT)
-        assert trainer.wait(CODES[number]).seconds < 10
+        assert trainer.wait(CODES[number]).seconds < STOP_SECONDS
     total = run.newest.checkpoint.timesteps + 256
     run.go_on("--timesteps", str(total)).wait()
     assert run.summary["weights_sha256"] == run.undisturbed(timesteps=total, env_kwargs={})

@@ -591,7 +591,7 @@ def test_without_pyboy_one_line_says_what_to_install(files):
         f"try: GameBoy({str(files['rom'])!r}, {str(files['memory_map'])!r})\n"
         "except UsageError as error: print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=600)
     assert done.stdout == "Game Boy games need PyBoy: pip install 'corral[gameboy]'\n" and not done.stderr
 
 
@@ -603,7 +603,7 @@ def test_pyboy_says_nothing_of_its_own(tmp_path, cartridge):
         f"env = GameBoy({str(files['rom'])!r}, {str(files['memory_map'])!r})\n"
         "env.reset(seed=0); env.step(0); env.set_state(env.get_state()); env.close()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

@@ -152,7 +152,7 @@ def test_without_a_place_for_compiled_code_it_is_compiled_anew(tmp_path):
         "w = found(1, 32, 3); s, n = t.look_around(w, 0); print(s.sum() == n.sum() > 0)\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=100)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=600)
     assert done.stdout.strip() == "True", done.stderr
 
 

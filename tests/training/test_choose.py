@@ -142,7 +142,7 @@ def test_bound_to_one_core_auto_chooses_serial():
         "tensorboard=False, env_kwargs={'step_ms': 0.1}, quiet=True).summary.backend)"
     )
     env = {**os.environ, "PYTHONPATH": str(Path(corral.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=600)
     assert done.stdout.strip() == "serial", done.stderr
 
 

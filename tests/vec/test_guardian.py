@@ -30,7 +30,7 @@ def alive(pids):
     return found
 
 
-def left(pids, seconds=5.0):
+def left(pids, seconds=30.0):
     """Which of them live on."""
     deadline = time.monotonic() + seconds
     while alive(pids) and time.monotonic() < deadline:
