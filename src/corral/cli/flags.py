@@ -21,7 +21,7 @@ __all__ = ["Parser", "add_config_flags", "add_directory_flags", "add_own_flags",
 
 _ALIASES = {"timesteps": ("--total-timesteps",)}
 _TITLES = {
-    "budget": "budget (whichever is reached first, after the iteration that reaches it)",
+    "budget": "budget (whichever is reached first; a small one gets shorter rollouts where --n-steps is not given)",
     "environment": "environment",
     "parallel": "parallelism (never changes the result, except for --n-envs and --overlap)",
     "opponents": "opponents (for envs with another side)",

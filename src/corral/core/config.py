@@ -71,7 +71,9 @@ class TrainConfig(BaseModel):
         None, "budget", "Stop after this many steps, all envs together (100,000 if no budget is given).", ge=1
     )
     num_episodes: int | None = _field(None, "budget", "Stop after this many finished episodes.", ge=1)
-    duration: float | None = _field(None, "budget", "Stop after this many hours.", gt=0)
+    duration: float | None = _field(
+        None, "budget", "Stop after this many hours; the rollout that is under way then is discarded.", gt=0
+    )
 
     backend: Literal["auto", "serial", "process", "worker"] = _field(
         "auto",
