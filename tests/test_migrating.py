@@ -60,11 +60,11 @@ def shortened(command: str) -> list[str]:
     command = re.sub(r"(--(?:total-)?timesteps )\d+", r"\g<1>600", command)
     command = re.sub(r"(--num-episodes )\d+", r"\g<1>8", command)
     command = re.sub(r"(--duration |DURATION=)[\d.]+", r"\g<1>0.0003", command)
-    words = shlex.split(re.sub(r"(TRAIN_STEPS=)\d+", r"\g<1>600", command))
+    words = shlex.split(re.sub(r"(TRAIN_STEPS=)\d+", r"\g<1>3000", command))  # some episodes
     flags = []
     budget = re.search(r"timesteps|episodes|duration|DURATION|--fast", command)
     if "compare_results" not in command and words[0] != "corral" and budget is None:
-        flags += ["--timesteps", "600"]
+        flags += ["--timesteps", "3000" if "20k" in command else "600"]
     if re.search(r"train_(ppo|selfplay|hybrid|curriculum)(?!_sweep)", command):
         flags += ["--eval-games", "2"]
     if "warmstart" in command:
