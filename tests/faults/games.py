@@ -45,12 +45,13 @@ class Walk(gym.Env):
 class Once(Walk):
     """Goes wrong once in the whole run, whoever hosts it: the env that makes the ``marker`` file does it.
 
-    ``where`` is ``step`` or ``reset``; it happens after ``after`` steps, so never before the first completed one.
+    ``where`` is ``constructor``, ``reset`` or ``step``; it happens after ``after`` steps.
     """
 
     def __init__(self, how: str, marker: str, where: str = "step", after: int = 50, pause: float = 0.0) -> None:
         super().__init__(pause)
         self.how, self.marker, self.where, self.after, self.total = how, marker, where, after, 0
+        self._perhaps("constructor")
 
     def reset(self, *, seed=None, options=None):
         observation = super().reset(seed=seed)
@@ -65,6 +66,27 @@ class Once(Walk):
 
     def _perhaps(self, where):
         if where == self.where and self.total >= self.after and _is_first(self.marker):
+            go_wrong(self.how)
+
+
+class Always(Walk):
+    """Goes wrong whenever it is made (``constructor``), reset or stepped."""
+
+    def __init__(self, how: str, where: str) -> None:
+        super().__init__()
+        self.how, self.where = how, where
+        self._perhaps("constructor")
+
+    def reset(self, *, seed=None, options=None):
+        self._perhaps("reset")
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        self._perhaps("step")
+        return super().step(action)
+
+    def _perhaps(self, where):
+        if where == self.where:
             go_wrong(self.how)
 
 

@@ -76,6 +76,68 @@ def test_an_env_that_always_dies_at_the_same_step_stops_the_run(make_run, backen
     assert run.newest is not None and run.summary["exit_reason"].startswith("failed")
 
 
+# ---- death before the first rollout -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("where", ["constructor", pytest.param("reset", marks=pytest.mark.deep), "step"])
+def test_a_worker_that_is_killed_while_a_run_starts_is_replaced(make_run, tmp_path, backend, where):
+    kwargs = {"how": "kill", "marker": tmp_path / "marker", "where": where, "after": 0}
+    run = make_run(f"{GAMES}:Once", backend=backend, timesteps=512, env_kwargs=kwargs)
+    run.train().wait()
+    assert (tmp_path / "marker").exists() and run.summary["restarts"] == 1
+    assert run.summary["weights_sha256"] == run.undisturbed(f"{GAMES}:Walk", env_kwargs={})
+
+
+@pytest.mark.parametrize("backend", ["worker", pytest.param("process", marks=pytest.mark.deep)])
+def test_a_worker_that_is_killed_while_a_run_resumes_is_replaced(make_run, tmp_path, backend):
+    marker = tmp_path / "marker"
+    marker.touch()
+    kwargs = {"how": "kill", "marker": marker, "where": "constructor", "after": 0, "pause": 0.002}
+    run = make_run(f"{GAMES}:Once", backend=backend, timesteps=1024, env_kwargs=kwargs)
+    trainer = run.train()
+    trainer.wait_for_rows(2)
+    trainer.kill()
+    marker.unlink()
+    run.resume().wait()
+    assert marker.exists() and run.summary["restarts"] == 1
+    assert run.summary["weights_sha256"] == run.undisturbed(f"{GAMES}:Walk", env_kwargs={})
+
+
+@pytest.mark.parametrize("backend", ["worker", pytest.param("process", marks=pytest.mark.deep)])
+def test_an_env_that_always_crashes_at_start_is_refused_with_the_cause(make_run, backend):
+    run = make_run(f"{GAMES}:Always", backend=backend, env_kwargs={"how": "segfault", "where": "constructor"})
+    ended = run.train().wait(2)
+    assert "SIGSEGV" in ended.err and "3 times in a row" in ended.err
+    assert not run.path.exists()
+
+
+def test_an_idle_worker_that_is_killed_after_a_warm_start_is_replaced(make_run, rng):
+    settings = {"expert": "miser", "opponent": "random", "expert_steps": 4000, "expert_epochs": 40, "timesteps": 512}
+    run = make_run("tests.envs:HighCard", **settings)
+    trainer = run.train()
+    trainer.wait_for(lambda: "for the policy to learn from" in trainer.out, "the expert's games")
+    trainer.hit(signal.SIGKILL, rng)
+    trainer.wait()
+    assert run.summary["restarts"] == 1
+    assert run.summary["weights_sha256"] == run.undisturbed()
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_kills_at_random_moments_of_a_start_change_nothing(make_run, rng, backend):
+    for _ in range(8):
+        run = make_run(backend=backend, timesteps=256)
+        trainer = run.train()
+        trainer.wait_for(trainer.workers, "a worker")
+        time.sleep(rng.uniform(0, 0.5))
+        hits = trainer.hit(signal.SIGKILL, rng)
+        trainer.wait()
+        assert run.summary["restarts"] <= hits
+        assert run.summary["weights_sha256"] == run.undisturbed()
+
+
 @pytest.mark.deep
 def test_too_many_restarts_stop_the_run_if_the_user_says_how_many(make_run, rng):
     run = make_run(timesteps=10**9, max_restarts=2, **PACED)

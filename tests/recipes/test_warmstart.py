@@ -8,7 +8,7 @@ import pytest
 
 import corral
 from corral.core.envs import resolve_env
-from corral.core.errors import UsageError
+from corral.core.errors import EnvFault, UsageError
 from corral.monitor.writers import read_metrics
 from corral.recipes.warmstart import warmstart
 from corral.training.checkpoint import list_checkpoints
@@ -69,6 +69,26 @@ def test_a_warm_start_begins_where_its_expert_is_and_stays_there_at_first():
     assert all(abs(row["train/kl_ref"]) < 1e-6 for row in rows[:4]), "while only the values learn"
     assert rows[4]["train/kl_ref"] > 1e-6 and rows[4]["train/kl_ref_coef"] > 0
     assert rows[-1]["train/kl_ref_coef"] == 0 and "train/kl_ref" not in rows[-1]
+
+
+def test_what_was_learned_from_an_expert_stays_even_if_the_env_then_fails_at_once():
+    class FailsInTraining(HighCard):
+        made = 0
+
+        def __init__(self):
+            super().__init__()
+            self.number = FailsInTraining.made  # the envs to train on are made first, then those of the expert
+            FailsInTraining.made += 1
+
+        def step(self, action):
+            if self.number < SMALL["n_envs"]:
+                raise ValueError("the dragon won")
+            return super().step(action)
+
+    settings = {**SMALL, "timesteps": 128, "expert_steps": 200, "backend": "serial", "output_dir": "run"}
+    with pytest.raises(EnvFault) as caught:
+        warmstart(FailsInTraining, expert="miser", opponent="random", quiet=True, **settings)
+    assert caught.value.exit_code == 2 and list_checkpoints(Path("run/checkpoints"))
 
 
 def test_the_presets_differ_in_values_and_entropy():

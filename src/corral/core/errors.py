@@ -62,6 +62,9 @@ class DeadlinePassed(CorralError):
 class WorkerDied(CorralError):
     """A worker process ended without being asked to, or hung and was killed."""
 
+    by_signal: bool = False
+    """Whether a signal ended it. Any process may have sent it, so the env need not be at fault."""
+
 
 @dataclass(frozen=True, slots=True)
 class EnvPlace:

@@ -86,7 +86,7 @@ class WorkerSource:
             care,
         )
         try:
-            words = self._pool.first_words(self._pool.workers, "envs")
+            words = self._pool.first_words(self._pool.workers, "envs", self._mend)
             hellos: list[worker.Hello] = [cloudpickle.loads(reply[1:]) for reply in words]
             for other in hellos[1:]:
                 hellos[0].facts.check_same(other.facts)
@@ -130,15 +130,20 @@ class WorkerSource:
             arrays = self._shared.arrays
             arrays[worker.STOP][0] = 0
             arrays[worker.PULSES][...] = 0
+            self._slots = [Rollout.of(slot, self.facts.stacks) for slot in worker.group(arrays, "slot")]
+            self._weights = worker.group(arrays, "weights")
+            self._pulses = arrays[worker.PULSES]
+            asked = []
             for w in self._pool.workers:
-                self._introduce(w)
-            self._pool.first_words(self._pool.workers, "plan")
+                try:
+                    self._introduce(w)
+                    asked.append(w)
+                except WorkerDied as error:
+                    self._mend(w, error)
+            self._pool.first_words(asked, "plan", self._mend)
         except BaseException:
             self.close()
             raise
-        self._slots = [Rollout.of(slot, self.facts.stacks) for slot in worker.group(arrays, "slot")]
-        self._weights = worker.group(arrays, "weights")
-        self._pulses = arrays[worker.PULSES]
         self._pool.sign_of = lambda w: self._pulses[w.index].tobytes()
         if shares is None or not helpers:
             return None
@@ -274,13 +279,14 @@ class WorkerSource:
         lost = [envs[i] for envs, some in zip(self.shares, answers, strict=True) for i in some or ()]
         warn_of_lost(lost, self._care.warn)
 
-    def _mend(self, w: PoolWorker, error: CorralError, idle: bool = False) -> None:
-        """Replace a worker, and let the new one go on where it was; ``idle``: it had done its part."""
-        pulse = self._pulses[w.index]
-        if not self._worked and not pulse[worker.DONE]:
-            error.exit_code = 2  # before its first step: a wrong set-up
-            raise error
+    def _mend(self, w: PoolWorker, error: CorralError, idle: bool = False) -> bytes:
+        """Replace a worker, and let the new one go on where it was; ``idle``: it had done its part.
+
+        While workers start, the new one comes as far as the others are. Returns what it says then.
+        """
+        pulse = np.zeros(worker.LINE, np.int64) if self._shared is None else self._pulses[w.index]
         scene, step = self._scene(w), self._begun * self.n_steps + int(pulse[worker.DONE])
+        self._restarts.worked |= self._worked or bool(pulse[worker.DONE])
         while True:
             self._restarts.consider(w.index, error, scene, step, pulse.tobytes())
             self._mishaps += Mishaps(restarts=1)
@@ -289,16 +295,17 @@ class WorkerSource:
             except (WorkerDied, EnvFault) as again:
                 error, scene = again, None
 
-    def _replace(self, w: PoolWorker, idle: bool = False) -> None:
-        done = int(self._pulses[w.index, worker.DONE])
-        request = self._request
+    def _replace(self, w: PoolWorker, idle: bool = False) -> bytes:
+        if self._shared is None:
+            self._pool.replace(w)
+            return self._pool.first_words([w], "envs")[0]
+        done, request = int(self._pulses[w.index, worker.DONE]), self._request
         self._pulses[w.index, [ENV, BEAT, OTHER]] = 0, _RESTING, 0  # so that a death at the same place looks the same
         self._pool.replace(w)
         (words,) = self._pool.first_words([w], "envs")
-        hello: worker.Hello = cloudpickle.loads(words[1:])
-        self.facts.check_same(hello.facts)
+        self.facts.check_same(cloudpickle.loads(words[1:]).facts)
         self._introduce(w)
-        self._pool.first_words([w], "plan")
+        (words,) = self._pool.first_words([w], "plan")
         if w.envs:
             under_way = None if request is None else self._slots[request.slot]
             positions = self._positions.of(w.envs, under_way, done)
@@ -309,6 +316,7 @@ class WorkerSource:
         if request is not None and not idle:
             again = worker.CollectRequest(request.iteration, request.slot, request.weights, done)
             self._pool.post(w, pickle.dumps(again))
+        return words
 
     def _recycle(self, w: PoolWorker) -> None:
         """Replace a worker that uses too much memory."""
@@ -321,9 +329,11 @@ class WorkerSource:
 
     def _scene(self, w: PoolWorker) -> Scene | None:
         """Which step of which env a worker was in, if it was in any."""
-        pulse, request = self._pulses[w.index], self._request
+        if (request := self._request) is None:
+            return None
+        pulse = self._pulses[w.index]
         done, inside = int(pulse[worker.DONE]), int(pulse[ENV])
-        if request is None or done >= self.n_steps or pulse[BEAT] != done + 1 or not 0 <= inside < len(w.envs):
+        if done >= self.n_steps or pulse[BEAT] != done + 1 or not 0 <= inside < len(w.envs):
             return None
         rollout, env = self._slots[request.slot], w.envs[inside]
         codec = ActionCodec(self.facts.action_space)

@@ -119,7 +119,7 @@ def resume(
         board = QuietBoard() if quiet else Board()
         network = network_of(recorded.policy, policy)
         seed = int(recorded.seed or 0) if found is None else int(found.checkpoint.state["seed"])
-        assembled = assemble(config, seed, factory, network, board.note, warn=board.warn)
+        assembled = assemble(config, seed, factory, network, board.note, warn=board.warn, proven=found is not None)
         if found is None:
             board.warn(f"{directory.shown} ended before anything was saved; beginning at step 0")
             return _carry_out(assembled, directory, callback, board)
@@ -173,8 +173,9 @@ def _carry_out(
                 reason = train_loop(run, directory, reporter, interrupts, callback)
             except BaseException as error:
                 reporter.close()
-                if getattr(error, "exit_code", 1) == 2 and run.progress.iteration == 0 and resumed is None:
-                    directory.discard()  # it never began
+                refused = getattr(error, "exit_code", 1) == 2 and run.progress.iteration == 0 and resumed is None
+                if refused and config.expert is None:
+                    directory.discard()  # it never began: there is at most a checkpoint of the first random weights
                 elif run.safe is not None:
                     _finish(board, run, directory, _why(error))
                 if isinstance(error, Interrupted) and directory.path.exists():

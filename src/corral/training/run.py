@@ -119,8 +119,12 @@ def assemble(
     note: Callable[[str], object] = lambda text: None,
     envs_choice: EnvsChoice | None = None,
     warn: Callable[[str], object] = lambda text: None,
+    proven: bool = False,
 ) -> Run:
-    """Build every part; whatever is wrong with env, policy or machine shows here, before anything is written."""
+    """Build every part; whatever is wrong with env, policy or machine shows here, before anything is written.
+
+    ``proven``: the env has taken steps in this run before, so that a worker that fails at start is replaced.
+    """
     if config.adaptive and stays_together(factory):
         raise UsageError(f"adaptive moves envs between workers, which {factory.name} does not allow; leave it out")
     device, why_device = device_for(config.device, config.cnn, factory, network)
@@ -140,9 +144,10 @@ def assemble(
         max_restarts=config.max_restarts,
         max_rss=config.worker_max_rss,
         warn=warn,
+        proven=proven,
     )
 
-    def vector_env(n: int, workers: int, root: int | None, proven: bool = False) -> CorralVectorEnv:
+    def vector_env(n: int, workers: int, root: int | None, proven: bool = proven) -> CorralVectorEnv:
         return make_vector_env(
             factory,
             n,

@@ -79,6 +79,10 @@ class Patience:
             self._slowest = max(self._slowest, *(silent for _, _, silent in self._seen.values()))
             self._seen.clear()
 
+    def forget(self, worker: int) -> None:
+        """Another worker takes this one's place, and its silence begins anew."""
+        self._seen.pop(worker, None)
+
     def double(self, worker: int) -> None:
         """This worker may take twice as long, until it is done: one of its steps took too long."""
         self._seen.pop(worker, None)
@@ -133,6 +137,8 @@ class Restarts:
     def __init__(self, care: Care, begins_anew: bool = False) -> None:
         self._care = care
         self._begins_anew = begins_anew  # after a replacement envs are in other episodes
+        self.worked = care.proven
+        """Whether an env has completed a step, here or elsewhere. Until then, what ends the run is a wrong set-up."""
         self.total = 0
         self._last: dict[int, tuple[Hashable, int]] = {}  # worker: where it died last, and how often there
         self._replaced: dict[int, int] = {}  # worker: at which step that was
@@ -140,9 +146,19 @@ class Restarts:
     def consider(self, worker: int, error: CorralError, scene: Scene | None, step: int, progress: Hashable) -> None:
         """Say that a worker is being replaced, or raise if there is no sense in it.
 
-        ``step`` counts those that the worker began, ``progress`` is whatever else tells how far it had come.
+        ``step`` counts those that the worker began, ``progress`` is whatever else tells how far it had come. Before an
+        env has completed a step, only workers that were ended by a signal are replaced.
         """
-        if not self._care.heal:
+        try:
+            self._count(worker, error, scene, step, progress)
+        except CorralError as stop:
+            if not self.worked:
+                stop.exit_code = 2
+            raise
+
+    def _count(self, worker: int, error: CorralError, scene: Scene | None, step: int, progress: Hashable) -> None:
+        by_signal = isinstance(error, WorkerDied) and error.by_signal
+        if not self._care.heal or not (self.worked or by_signal):
             raise error
         where: Hashable = (step, progress)
         if scene is not None and self._begins_anew:

@@ -30,12 +30,14 @@ from corral.core.output import occupy_descriptors
 from corral.vec import birth, guardian, pipes, shared_memory
 from corral.vec.care import LOOK_SECONDS, Care, Patience
 
-__all__ = ["Event", "PoolWorker", "StartMethod", "WorkerPool", "descriptors_needed", "died", "split_envs"]
+__all__ = ["Event", "Mend", "PoolWorker", "StartMethod", "WorkerPool", "descriptors_needed", "died", "split_envs"]
 
 StartMethod = Literal["auto", "spawn", "forkserver", "fork"]
 _CLOSE_SECONDS = 3.0
 _LEAST_START, _TIMES_SLOWEST = 5.0, 10.0  # seconds until a worker that replaces another is taken for hung
 _DESCRIPTORS, _DESCRIPTORS_PER_WORKER = 64, 8
+_UNKNOWN_CODE = 255  # of a worker whose fork server was killed, and all its workers with it
+_START_ATTEMPTS = 3
 WINDOWS_WAITS = 30  # workers that one wait can watch: Windows allows 63 handles, and each has two
 
 
@@ -57,6 +59,9 @@ class PoolWorker:
 
 Event = tuple[PoolWorker, bytes | WorkerDied]
 """Something a worker said, or its end."""
+
+Mend = Callable[[PoolWorker, WorkerDied], bytes | None]
+"""Replaces a worker that died or hung. Returns the new one's reply, or None if the reply is still to come."""
 
 
 class WorkerPool:
@@ -108,23 +113,34 @@ class WorkerPool:
         inherited = []
         if self._context.get_start_method() == "fork":
             inherited = [*(w.pipe for w in self.workers if not w.pipe.closed), ours]
-        process = self._context.Process(
-            target=birth.run, args=(theirs, inherited, cloudpickle.dumps(born)), name=f"corral-{first}"
-        )
         try:
-            process.start()
-        except (OSError, EOFError) as error:  # no memory, no process numbers; or the fork server has none
+            process = self._start_process((theirs, inherited, cloudpickle.dumps(born)), f"corral-{first}")
+        except WorkerDied:
             ours.close()
-            raise WorkerDied(f"a worker could not be started: {error or type(error).__name__}") from None
+            raise
         finally:
             theirs.close()
         guardian.watch(process.pid)
         return process, process.pid, ours
 
+    def _start_process(self, args: tuple[Any, ...], name: str) -> Any:
+        """Start a process; again, if it or its fork server was killed before it could read what it should do."""
+        for attempt in range(1, _START_ATTEMPTS + 1):
+            process = self._context.Process(target=birth.run, args=args, name=name)
+            try:
+                process.start()
+                return process
+            except (OSError, EOFError) as error:  # no memory, no process numbers; or the fork server has none
+                killed = isinstance(error, ConnectionError | EOFError)
+                if not killed or attempt == _START_ATTEMPTS:
+                    raise WorkerDied(f"a worker could not be started: {error or type(error).__name__}") from None
+        raise AssertionError
+
     def replace(self, worker: PoolWorker) -> None:
         """End a worker, however it is, and start another in its place, which begins like any other."""
         self._waiter.forget(worker)
         kill([worker])
+        self._patience.forget(worker.index)
         with _bare_main(self._context, self._serve.__module__):
             worker.process, worker.pid, worker.pipe = self._start(worker.index, worker.envs)
             worker.end = None
@@ -151,13 +167,13 @@ class WorkerPool:
         self,
         workers: Sequence[PoolWorker] | None = None,
         all_first: bool = False,
-        mend: Callable[[PoolWorker, WorkerDied], None] | None = None,
+        mend: Mend | None = None,
         patient: bool = False,
     ) -> list[bytes]:
         """One reply of each worker. An error is raised as soon as it is seen; with ``all_first``, it is a reply too.
 
-        ``mend`` is called for a worker that died or hung, and must see to it that there will be a reply; without it,
-        that is an error. ``patient``: however long it takes, it is not taken for hung.
+        ``mend`` is called for a worker that died or hung; without it, that is an error. ``patient``: however long it
+        takes, it is not taken for hung.
         """
         alone = workers is not None
         workers = self.workers if workers is None else workers
@@ -169,24 +185,22 @@ class WorkerPool:
                         if mend is None:
                             raise said
                         replies.pop(w.index, None)  # if it had answered, the next one will again
-                        mend(w, said)
+                        if (reply := mend(w, said)) is not None:
+                            replies[w.index] = reply
                     elif said != birth.RING:
                         if not all_first and said[:1] == birth.ERROR:
                             raise birth.error_from(said[1:])
                         replies[w.index] = said
         return [replies[w.index] for w in workers]
 
-    def first_words(self, workers: Sequence[PoolWorker], about: str) -> list[bytes]:
-        """What new workers say once they have done what it is ``about``. Whatever goes wrong is a wrong set-up."""
+    def first_words(self, workers: Sequence[PoolWorker], about: str, mend: Mend | None = None) -> list[bytes]:
+        """What new workers say once they have done what it is ``about``; ``mend`` as for ``replies``."""
         limit, began = self._care.start_timeout, time.monotonic()
         if about in self._slowest_start:  # then it is known how long it takes here
             limit = min(limit, max(_LEAST_START, _TIMES_SLOWEST * self._slowest_start[about]))
         try:
             with self.watching(limit):
-                return self.replies(workers)
-        except WorkerDied as error:
-            error.exit_code = 2
-            raise
+                return self.replies(workers, mend=mend)
         finally:
             self._slowest_start[about] = max(self._slowest_start.get(about, 0.0), time.monotonic() - began)
 
@@ -356,10 +370,12 @@ def died(w: PoolWorker) -> WorkerDied:
         known = {number.value: number.name for number in signal.Signals}
         how = f"was killed by {known.get(-code, f'signal {-code}')}"
     memory = ", or the system did for want of memory" if code == -getattr(signal, "SIGKILL", 9) else ""
-    return WorkerDied(
+    error = WorkerDied(
         f"the {w} (pid {w.pid}) {how} without a word: the env, or a library under it, ended the process{memory}. "
         "To see where: python -X faulthandler -m corral ... --backend serial --n-envs 1"
     )
+    error.by_signal = code is None or code < 0 or code == _UNKNOWN_CODE
+    return error
 
 
 def _start_method(wanted: StartMethod) -> str:

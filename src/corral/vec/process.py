@@ -61,10 +61,10 @@ class ProcessVectorEnv(CorralVectorEnv):
         self._workers = self._pool.workers
         self._restarts = Restarts(care, factory.is_vector)
         self._mishaps = Mishaps()
-        self._worked = care.proven
         self._seats: tuple[SeatsSetup, shared_memory.SharedArrays] | None = None
+        self._shared: shared_memory.SharedArrays | None = None
         try:
-            replies = self._pool.first_words(self._workers, "envs")
+            replies = self._pool.first_words(self._workers, "envs", self._mend_at_start)
             hellos: list[worker.Hello] = [cloudpickle.loads(reply[1:]) for reply in replies]
             for other in hellos[1:]:
                 hellos[0].facts.check_same(other.facts)
@@ -72,7 +72,7 @@ class ProcessVectorEnv(CorralVectorEnv):
             super().__init__(hellos[0].facts, n_envs)
             self._share_memory()
         except BaseException:
-            self._pool.close()
+            self._close()
             raise
         self._history = History(self.arrays.actions, 0, seed) if care.heal else None
         self._before = {path: leaf.copy() for path, leaf in self.arrays.observations.items()}
@@ -89,13 +89,14 @@ class ProcessVectorEnv(CorralVectorEnv):
         self._pool.sign_of = self._caller.pulse
         self.arrays = StepArrays.of({name: array for name, array in self._shared.arrays.items() if name != CELLS})
         self.arrays.begin()
-        try:
-            for w in self._workers:
+        asked = []
+        for w in self._workers:
+            try:
                 self._pool.hand_over(w, self._shared)
-            self._pool.first_words(self._workers, "memory")
-        except BaseException:
-            self._shared.close()
-            raise
+                asked.append(w)
+            except WorkerDied as error:
+                self._mend_at_start(w, error)
+        self._pool.first_words(asked, "memory", self._mend_at_start)
 
     # ---- the contract ----------------------------------------------------------------------------------------
 
@@ -110,7 +111,7 @@ class ProcessVectorEnv(CorralVectorEnv):
             self._mend(w, error, bare=True)
             self.arrays.episode[w.envs.start : w.envs.stop] = episodes[w.envs.start : w.envs.stop]
 
-        start = None if self._worked else self.care.start_timeout
+        start = None if self._restarts.worked else self.care.start_timeout
         with self._pool.watching(start):
             replies: list[worker.ResetReply] = self._ask(message, mend=mend)
         if len({reply.has_masks for reply in replies}) > 1:
@@ -141,7 +142,7 @@ class ProcessVectorEnv(CorralVectorEnv):
             if said is not None:
                 rows += _shifted(pickle.loads(said[1:]), w)
         self._pool.all_well()
-        self._worked = True
+        self._restarts.worked = True
         if self._history is not None and (_ANY in a.terminated.tobytes() or _ANY in a.truncated.tobytes()):
             self._note_ends(self._history, range(self.num_envs))
             if self.care.max_rss is not None:
@@ -192,7 +193,7 @@ class ProcessVectorEnv(CorralVectorEnv):
         def message(w: PoolWorker) -> bytes:
             return self._restore_message([positions[i] for i in w.envs])
 
-        self._worked = True
+        self._restarts.worked = True
         if self._history is not None:
             self._history.go_on(positions)
         lost = self._ask(message, mend=lambda w, error: self._mend(w, error, bare=True))
@@ -203,7 +204,10 @@ class ProcessVectorEnv(CorralVectorEnv):
         self._expect(CallState.IDLE, "use")
         self._seats = setup, shared
         for w in self._workers:
-            self._tell_seats(w)
+            try:
+                self._tell_seats(w)
+            except WorkerDied as error:
+                self._mend(w, error)
 
     def _tell_seats(self, w: PoolWorker) -> None:
         if self._seats is not None:
@@ -215,8 +219,12 @@ class ProcessVectorEnv(CorralVectorEnv):
     def close_extras(self, **kwargs: Any) -> None:
         """Stop the workers: ask, wait a little, then kill."""
         self.state = CallState.CLOSED
+        self._close()
+
+    def _close(self) -> None:
         self._pool.close()
-        self._shared.close()
+        if self._shared is not None:
+            self._shared.close()
 
     @property
     def pids(self) -> list[int]:
@@ -231,14 +239,22 @@ class ProcessVectorEnv(CorralVectorEnv):
             self._note_ends(self._history, w.envs)
         self._mend(w, error)
 
+    def _mend_at_start(self, w: PoolWorker, error: CorralError) -> bytes:
+        """Replace a worker that is still starting; what the new one says when it is as far as the others."""
+        while True:
+            self._restarts.consider(w.index, error, None, 0, "start")
+            self._mishaps += Mishaps(restarts=1)
+            try:
+                return self._begin_anew(w)
+            except (WorkerDied, EnvFault) as again:
+                error = again
+
     def _mend(self, w: PoolWorker, error: CorralError, bare: bool = False) -> None:
         """Replace a worker, and bring its envs to where they were: before the step that it did not finish.
 
         ``bare``: its envs may be anywhere, for they will be told where to begin.
         """
-        if not self._worked or not self.care.heal:
-            error.exit_code = 1 if self._worked else 2  # before its first step: a wrong set-up
-            raise error
+        bare = bare or self._history is None
         stepping = self._caller.is_stepping(w)
         positions = [] if bare else [self._position(i, stepping) for i in w.envs]
         scene = self._scene(w) if stepping and not bare and self._caller.has_started(w) else None
@@ -250,13 +266,19 @@ class ProcessVectorEnv(CorralVectorEnv):
             except (WorkerDied, EnvFault) as again:
                 error, scene = again, None
 
-    def _replace(self, w: PoolWorker, positions: list[EnvPosition]) -> None:
+    def _begin_anew(self, w: PoolWorker) -> bytes:
+        """Start another process for a worker, up to where all of them are made; what it says then."""
         self._pool.replace(w)
+        if self._shared is None:
+            return self._pool.first_words([w], "envs")[0]
         self._caller.forget(w)  # after: the old one must not take it for a request
         (words,) = self._pool.first_words([w], "envs")
         self.facts.check_same(cloudpickle.loads(words[1:]).facts)
         self._pool.hand_over(w, self._shared)
-        self._pool.first_words([w], "memory")
+        return self._pool.first_words([w], "memory")[0]
+
+    def _replace(self, w: PoolWorker, positions: list[EnvPosition]) -> None:
+        self._begin_anew(w)
         self._tell_seats(w)
         if positions:
             self._pool.post(w, self._restore_message(positions))
