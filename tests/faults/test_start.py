@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from corral.cli.main import main
-from tests.faults.harness import flags
+from tests.faults.harness import GAMES, flags
 
 
 def refused(run, *complaints, wrap=(), more=()):
@@ -20,6 +20,25 @@ def refused(run, *complaints, wrap=(), more=()):
         assert re.search(complaint, ended.err), ended
     logs = {f"{run.path.name}-0.out", f"{run.path.name}-0.err"}
     assert sorted({path.name for path in run.path.parent.iterdir()} - logs) == before
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [
+        ("os_exit", "exited with code 7"),
+        ("segfault", "SIGSEGV.*3 times in a row"),
+        ("sleep", r"gave no sign of life for 1 s \(--step-timeout\)"),
+        pytest.param("stop", r"gave no sign of life for 1 s \(--step-timeout\)", marks=pytest.mark.deep),
+    ],
+)
+def test_an_env_that_ends_or_hangs_its_process_is_refused_when_it_is_measured(make_run, how, cause):
+    """In a step, which ``auto`` tries before it decides anything."""
+    more = {"step_timeout": 1} if "sign of life" in cause else {}
+    settings = {"n_envs": "auto", "backend": "auto", "num_workers": None, "batch_size": 64, **more}
+    run = make_run(f"{GAMES}:Always", env_kwargs={"how": how, "where": "step"}, **settings)
+    ended = run.train().wait(2)
+    assert re.search(f"corral train: measuring {GAMES}:Always: .*{cause}", ended.err), ended
+    assert not run.path.exists()
 
 
 def test_too_few_descriptors_are_refused_with_the_numbers(make_run):

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import psutil
 import torch
 
+from corral.core.actions import ActionCodec
 from corral.core.config import TrainConfig
 from corral.core.envs import EnvFactory
 from corral.core.machine import available_cores
+from corral.core.spaces import Layout
 from corral.core.types import Rollout
 from corral.policy.policy import NetworkFactory, Policy
 from corral.ppo.gae import Advantages
@@ -24,13 +25,13 @@ from corral.ppo.side_by_side import LEAST_ROWS, SideBySide, set_torch_threads, s
 from corral.ppo.torch_engine import TorchEngine
 from corral.rollout.actors import ActorSetup, actor_setup
 from corral.rollout.arrays import named_columns
-from corral.training.opponents import own_seats
+from corral.rollout.env_costs import EnvCosts, measure_env, measure_vector_step
+from corral.training.opponents import first_mix
 from corral.training.policies import build_policy
-from corral.vec.serial import SerialVectorEnv
+from corral.vec.care import Care
 
 __all__ = ["Costs", "measure"]
 
-_STEP_SECONDS, _STEPS = 1.0, 400
 _REPEATS = 7
 _ROWS, _BYTES = 4096, 2**24  # of a gradient step that is measured
 
@@ -81,113 +82,74 @@ def measure(
 ) -> Costs:
     """Step, act and learn a little, with the real parts and throw-away weights."""
     note(f"measuring a step of {factory.name}, the policy and the learner ...")
-    alone = factory.sharing(available_cores())
-    env = SerialVectorEnv(alone, config.n_envs if factory.is_vector else 1, seed=0, infos="summed", heal=True)
-    try:
-        env.stepper.seats = own_seats(config, env.facts.opponents)
-        env.reset_arrays()
-        memory = _memory_of_another(factory)
-        policy = build_policy(config, env.single_observation_space, env.single_action_space, network).to(device).eval()
-        set_torch_threads(policy, config)
-        setup = actor_setup(policy, network, device, config.n_envs)
-        times, call, gain = _step_times(env), 0.0, 1.0
-        step = statistics.fmean(times)
-        if factory.is_vector and (n := config.n_envs) > 1:
-            one, all_ = _vector_time(alone, 1), _vector_time(factory, n, _actions(env, setup, policy, n))
-            whole, step = n * step, max(0.0, n * step - one) / (n - 1)
-            call = max(0.0, whole - n * step)
-            gain = max(1.0, (whole - call) / max(1.0, all_ - call))
-        few = setup.placement.tile
-        many = few * max(2, -(-config.n_envs // few))
-        acting = [_median(_actions(env, setup, policy, n)) for n in (few, many)]
-        per_env = max(0.0, (acting[1] - acting[0]) / (many - few))
-        return Costs(
-            step=step,
-            step_deviation=statistics.pstdev(times),
-            act=acting[0],
-            act_per_env=per_env,
-            gradient_per_row=_gradient_time(config, policy, env, device),
-            memory_mb=memory,
-            helped=numpy_shape(policy, config, device) is not None,
-            gradient_threads=SideBySide(shares_of(policy, config), config.learner_threads).threads,
-            call=call,
-            gain=gain,
-            tile=few,
-        )
-    finally:
-        env.close()
+    care = Care(heal=True, step_timeout=config.step_timeout, start_timeout=config.start_timeout, warn=note)
+    alone, start, n = factory.sharing(available_cores()), config.parallel_start_method, config.n_envs
+    env = measure_env(alone, n if factory.is_vector else 1, first_mix(config), care, start)
+    facts = env.facts
+    policy = build_policy(config, facts.observation_space, facts.action_space, network).to(device).eval()
+    set_torch_threads(policy, config)
+    setup = actor_setup(policy, network, device, n)
+    step, call, gain = statistics.fmean(env.step_times), 0.0, 1.0
+    if factory.is_vector and n > 1:
+        one = measure_vector_step(alone, 1, 0.0, care, start)
+        all_ = measure_vector_step(factory, n, _median(_actions(env, setup, policy, n)), care, start)
+        whole, step = n * step, max(0.0, n * step - one) / (n - 1)
+        call = max(0.0, whole - n * step)
+        gain = max(1.0, (whole - call) / max(1.0, all_ - call))
+    few = setup.placement.tile
+    many = few * max(2, -(-n // few))
+    acting = [_median(_actions(env, setup, policy, some)) for some in (few, many)]
+    return Costs(
+        step=step,
+        step_deviation=statistics.pstdev(env.step_times),
+        act=acting[0],
+        act_per_env=max(0.0, (acting[1] - acting[0]) / (many - few)),
+        gradient_per_row=_gradient_time(config, policy, env, device),
+        memory_mb=env.memory_mb,
+        helped=numpy_shape(policy, config, device) is not None,
+        gradient_threads=SideBySide(shares_of(policy, config), config.learner_threads).threads,
+        call=call,
+        gain=gain,
+        tile=few,
+    )
 
 
-def _vector_time(factory: EnvFactory, n: int, between: Callable[[], object] = lambda: None) -> float:
-    """A step of a vector env of ``n`` envs, with something to do ``between`` steps: its threads fall asleep then."""
-    env = SerialVectorEnv(factory, n, seed=0, infos="summed", heal=True)
-    try:
-        env.reset_arrays()
-        return n * statistics.fmean(_step_times(env, between))
-    finally:
-        env.close()
-
-
-def _memory_of_another(factory: EnvFactory) -> float:
-    """MB of one env more; the first one also loaded what all of them share."""
-    before = psutil.Process().memory_info().rss
-    env = SerialVectorEnv(factory, 1, seed=1, infos="summed", heal=True)
-    try:
-        env.reset_arrays()
-        return max(0.0, (psutil.Process().memory_info().rss - before) / 2**20)
-    finally:
-        env.close()
-
-
-def _step_times(env: SerialVectorEnv, between: Callable[[], object] = lambda: None) -> list[float]:
-    """Times of one step of one env with random legal actions."""
-    times: list[float] = []
-    random = np.random.default_rng(0)
-    end = time.perf_counter() + _STEP_SECONDS
-    while len(times) < _STEPS and (time.perf_counter() < end or len(times) < 3):
-        env.codec.decode(env.codec.random(env.masks, env.num_envs, random), env.arrays.actions)
-        between()
-        env.send()
-        times.append(_microseconds(env.recv) / env.num_envs)
-    return times[1:]  # the first has caches to fill
-
-
-def _actions(env: SerialVectorEnv, setup: ActorSetup, policy: Policy, n: int) -> Callable[[], object]:
+def _actions(env: EnvCosts, setup: ActorSetup, policy: Policy, n: int) -> Callable[[], object]:
     """Chooses actions for ``n`` envs."""
     actor = setup.build(0, n)
     actor.load(policy.state_dict())
     rows = np.zeros(n, np.int64)
-    observations = {path: leaf[rows] for path, leaf in env.arrays.observations.items()}
+    observations = {path: leaf[rows] for path, leaf in env.observations.items()}
     masks = None if env.masks is None else env.masks[rows]
-    noise = np.full((n, env.codec.n_actions), 0.5, np.float32)
+    noise = np.full((n, ActionCodec(env.facts.action_space).n_actions), 0.5, np.float32)
     states = np.zeros((n, actor.n_state), np.float32) if actor.n_state else None
     return lambda: actor.act(observations, masks, noise, states)
 
 
-def _gradient_time(config: TrainConfig, policy: Policy, env: SerialVectorEnv, device: torch.device) -> float:
+def _gradient_time(config: TrainConfig, policy: Policy, env: EnvCosts, device: torch.device) -> float:
     """A gradient step on a rollout that says nothing, by row; on fewer rows than a run's, if those are many."""
-    row_bytes = sum(int(leaf[0].nbytes) for leaf in env.arrays.observations.values())
+    layout, codec = Layout(env.facts.observation_space), ActionCodec(env.facts.action_space)
+    row_bytes = sum(int(leaf[0].nbytes) for leaf in env.observations.values())
     rows = min(config.minibatch_size, _ROWS, max(64, _BYTES // max(row_bytes, 1)))
     rows = max(1, rows // (length := config.sequence_length or 1)) * length
     size = {"n_steps": rows, "n_envs": 1, "n_epochs": 1, "batch_size": rows}
     most = max(1, min(rows // LEAST_ROWS, rows // length))
     shares = config.shares if policy.pictures is None else min(shares_of(policy, config), most)
     small = config.model_copy(update={**size, "learner_shares": min(shares, rows)})
-    masked = bool(env.has_masks)
+    masked = env.masks is not None
     shape = numpy_shape(policy, config, device)
     engine: Engine
     if shape is None:
         engine = TorchEngine(policy, small.model_copy(update={"compile": False}), device)
     else:
         engine = MlpEngine(policy, small, Shares.here(share_setup(policy, shape, small, masked)))
-    named = named_columns(env.layout, env.codec, rows, 1, masked, stacks={}, n_state=policy.n_state)
+    named = named_columns(layout, codec, rows, 1, masked, stacks={}, n_state=policy.n_state)
     rollout = Rollout.of({name: np.zeros(shape, dtype) for name, (shape, dtype) in named.items()})
-    for path, leaf in env.arrays.observations.items():
+    for path, leaf in env.observations.items():
         rollout.observations[path][...] = leaf[0]
-    masks = None if env.masks is None else env.masks[:1]
-    rollout.actions[...] = env.codec.random(masks, 1, np.random.default_rng(0))
+    rollout.actions[...] = codec.random(env.masks, 1, np.random.default_rng(0))
     if rollout.masks is not None:
-        rollout.masks[...] = masks
+        rollout.masks[...] = env.masks
     zeros = np.zeros((rows, 1), np.float32)
     engine.load(rollout, Advantages(zeros, zeros), zeros.T.copy(), np.arange(rows)[None])
 

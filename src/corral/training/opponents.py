@@ -20,17 +20,18 @@ from torch import Tensor
 from corral.core.config import TrainConfig
 from corral.core.config_values import Stage
 from corral.core.errors import CheckpointError, UsageError
-from corral.core.opponents import OPPONENT, normalized_shares, parse_mix
+from corral.core.opponents import OPPONENT, parse_mix
 from corral.core.types import EpisodeRecord
 from corral.policy.policy import Policy
 from corral.rollout.actors import ActorSetup
+from corral.rollout.env_costs import FirstMix
 from corral.rollout.opponents import Guest, LineupSetup, SharedLineup
 from corral.training.model import load
 from corral.training.progress import is_due
 from corral.training.roles import roles_of_names
-from corral.vec.api import EnvFacts, Seats
+from corral.vec.api import EnvFacts
 
-__all__ = ["CHECKPOINT", "CURRENT", "Opponents", "StageResult", "own_seats", "seat_opponents", "stages_of"]
+__all__ = ["CHECKPOINT", "CURRENT", "Opponents", "StageResult", "first_mix", "seat_opponents", "stages_of"]
 
 Array = npt.NDArray[Any]
 CURRENT, CHECKPOINT = "current", "checkpoint"
@@ -155,29 +156,12 @@ def _own(stages: Sequence[Stage], opponents: Sequence[str]) -> tuple[tuple[str, 
     return tuple((name, {OPPONENT: name}) for name in opponents)
 
 
-class _OwnSeats:
-    """Seats none but the env's own opponents: for measuring what a step costs."""
-
-    remembers = False
-
-    def __init__(self, options: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> None:
-        self._options, self._shares = options, shares
-
-    def draw(self, seed: int) -> int:
-        return int(np.random.default_rng(seed).choice(len(self._options), p=self._shares))
-
-    def options(self, opponent: int) -> dict[str, Any]:
-        return copy.deepcopy(dict(self._options[opponent]))
-
-
-def own_seats(config: TrainConfig, names: Sequence[str]) -> Seats | None:
-    """The env's own opponents of a run's first stage; None if it meets none of them there."""
+def first_mix(config: TrainConfig) -> FirstMix | None:
+    """The opponents of a run's first stage; None if it leaves them to the env."""
     stages = stages_of(config)
     if not stages:
         return None
-    own = dict(_own(stages, names))
-    met = {name: share for name, share in _mix_of(stages[0]).items() if name in own}
-    return _OwnSeats([own[name] for name in met], list(normalized_shares(met).values())) if met else None
+    return FirstMix(_mix_of(stages[0]), dict(_own(stages, ())) if stages[0].opponent is None else None)
 
 
 def _guest(name: str, facts: EnvFacts) -> Guest:

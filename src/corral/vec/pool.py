@@ -67,7 +67,8 @@ Mend = Callable[[PoolWorker, WorkerDied], bytes | None]
 class WorkerPool:
     """Processes that run ``serve(pipe, setup)``, one for each share of the envs; ``setup_of`` tells each its own.
 
-    ``sign_of`` gives a worker's sign of life, which changes as long as it gets on: see ``Patience``.
+    ``sign_of`` gives a worker's sign of life, which changes as long as it gets on: see ``Patience``. A fork server that
+    is not running yet loads ``preload`` (the module of ``serve``) once for all of them.
     """
 
     def __init__(
@@ -78,12 +79,14 @@ class WorkerPool:
         start_method: StartMethod = "auto",
         seed: int | None = None,
         care: Care | None = None,
+        preload: str | None = None,
     ) -> None:
         occupy_descriptors()  # before we open anything
         _check_descriptors(len(shares))
         self.workers: list[PoolWorker] = []
         self.sign_of: Callable[[PoolWorker], Any] | None = None
         self._serve, self._setup_of, self._seed = serve, setup_of, seed
+        self._preload = preload or serve.__module__
         self._care = care or Care()
         self._patience = Patience(self._care.step_timeout, "--step-timeout")
         self._slowest_start: dict[str, float] = {}
@@ -91,7 +94,7 @@ class WorkerPool:
         self._finalizer = Finalize(self, _stop_workers, (self.workers,), exitpriority=100)
         try:
             self._context: Any = multiprocessing.get_context(_start_method(start_method))
-            with _bare_main(self._context, serve.__module__):
+            with _bare_main(self._context, self._preload):
                 for index, envs in enumerate(shares):
                     self.workers.append(PoolWorker(index, *self._start(index, envs), envs))
                     self._waiter.add(self.workers[-1])
@@ -141,7 +144,7 @@ class WorkerPool:
         self._waiter.forget(worker)
         kill([worker])
         self._patience.forget(worker.index)
-        with _bare_main(self._context, self._serve.__module__):
+        with _bare_main(self._context, self._preload):
             worker.process, worker.pid, worker.pipe = self._start(worker.index, worker.envs)
             worker.end = None
         self._waiter.add(worker)

@@ -1,0 +1,157 @@
+"""What a step of an env costs. It is measured in a process of its own, where an env may crash or hang."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+
+from corral.core.envs import EnvFactory
+from corral.core.errors import CorralError
+from corral.core.opponents import OPPONENT, normalized_shares
+from corral.core.types import Leaves
+from corral.rollout import worker
+from corral.vec.api import EnvFacts
+from corral.vec.care import Care
+from corral.vec.child_call import Pulse, call_in_child
+from corral.vec.pool import StartMethod
+from corral.vec.serial import SerialVectorEnv
+
+__all__ = ["EnvCosts", "FirstMix", "measure_env", "measure_vector_step"]
+
+_STEP_SECONDS, _STEPS = 1.0, 400
+
+
+@dataclass(frozen=True, slots=True)
+class EnvCosts:
+    """What the measured env is like, and what it costs."""
+
+    facts: EnvFacts
+    observations: Leaves
+    """Each [1, ...]: one that it showed."""
+    masks: npt.NDArray[np.bool_] | None
+    """[1, A]: the mask of the same moment, if it has masks."""
+    step_times: list[float]
+    """Microseconds of one env's steps, resets included."""
+    memory_mb: float
+    """Of one env."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstMix:
+    """The opponents of a run's first stage, as far as the env plays them itself."""
+
+    shares: Mapping[str, float]
+    options: Mapping[str, Mapping[str, Any]] | None
+    """What the env is reset with for each of them; None if the env's own ``opponents`` say so."""
+
+    def seats(self, opponents: Sequence[str]) -> _OwnSeats | None:
+        """Seats for an env with these opponents; None if the mix has none of them."""
+        own = {name: {OPPONENT: name} for name in opponents} if self.options is None else self.options
+        met = {name: share for name, share in self.shares.items() if name in own}
+        return _OwnSeats([own[name] for name in met], list(normalized_shares(met).values())) if met else None
+
+
+class _OwnSeats:
+    """Seats none but the env's own opponents."""
+
+    remembers = False
+
+    def __init__(self, options: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> None:
+        self._options, self._shares = options, shares
+
+    def draw(self, seed: int) -> int:
+        return int(np.random.default_rng(seed).choice(len(self._options), p=self._shares))
+
+    def options(self, opponent: int) -> dict[str, Any]:
+        return copy.deepcopy(dict(self._options[opponent]))
+
+
+def measure_env(
+    factory: EnvFactory, n_envs: int, mix: FirstMix | None, care: Care, start_method: StartMethod
+) -> EnvCosts:
+    """Make an env in another process and step it for a second; a vector env with ``n_envs`` of its envs."""
+    function = functools.partial(_measure, factory=factory, n_envs=n_envs, mix=mix)
+    return call_in_child(function, f"measuring {factory.name}", care, start_method, worker.__name__)
+
+
+def measure_vector_step(factory: EnvFactory, n_envs: int, pause: float, care: Care, start_method: StartMethod) -> float:
+    """Microseconds of a step of ``n_envs`` envs of a vector env, with so many microseconds of other work before each.
+
+    The threads of such envs fall asleep between steps.
+    """
+    function = functools.partial(_measure_vector, factory=factory, n_envs=n_envs, pause=pause)
+    return call_in_child(function, f"measuring {factory.name}", care, start_method, worker.__name__)
+
+
+def _measure(pulse: Pulse, factory: EnvFactory, n_envs: int, mix: FirstMix | None) -> EnvCosts:
+    with pulse.making():
+        env = SerialVectorEnv(factory, n_envs, seed=0, infos="summed", heal=True, pulse=pulse.cells)
+    try:
+        with pulse.making():
+            env.stepper.seats = None if mix is None else mix.seats(env.facts.opponents)
+            env.reset_arrays()
+            memory = _memory_of_another(factory, pulse)
+        times = _step_times(env)
+        observations = {path: leaf[:1].copy() for path, leaf in env.arrays.observations.items()}
+        masks = None if env.masks is None else env.masks[:1].copy()
+        return EnvCosts(env.facts, observations, masks, times, memory)
+    finally:
+        env.close()
+
+
+def _memory_of_another(factory: EnvFactory, pulse: Pulse) -> float:
+    """MB of one env more; the first one also loaded what all of them share. 0 if there can be only one in a process."""
+    before = psutil.Process().memory_info().rss
+    try:
+        env = SerialVectorEnv(factory, 1, seed=1, infos="summed", heal=True, pulse=pulse.cells)
+    except CorralError:
+        return 0.0
+    try:
+        env.reset_arrays()
+        return max(0.0, (psutil.Process().memory_info().rss - before) / 2**20)
+    except CorralError:
+        return 0.0
+    finally:
+        env.close()
+
+
+def _measure_vector(pulse: Pulse, factory: EnvFactory, n_envs: int, pause: float) -> float:
+    with pulse.making():
+        env = SerialVectorEnv(factory, n_envs, seed=0, infos="summed", heal=True, pulse=pulse.cells)
+    try:
+        with pulse.making():
+            env.reset_arrays()
+        return n_envs * statistics.fmean(_step_times(env, lambda: _work(pause)))
+    finally:
+        env.close()
+
+
+def _step_times(env: SerialVectorEnv, between: Callable[[], object] = lambda: None) -> list[float]:
+    """Times of one step of one env with random legal actions."""
+    times: list[float] = []
+    random = np.random.default_rng(0)
+    end = time.perf_counter() + _STEP_SECONDS
+    while len(times) < _STEPS and (time.perf_counter() < end or len(times) < 3):
+        env.codec.decode(env.codec.random(env.masks, env.num_envs, random), env.arrays.actions)
+        between()
+        env.send()
+        started = time.perf_counter()
+        env.recv()
+        times.append((time.perf_counter() - started) * 1e6 / env.num_envs)
+    return times[1:]  # the first has caches to fill
+
+
+def _work(microseconds: float) -> None:
+    """Keep the processor busy, as a policy that chooses actions does."""
+    end = time.perf_counter() + microseconds / 1e6
+    while time.perf_counter() < end:
+        pass
