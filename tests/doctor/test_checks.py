@@ -1,3 +1,8 @@
+import os
+import random
+import re
+import time
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -63,9 +68,70 @@ def test_values_outside_their_bounds_are_mentioned():
     assert found.level == "warn" and "outside the bounds" in found.seen
 
 
-def test_states_are_tried_out(monkeypatch):
-    monkeypatch.setattr("tests.envs.time.sleep", lambda seconds: None)
+class LateSurprise(Counter):
+    """Repeats itself up to step 150, and not after that."""
 
+    def _observe(self):
+        number = random.SystemRandom().random() if self.step_count > 150 else 0.5
+        return np.array([number, self.step_count], np.float32)
+
+
+def test_it_says_how_much_was_compared_and_sees_what_differs_late():
+    what = "same seed, same episode"
+    late = finding(lambda: LateSurprise(length=400), what)
+    assert late.level == "fail" and "at step 151 of episode 0" in late.seen
+    same = finding(lambda: Counter(length=40), what)
+    steps, episodes, longest = map(int, re.findall(r"\d+", same.seen.replace(",", "")))
+    assert same.level == "pass" and longest == 40 and (episodes - 1) * 40 < steps <= episodes * 40, same.seen
+
+
+def test_an_env_of_which_a_process_can_have_one_is_examined_too(tmp_path):
+    class OnlyOne(Stateful):
+        def __init__(self):
+            super().__init__(30)
+            self.file = tmp_path / str(os.getpid())
+            self.file.touch(exist_ok=False)
+
+        def step(self, action):
+            return Counter.step(self, action)
+
+        def close(self):
+            self.file.unlink()
+
+    found = findings(OnlyOne)
+    assert {f.what for f in found.values() if f.level == "fail"} == set(), found
+    assert found["same seed, same episode"].level == found["get_state and set_state"].level == "pass"
+    assert (
+        "a second env in the same process fails" in found["memory"].seen and "--num-workers" in found["memory"].remedy
+    )
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"), [("os_exit", "exited with code 7"), ("kill", "SIGKILL"), ("sleep", "sign of life")]
+)
+def test_an_env_that_ends_or_hangs_its_process_is_a_finding(monkeypatch, how, cause):
+    monkeypatch.setattr("corral.vec.care._LEAST_SECONDS", 1.0)
+    found = list(examine("tests.faults.games:Always", {"how": how, "where": "step"}, n_envs=4, steps=200))[-1]
+    assert found.level == "fail" and found.what == "returned data fits the spaces" and cause in found.seen, found
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["computes", "waits"])
+def test_steps_that_vary_are_mentioned(waits):
+    class Uneven(Counter):
+        def step(self, action):
+            if self.step_count % 5 == 4:
+                if waits:
+                    time.sleep(0.003)
+                end = time.process_time() + 0.003
+                while not waits and time.process_time() < end:
+                    pass
+            return super().step(action)
+
+    found = finding(Uneven, "speed of a step")
+    assert found.level == "warn" and "steps vary a lot" in found.remedy, found
+
+
+def test_states_are_tried_out():
     class Forgets(Stateful):
         def set_state(self, state):
             super().set_state(state)

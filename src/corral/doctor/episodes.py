@@ -1,0 +1,185 @@
+"""Whether an env repeats itself: the same episodes for the same seeds, and from the same state."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from corral.core.envs import EnvFactory
+from corral.doctor.finding import Finding
+from corral.vec.child_call import Pulse
+from corral.vec.serial import SerialVectorEnv
+from corral.vec.states import state_methods
+from corral.vec.steppers import stays_together
+
+__all__ = ["check_coming_back", "check_seeds", "check_states"]
+
+Array = npt.NDArray[Any]
+_TRACE_STEPS, _TRACE_SECONDS, _LEAST_STEPS = 10_000, 3.0, 20
+_STATE_STEPS = 100
+_FIRST_SEED, _OTHER_SEED = 1, 10**6
+
+
+@dataclass(slots=True)
+class _Trace:
+    """What an env returned, step by step, in whole episodes as far as there was time."""
+
+    steps: list[bytes] = field(default_factory=list)
+    """A digest of each."""
+    lengths: list[int] = field(default_factory=list)
+    """Steps of each episode; the last one may have been cut off."""
+
+
+def check_seeds(pulse: Pulse, factory: EnvFactory) -> list[Finding]:
+    """Play the same episodes twice in one env and once in another, and an episode with another seed in a third.
+
+    Each env is closed before the next is made, because some envs allow only one in a process.
+    """
+    what = "same seed, same episode"
+    with _opened(factory, pulse) as env:
+        first = _trace(env, pulse, _FIRST_SEED)
+        used = _trace(env, pulse, _FIRST_SEED, len(first.steps))
+    with _opened(factory, pulse) as env:
+        again = _trace(env, pulse, _FIRST_SEED, len(first.steps))
+    with _opened(factory, pulse) as env:
+        other = _trace(env, pulse, _OTHER_SEED, first.lengths[0] + 1)
+    if again.steps != first.steps:
+        remedy = (
+            "draw all randomness from self.np_random, which super().reset(seed=seed) seeds; else no run can be repeated"
+        )
+        seen = f"two envs with one seed went different ways {_where(first, again)}"
+        found = Finding("fail", what, seen, remedy)
+    elif used.steps != first.steps:
+        remedy = "reset everything in reset(): workers that are replaced replay only the current episode"
+        seen = f"a second episode remembers the first (in the env or a wrapper), {_where(first, used)}"
+        found = Finding("warn", what, seen, remedy)
+    else:
+        whole, longest = len(first.lengths), max(first.lengths)
+        seen = (
+            f"identical over {sum(first.lengths):,} steps of {whole} episode{'s' if whole > 1 else ''}, the longest of "
+            f"{longest:,}, in a new env and in a used one"
+        )
+        found = Finding("pass", what, seen)
+    if other.steps == first.steps[: first.lengths[0] + 1]:
+        remedy = "fine for a fixed puzzle; otherwise use the seed that reset() is given"
+        return [found, Finding("warn", "other seed, other episode", "two seeds gave the same episode", remedy)]
+    return [found, Finding("pass", "other seed, other episode", "two seeds differ")]
+
+
+@contextlib.contextmanager
+def _opened(factory: EnvFactory, pulse: Pulse) -> Iterator[SerialVectorEnv]:
+    with pulse.making():
+        env = SerialVectorEnv(factory, 1, pulse=pulse.cells)
+    try:
+        yield env
+    finally:
+        env.close()
+
+
+def _where(one: _Trace, two: _Trace) -> str:
+    """The first step that differs, in words."""
+    at = next((i for i, (a, b) in enumerate(zip(one.steps, two.steps, strict=False)) if a != b), len(two.steps))
+    for episode, length in enumerate(one.lengths):
+        if at <= length:
+            return f"at step {at} of episode {episode}"
+        at -= length + 1
+    return "at the end"
+
+
+def _trace(env: SerialVectorEnv, pulse: Pulse, seed: int, n: int | None = None) -> _Trace:
+    """Play episodes with the seeds from ``seed`` on: ``n`` steps and resets, or as many as there is time for."""
+    trace, end = _Trace(), time.perf_counter() + _TRACE_SECONDS
+
+    def done() -> bool:
+        played = len(trace.steps)
+        if n is not None:
+            return played >= n
+        return played >= _TRACE_STEPS or (played >= _LEAST_STEPS and time.perf_counter() > end)
+
+    while not done():
+        with pulse.making():
+            env.reset_arrays([seed + len(trace.lengths)])
+        trace.lengths.append(-1)  # its reset is no step
+        for arrays in _steps(env):
+            trace.steps.append(_digest(arrays))
+            trace.lengths[-1] += 1
+            if done():
+                break
+    return trace
+
+
+def check_states(pulse: Pulse, factory: EnvFactory) -> list[Finding]:
+    """Whether another env goes on from a state as the first one does; nothing to say if there are no states."""
+    what = "get_state and set_state"
+    with _opened(factory, pulse) as env:
+        methods = state_methods(env.envs[0])
+        if methods is None:
+            if all(env.envs[0].has_wrapper_attr(name) for name in ("get_state", "set_state")):
+                seen = "a wrapper around the env has none of its own, so they are not used"
+                remedy = "offer both on the outermost wrapper, with its own state in the bytes"
+                return [Finding("warn", what, seen, remedy)]
+            return []
+        with pulse.making():
+            env.reset_arrays([1])
+        for _, _ in zip(range(21), _steps(env), strict=False):
+            pass
+        state = methods.get()
+        if state is None:
+            seen = "get_state() gives no bytes, so they are not used"
+            return [Finding("warn", what, seen, "return bytes, or ignore this")]
+        shown = {path: leaf.copy() for path, leaf in env.arrays.observations.items()}, env.arrays.masks.copy()
+        one = _play_on(env)
+    with _opened(factory, pulse) as other:
+        with pulse.making():
+            other.reset_arrays([2])
+        others = state_methods(other.envs[0])
+        assert others is not None
+        others.set(state)
+        for path, leaf in shown[0].items():
+            other.arrays.observations[path][...] = leaf
+        other.arrays.masks[...] = shown[1]
+        two = _play_on(other)
+    if one == two:
+        return [Finding("pass", what, f"{len(state):,} bytes; another env goes on from them alike")]
+    remedy = "put all that decides how the env goes on into the bytes, its random generator too"
+    return [Finding("fail", what, "another env goes on from the state differently", remedy)]
+
+
+def check_coming_back(pulse: Pulse, factory: EnvFactory) -> list[Finding]:
+    """Say which envs cannot be brought back after a crash; of plain envs the seeds have told."""
+    with pulse.making():
+        if not stays_together(factory):
+            return []
+    seen = "not those of a vector env: where a worker is replaced or a run is resumed, their episodes are cut off"
+    return [Finding("warn", "envs come back after a crash", seen, "nothing to do; the run counts them as inexact")]
+
+
+def _play_on(env: SerialVectorEnv) -> list[bytes]:
+    return [_digest(arrays) for _, arrays in zip(range(_STATE_STEPS + 1), _steps(env), strict=False)]
+
+
+def _steps(env: SerialVectorEnv) -> Iterator[Sequence[Array]]:
+    """What the env shows now, and what random legal actions lead to, until the episode ends."""
+    generator, a = np.random.default_rng(7), env.arrays
+    yield list(a.observations.values())
+    ended = False
+    while not ended:
+        env.codec.decode(env.codec.random(env.masks, 1, generator), a.actions)
+        env.send()
+        env.recv()
+        ended = bool(a.terminated[0] or a.truncated[0])
+        yield [*(a.final_observations if ended else a.observations).values(), a.rewards, a.terminated, a.truncated]
+
+
+def _digest(arrays: Sequence[Array]) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.digest()
