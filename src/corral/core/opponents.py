@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.errors import UsageError
+from corral.core.sums import add_up
 
 __all__ = [
     "OPPONENT",
@@ -108,7 +109,7 @@ def parse_mix(text: str, known: Sequence[str] | None = None) -> dict[str, float]
 
 def normalized_shares(shares: Mapping[str, float]) -> dict[str, float]:
     """Shares of opponents that sum to 1; a UsageError if they cannot."""
-    total = sum(shares.values())
+    total = add_up(shares.values())
     if not shares or not np.isfinite(total) or total <= 0 or min(shares.values()) < 0:
         raise UsageError(f"opponents {dict(shares)}: the weights should be positive numbers")
     return {name: share / total for name, share in shares.items() if share > 0}

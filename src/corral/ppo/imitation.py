@@ -16,6 +16,7 @@ from torch import Tensor
 from corral.core.actions import Head
 from corral.core.errors import UsageError
 from corral.core.seeding import minibatch_generator
+from corral.core.sums import add_up
 from corral.core.types import Leaves
 from corral.policy import array_distributions, distributions
 from corral.policy.mlp import Gradient, Mlp
@@ -128,7 +129,7 @@ def _means(student: _Student, rows: Indices) -> _Verdict:
     if not len(rows):
         return _Verdict(float("nan"), float("nan"), float("nan"))
     parts = [student.judge(rows[start : start + _JUDGED]) for start in range(0, len(rows), _JUDGED)]
-    return _Verdict(*(float(sum(column)) / len(rows) for column in zip(*parts, strict=True)))
+    return _Verdict(*(add_up(map(float, column)) / len(rows) for column in zip(*parts, strict=True)))
 
 
 class _Seen(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from corral.core.sums import add_up
 from corral.games.card_battle.board import BOARD_LIMIT
 from corral.games.card_battle.cards import (
     BOUND,
@@ -179,7 +180,7 @@ def _grow(_state: State, _seat: int, creature: Creature | None, number: int) -> 
 
 
 def _grow_all(state: State, seat: int, _: Creature | None, number: int) -> float:
-    return sum([_change(creature, number, number, 0) for creature in state.sides[seat].creatures])
+    return add_up([_change(creature, number, number, 0) for creature in state.sides[seat].creatures])
 
 
 def _bite(state: State, seat: int, creature: Creature | None) -> float:
@@ -218,7 +219,7 @@ def _drain(state: State, seat: int, _: Creature | None, amount: int) -> float:
 
 def _land(state: State, seat: int, _: Creature | None, number: int) -> float:
     lands = sum(state.sides[seat].lands)
-    return sum(LAND[min(lands + more, len(LAND) - 1)] for more in range(number))
+    return add_up(LAND[min(lands + more, len(LAND) - 1)] for more in range(number))
 
 
 def _recall(state: State, seat: int, _: Creature | None, number: int) -> float:

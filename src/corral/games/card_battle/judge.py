@@ -10,6 +10,7 @@ from functools import cache
 from itertools import accumulate
 from math import exp, sqrt
 
+from corral.core.sums import add_up
 from corral.games.card_battle.cards import (
     BOUND,
     CARDS,
@@ -83,7 +84,7 @@ def worth(power: int, toughness: int, keywords: int) -> float:
 @cache
 def judge_life(life: int) -> float:
     """Judge what is left of a player's life, in points: the last ones count most."""
-    return sum(_LIFE[:life]) if life > 0 else DEFEAT + 0.5 * max(life, -40)
+    return add_up(_LIFE[:life]) if life > 0 else DEFEAT + 0.5 * max(life, -40)
 
 
 def judge_side(side: Side) -> float:

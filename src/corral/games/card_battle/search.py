@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from math import exp, sqrt
 
+from corral.core.sums import add_up
 from corral.games.card_battle.judge import win_chance_dealt
 from corral.games.card_battle.pieces import LAND, Action
 from corral.games.card_battle.rules import Duel
@@ -147,7 +148,7 @@ def _add_edges(node: _Node, duel: Duel, options: list[Action]) -> None:
     scores = score_options(duel)
     top = max(scores)
     weights = [exp((score - top) / _WARMTH) + _FLOOR for score in scores]
-    whole = sum(weights)
+    whole = add_up(weights)
     for action, weight in zip(options, weights, strict=True):
         if action not in node.edges:
             node.edges[action] = _Edge(weight / whole)

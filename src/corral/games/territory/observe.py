@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from corral.core.sums import add_up
 from corral.games.territory.rules import CAP_PER_TILE, HIGHLAND, MOUNTAIN, PLAINS, capacity, growth
 from corral.games.territory.state import Ints, World
 
@@ -60,7 +61,7 @@ def summarize(
     border = int(contacts.sum())
     densities = [density for _, density in met]
     length = sum(n for n, _ in met)
-    mean = sum(n * density for n, density in met) / length if length else 0.0
+    mean = add_up(n * density for n, density in met) / length if length else 0.0
     free = all_land - sum(land)
     return np.array(
         [

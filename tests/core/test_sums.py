@@ -1,0 +1,58 @@
+"""Sums of floats that decide anything are added from left to right, as every version of Python does it."""
+
+import builtins
+import random
+
+import numpy as np
+import pytest
+
+import corral
+from corral.core.opponents import parse_mix
+from corral.core.sums import add_up
+from corral.games.card_battle.judge import judge_life
+
+
+def test_floats_are_added_from_left_to_right():
+    rng = random.Random(0)
+    for _ in range(200):
+        numbers = [rng.uniform(-1, 1) * 10 ** rng.randint(-3, 3) for _ in range(20)]
+        total = 0.0
+        for number in numbers:
+            total += number
+        assert add_up(numbers) == total
+    assert add_up([0.1] * 10) == 0.9999999999999999, "a corrected sum is 1.0"
+
+
+@pytest.fixture
+def _no_sum_of_floats(monkeypatch):
+    """Let the built-in ``sum`` refuse floats: from Python 3.12 on it rounds otherwise than before."""
+    plain = builtins.sum
+
+    def strict(numbers, /, start=0):
+        numbers = list(numbers)
+        assert not any(isinstance(number, float) for number in numbers), f"sum of floats: {numbers[:5]}"
+        return plain(numbers, start)
+
+    judge_life.cache_clear()
+    monkeypatch.setattr(builtins, "sum", strict)
+
+
+def play(env, steps, **options):
+    rng, ended = np.random.default_rng(0), True
+    for step in range(steps):
+        if ended:
+            env.reset(seed=step, options=options or None)
+        masks = env.get_wrapper_attr("action_masks")() if env.has_wrapper_attr("action_masks") else None
+        legal = range(env.action_space.n) if masks is None else np.flatnonzero(masks)
+        *_, terminated, truncated, _ = env.step(int(rng.choice(legal)))
+        ended = terminated or truncated
+
+
+@pytest.mark.usefixtures("_no_sum_of_floats")
+def test_games_decide_nothing_by_a_sum_that_depends_on_the_version_of_python():
+    env = corral.make_env("card-battle")
+    for opponent in env.get_wrapper_attr("opponents"):
+        play(env, 40, opponent=opponent)
+    play(corral.make_env("territory"), 20)
+    assert [judge_life(life) for life in (0, 3, 60)]
+    assert parse_mix("mixed:a=0.1,b=0.2,c=0.7") == {"a": 0.1 / 1.0, "b": 0.2 / 1.0, "c": 0.7 / 1.0}
