@@ -1,15 +1,18 @@
 """Serial and process vector envs pass the same tests, and are compared with each other bit for bit."""
 
+import random
+
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from corral.core.envs import resolve_env
 from corral.core.errors import CorralError
 from corral.core.seeding import episode_seed
-from corral.vec import make_vector_env
+from corral.vec import ProcessVectorEnv, SerialVectorEnv, make_vector_env
 from corral.vec.api import merge_sums
 from corral.vec.make import make_parallel_env
 from tests.envs import Counter, Masked, Mutating, Reporter, Spaces
@@ -221,3 +224,55 @@ def test_renders_every_env(make):
     env = make("toy-maze", 2, render_mode="rgb_array")
     env.reset(seed=0)
     assert [frame.shape for frame in env.render()] == [(128, 128, 3)] * 2
+
+
+class GlobalDice(gym.Env):
+    """Draws from generators that everything in its process shares."""
+
+    def __init__(self):
+        self.observation_space = spaces.Box(0.0, 1.0, (4,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self.made = random.random()
+
+    def reset(self, *, seed=None, options=None):
+        self.left = 3
+        return self._throw(), {}
+
+    def step(self, action):
+        self.left -= 1
+        return self._throw(), 0.0, self.left == 0, False, {}
+
+    def _throw(self):
+        return np.array([self.made, random.random(), np.random.rand(), float(torch.rand(1))], np.float32)  # noqa: NPY002
+
+
+def thrown(env, steps=8):
+    """What the envs show in so many steps."""
+    try:
+        env.reset_arrays()
+        seen = [env.arrays.observations[""].copy()]
+        for _ in range(steps):
+            env.arrays.actions[""][...] = 0
+            env.send()
+            env.recv()
+            seen.append(env.arrays.observations[""].copy())
+        return np.stack(seen)
+    finally:
+        env.close()
+
+
+def test_global_generators_are_seeded_alike_wherever_an_env_is_alone():
+    factory = resolve_env(GlobalDice)
+    alone = [thrown(SerialVectorEnv(factory, 1, seed=5, infos="summed", first_env=i)) for i in range(2)]
+    together = thrown(ProcessVectorEnv(factory, 2, num_workers=2, seed=5, infos="summed"))
+    assert np.array_equal(together, np.concatenate(alone, axis=1))
+    assert len(np.unique(together[..., 1:])) == together[..., 1:].size, "no episode and no env repeats another"
+
+
+def test_outside_of_training_global_generators_belong_to_the_caller():
+    random.seed(3)
+    expected = random.Random(3).random()
+    env = SerialVectorEnv(resolve_env(Counter), 1, seed=5)
+    env.reset()
+    env.close()
+    assert random.random() == expected

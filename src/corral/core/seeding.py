@@ -7,15 +7,26 @@ per step, minibatch order by (seed, iteration).
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["action_noise", "episode_seed", "fresh_seed", "minibatch_generator", "network_seed", "noise_row"]
+__all__ = [
+    "action_noise",
+    "episode_seed",
+    "fresh_seed",
+    "making_seed",
+    "minibatch_generator",
+    "network_seed",
+    "noise_row",
+    "seed_global_generators",
+]
 
 _NOISE, _MINIBATCHES, _GAUSSIAN = 0, 1, 2  # highest word of the Philox counter: streams that can never meet
-_ENV_SEEDS, _NETWORK = 0, 1  # first word of the SeedSequence spawn key
+_ENV_SEEDS, _NETWORK, _MAKING = 0, 1, 2  # first word of the SeedSequence spawn key
 _PER_COUNT = 8  # float32 numbers that one count of Philox gives: four words of 64 bits
 EVALUATION = 1 << 32
 """Added to an env index to give evaluation its own seeds, far from any training env's."""
@@ -29,6 +40,22 @@ def fresh_seed() -> int:
 def episode_seed(seed: int, env: int, episode: int) -> int:
     """The 32-bit seed with which episode ``episode`` of env ``env`` is reset."""
     return int(np.random.SeedSequence(seed, spawn_key=(_ENV_SEEDS, env, episode)).generate_state(1)[0])
+
+
+def making_seed(seed: int, env: int) -> int:
+    """The 32-bit seed of the global generators while env ``env`` is made."""
+    return int(np.random.SeedSequence(seed, spawn_key=(_MAKING, env)).generate_state(1)[0])
+
+
+def seed_global_generators(seed: int) -> None:
+    """Seed ``random``, ``numpy.random`` and, if something has imported it, torch's generator for the CPU.
+
+    Envs should draw from ``self.np_random``; this makes those that do not repeatable as far as that can be.
+    """
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - it is the legacy generator that needs it
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.manual_seed(seed)
 
 
 def network_seed(seed: int, iteration: int = 0) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import random
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import numpy as np
 from corral.core.errors import CorralError
 from corral.core.machine import limit_compute_threads
 from corral.core.output import forgive_output
+from corral.core.seeding import seed_global_generators
 from corral.vec import guardian
 from corral.vec.lifeline import name_process, tie_to_parent
 
@@ -75,9 +75,7 @@ def _let_the_parent_finish() -> None:
 def _seed_global_generators(born: Birth) -> None:
     """Forked workers would share the state of ``random`` and ``numpy.random``; envs that use them would be clones."""
     entropy = None if born.seed is None else (born.seed, born.first_env)
-    state = np.random.SeedSequence(entropy).generate_state(8)
-    np.random.seed(state)  # noqa: NPY002 - it is the legacy generator that needs it
-    random.seed(state.tobytes())
+    seed_global_generators(int(np.random.SeedSequence(entropy).generate_state(1)[0]))
 
 
 def pickle_error(error: BaseException) -> bytes:

@@ -31,7 +31,8 @@ class SerialVectorEnv(CorralVectorEnv):
         pulse: MutableSequence[int] | None = None,
         envs: Sequence[gym.Env[Any, Any]] = (),
     ) -> None:
-        made = list(envs) or steppers.build(factory, first_env, n_envs, seed)
+        seed_globals = infos == "summed"  # in training alone: elsewhere these generators are the caller's
+        made = list(envs) or steppers.build(factory, first_env, n_envs, seed, seed_globals)
         try:
             super().__init__(steppers.facts_from(made), n_envs)
         except BaseException:
@@ -39,7 +40,8 @@ class SerialVectorEnv(CorralVectorEnv):
             raise
         self.arrays = self._allocate()
         how: dict[str, Any] = {"first_env": first_env, "seed": seed, "infos": infos, "heal": heal}
-        self.stepper = steppers.stepper_of(made, self.arrays, factory, **how, proven=proven, pulse=pulse)
+        how |= {"proven": proven, "pulse": pulse, "seed_globals": seed_globals}
+        self.stepper = steppers.stepper_of(made, self.arrays, factory, **how)
 
     @property
     def envs(self) -> list[gym.Env[Any, Any]]:

@@ -19,6 +19,7 @@ import numpy as np
 
 from corral.core.errors import BadEnvData, EnvFault, EnvPlace, UsageError
 from corral.core.opponents import OPPONENT, opponent_number
+from corral.core.seeding import making_seed, seed_global_generators
 from corral.core.types import LIFE_LOST, InfoSums, Mishaps
 from corral.vec.api import Drained, InfoMode, InfoRow, Seats, StepArrays
 from corral.vec.history import EnvPosition, History
@@ -53,8 +54,10 @@ class Stepper:
         proven: bool = False,
         pulse: MutableSequence[int] | None = None,
         seats: Seats | None = None,
+        seed_globals: bool = False,
     ) -> None:
         self.envs = list(envs)
+        self._globals_root = seed if seed_globals else None
         self.seats = seats  # who decides on the opponents of episodes that nobody gave options for
         self.arrays, self.first_env, self.infos, self._factory = arrays, first_env, infos, factory
         self.pulse: Any = [0, 0, 0] if pulse is None else pulse  # where signs of life are written
@@ -278,6 +281,8 @@ class Stepper:
         if self._factory is None:
             return False
         close_env(self.envs[i], self.first_env + i)
+        if self._globals_root is not None:
+            seed_global_generators(making_seed(self._globals_root, self.first_env + i))
         try:
             self.envs[i] = build_envs(self._factory, self.first_env + i, 1)[0]
         except (EnvFault, UsageError) as error:
@@ -384,6 +389,8 @@ class Stepper:
     def _reset_env(self, i: int, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, Any, dict[str, Any]]:
         if (opponent := opponent_number(options)) >= 0 and options is not None and self.seats is not None:
             options = {name: options[name] for name in options if name != OPPONENT} | self.seats.options(opponent)
+        if self._globals_root is not None and seed is not None:
+            seed_global_generators(seed)
         outcome = self.envs[i].reset(seed=seed, options=options)
         if not isinstance(outcome, tuple) or len(outcome) != 2:
             raise Refused(f"reset returned {shape_of(outcome)}, expected (obs, info)")

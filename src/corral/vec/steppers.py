@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, MutableSequence
 from typing import Any
@@ -10,6 +11,7 @@ import gymnasium as gym
 
 from corral.core.envs import EnvFactory
 from corral.core.errors import EnvFault, EnvPlace, UsageError
+from corral.core.seeding import making_seed, seed_global_generators
 from corral.core.vector_envs import VectorEnv, why_not_together
 from corral.vec.api import EnvFacts, InfoMode, StepArrays
 from corral.vec.making import RAISED, build_envs, close_env, named, own_traceback
@@ -23,10 +25,15 @@ Made = VectorEnv | list[gym.Env[Any, Any]]
 """Envs as a factory made them: one by one, or all at once."""
 
 
-def build(factory: Callable[[], gym.Env[Any, Any]], first_env: int, n: int, seed: int | None) -> Made:
-    """Make ``n`` envs; with a factory of vector envs one of those, if its envs can live as single ones would."""
+def build(
+    factory: Callable[[], gym.Env[Any, Any]], first_env: int, n: int, seed: int | None, seed_globals: bool = False
+) -> Made:
+    """Make ``n`` envs; with a factory of vector envs one of those, if its envs can live as single ones would.
+
+    ``seed_globals``: before each env is made, Python's and numpy's global generators are seeded for it.
+    """
     if not isinstance(factory, EnvFactory) or not factory.is_vector or (n == 1 and seed is None):
-        return build_envs(factory, first_env, n)
+        return build_envs(seeding_maker(factory, first_env, seed if seed_globals else None), first_env, n)
     try:
         vector = factory.many(n, first_seeds(seed, first_env, n))
     except RAISED as error:
@@ -40,6 +47,21 @@ def build(factory: Callable[[], gym.Env[Any, Any]], first_env: int, n: int, seed
     vector.close()
     warnings.warn(f"the vector env {factory.name} is made once for each env, which is slower: {why}", stacklevel=2)
     return build_envs(factory, first_env, n)
+
+
+def seeding_maker(
+    factory: Callable[[], gym.Env[Any, Any]], first_env: int, seed: int | None
+) -> Callable[[], gym.Env[Any, Any]]:
+    """The factory, seeding the global generators before each env that it makes, from ``first_env`` on."""
+    if seed is None:
+        return factory
+    numbers = itertools.count(first_env)
+
+    def make() -> gym.Env[Any, Any]:
+        seed_global_generators(making_seed(seed, next(numbers)))
+        return factory()
+
+    return make
 
 
 def stays_together(factory: EnvFactory) -> bool:
@@ -81,6 +103,7 @@ def stepper_of(
     heal: bool,
     proven: bool,
     pulse: MutableSequence[int] | None,
+    seed_globals: bool = False,
 ) -> AnyStepper:
     """Whoever steps such envs."""
     if isinstance(made, list):
@@ -93,6 +116,7 @@ def stepper_of(
             factory=factory if heal else None,
             proven=proven,
             pulse=pulse,
+            seed_globals=seed_globals,
         )
     assert isinstance(factory, EnvFactory)
     return NativeStepper(made, arrays, factory, first_env, seed, infos, heal, proven, pulse)

@@ -90,7 +90,7 @@ class ResetReply:
 def serve(pipe: Connection, setup: WorkerSetup) -> None:
     """Make the envs, then do as the pipe says until it says close."""
     try:
-        made = steppers.build(setup.factory, setup.first_env, setup.n, setup.seed)
+        made = steppers.build(setup.factory, setup.first_env, setup.n, setup.seed, seed_globals=True)
         facts = steppers.facts_from(made)
         Layout(facts.observation_space), ActionCodec(facts.action_space)  # refuse odd spaces here, with their name
     except BaseException as error:
@@ -112,6 +112,7 @@ def serve(pipe: Connection, setup: WorkerSetup) -> None:
             heal=setup.care.heal,
             proven=setup.care.proven,
             pulse=bell.pulse,
+            seed_globals=True,
         )
         memory, limited = Memory(setup.care.max_rss), setup.care.max_rss is not None
         pipe.send_bytes(OK)
