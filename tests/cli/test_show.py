@@ -3,11 +3,13 @@
 import os
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
 from corral.cli.main import main
 from corral.monitor.terminal import Screen, half_blocks
+from tests.envs import Counter
 
 ENV = "tests.envs:HighCard"
 SMALL = "--n-envs 2 --n-steps 32 --batch-size 32 --n-epochs 1 --timesteps 64 --seed 1 --eval-freq 0 --eval-games 0"
@@ -133,6 +135,42 @@ def test_an_episode_can_be_saved_as_one_picture_and_watched_in_the_terminal(caps
     assert capsys.readouterr().out.count("▀") > 500
     for words in (["--watch", "--save", "clip.gif"], ["--every", "2"]):
         assert main(["play", "CartPole-v1", *words]) == 2
+
+
+@pytest.mark.parametrize(
+    ("env", "complaint"),
+    [
+        ("tests.cli.test_show:Plain-v0", "does not render as rgb_array; its render modes: none"),
+        ("tests.cli.test_show:anything", "does not render as rgb_array; its render modes: none"),
+        ("tests.cli.test_show:ignorant", "ignores render_mode rgb_array"),
+        ("tests.cli.test_show:Smudged", "render() raised ZeroDivisionError"),
+    ],
+)
+def test_play_says_why_an_env_cannot_be_shown(env, complaint, capsys):
+    code = main(["play", env, "--save", "clip.gif", "--max-steps", "3"])
+    said = capsys.readouterr().err
+    assert code == (1 if "raised" in complaint else 2) and complaint in said
+    assert "/corral/" not in said and said.count("Traceback") == ("raised" in complaint)
+
+
+class Smudged(Counter):
+    def __init__(self, render_mode=None):
+        super().__init__(2)
+        self.metadata, self.render_mode = {"render_modes": ["rgb_array"]}, render_mode
+
+    def render(self):
+        return 1 // 0
+
+
+def anything(**kwargs):
+    return Counter(**kwargs)
+
+
+def ignorant():
+    return Smudged()
+
+
+gym.register("Plain-v0", "tests.envs:Counter")
 
 
 def test_frames_on_a_terminal_take_each_others_place(monkeypatch, capsys):

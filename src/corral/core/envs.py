@@ -202,6 +202,14 @@ class EnvFactory:
         """Make one env."""
         if self.is_vector:
             return OneEnv(lambda seeds: self.many(1, seeds, render_mode), self.born_seeded)
+        try:
+            return self._one(render_mode)
+        except TypeError as error:
+            if render_mode is None or "'render_mode'" not in str(error):
+                raise
+            return self._one(None)  # the env does not take it, though its registration or a function around it does
+
+    def _one(self, render_mode: str | None) -> Env:
         kwargs = dict(self.kwargs)
         maker = self._maker()
         if isinstance(maker, gym.envs.registration.EnvSpec):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import gymnasium as gym
 
 from corral.core.envs import EnvFactory
-from corral.core.errors import MissingPackage, UsageError
+from corral.core.errors import EnvFault, EnvPlace, MissingPackage, UsageError
 from corral.core.opponents import OPPONENT
 from corral.core.types import Actor
 from corral.training.evaluate import Chooser, numbers_of
+from corral.vec.making import RAISED, named
 from corral.vec.serial import SerialVectorEnv
 
 __all__ = ["Moment", "play_episodes"]
@@ -49,8 +51,11 @@ def play_episodes(
     now, choose = env.arrays, Chooser(env, actor, sample)
     try:
         if env.render_mode != render_mode:
-            modes = env.metadata.get("render_modes") or "none"
-            raise UsageError(f"{factory.name} does not render as {render_mode}; its render modes: {modes}")
+            modes = env.metadata.get("render_modes") or ()
+            why = f"does not render as {render_mode}; its render modes: {modes or 'none'}"
+            if render_mode in modes:
+                why = f"ignores render_mode {render_mode}, which the env has: let the factory take it and pass it on"
+            raise UsageError(f"{factory.name} {why}")
         for episode in range(episodes):
             env.reset_arrays([choose.begin(seed, episode)], [_for_another_game(options)])
             yield Moment(episode, 0, 0.0, False, env.render()[0], {})
@@ -63,6 +68,8 @@ def play_episodes(
                 done = bool(now.terminated[0] or now.truncated[0])
                 over = done or step == max_steps
                 frame = env.get_attr("last_frame")[0] if done else env.render()[0]
+                if isinstance(frame, BaseException):
+                    raise frame
                 yield Moment(episode, step, reward, over, frame, info)
     except gym.error.DependencyNotInstalled as error:
         raise MissingPackage(f"{factory.name} cannot be rendered: {error}") from None
@@ -77,12 +84,29 @@ def _for_another_game(options: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 class _LastFrame(gym.Wrapper[Any, Any, Any, Any]):
-    """Keeps what an episode looked like when it ended; by the next look, another one has begun."""
+    """Keeps what an episode looked like when it ended, because by the next look another one has begun.
+
+    What ``render`` raises is passed on with the env's own traceback.
+    """
 
     last_frame: Any = None
 
     def step(self, action: Any) -> Any:
         outcome = self.env.step(action)
         if isinstance(outcome, tuple) and any(outcome[2:4]):
-            self.last_frame = self.env.render()
+            try:
+                self.last_frame = self.render()
+            except Exception as error:  # whoever asks for the frame raises it: the step itself went well
+                self.last_frame = error
         return outcome
+
+    def render(self) -> Any:
+        try:
+            return self.env.render()
+        except gym.error.DependencyNotInstalled:
+            raise
+        except RAISED as error:
+            frames = error.__traceback__.tb_next if error.__traceback__ is not None else None
+            own = "".join(traceback.format_exception(type(error), error, frames))
+            place = EnvPlace(0, episode=-1, seed=None, step=0)
+            raise EnvFault(f"render() raised {named(error)}", place, own) from None
