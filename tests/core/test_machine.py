@@ -7,8 +7,10 @@ from corral.core import machine
 def cgroup(tmp_path, monkeypatch):
     """A container's view of its control group."""
     monkeypatch.setattr(machine, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(machine, "_own_cgroups", lambda: [tmp_path / "own", tmp_path])
+    monkeypatch.setattr(machine, "_PROC", tmp_path / "proc")
     (tmp_path / "own").mkdir()
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "self" / "cgroup").write_text("4:memory,other:/own\n3:cpu,cpuacct:/own\n0::/own\n")
     return tmp_path
 
 
@@ -41,6 +43,17 @@ def test_a_containers_memory_counts(cgroup):
     (cgroup / "own" / "memory.max").write_text(str(3 * 2**20))
     (cgroup / "own" / "memory.current").write_text(str(2**20))
     assert machine.available_memory() == 2 * 2**20
+
+
+@pytest.mark.parametrize("group", ["", "own"], ids=["of a container", "own"])
+def test_memory_limits_of_the_older_kind_count_too(cgroup, group):
+    folder = cgroup / "memory" / group
+    folder.mkdir(parents=True)
+    (folder / "memory.limit_in_bytes").write_text(str(5 * 2**20))
+    (folder / "memory.usage_in_bytes").write_text(str(2**20))
+    assert machine.available_memory() == 4 * 2**20
+    (folder / "memory.limit_in_bytes").write_text("9223372036854771712")  # none
+    assert machine.available_memory() > 2**30
 
 
 def test_without_limits_there_is_the_whole_machine(cgroup):

@@ -14,7 +14,7 @@ __all__ = ["CORES", "available_cores", "available_memory", "limit_compute_thread
 CORES = "CORRAL_CORES"
 """The environment variable that tells a process to leave the other cores to somebody else."""
 _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-_CGROUPS = Path("/sys/fs/cgroup")
+_CGROUPS, _PROC = Path("/sys/fs/cgroup"), Path("/proc")
 
 
 def available_cores() -> int:
@@ -32,6 +32,11 @@ def available_memory() -> int:
             limits.append(int(_read(group / "memory.max")) - int(_read(group / "memory.current")))
         except (OSError, ValueError):  # no such limit, or "max"
             continue
+    for group in _own_cgroups("memory"):
+        try:  # version 1, where no limit is a number larger than any machine's memory
+            limits.append(int(_read(group / "memory.limit_in_bytes")) - int(_read(group / "memory.usage_in_bytes")))
+        except (OSError, ValueError):
+            continue
     return max(0, min(limits))
 
 
@@ -44,26 +49,32 @@ def _cgroup_cores() -> float:
             allowed = min(allowed, int(quota) / int(period))
         except (OSError, ValueError):
             continue
-    try:  # version 1
-        quota_us = int(_read(_CGROUPS / "cpu" / "cpu.cfs_quota_us"))
-        if quota_us > 0:
-            allowed = min(allowed, quota_us / int(_read(_CGROUPS / "cpu" / "cpu.cfs_period_us")))
-    except (OSError, ValueError):
-        pass
+    for group in _own_cgroups("cpu"):
+        try:  # version 1
+            quota_us = int(_read(group / "cpu.cfs_quota_us"))
+            if quota_us > 0:
+                allowed = min(allowed, quota_us / int(_read(group / "cpu.cfs_period_us")))
+        except (OSError, ValueError):
+            continue
     return allowed if math.isfinite(allowed) else 1e9
 
 
-def _own_cgroups() -> list[Path]:
-    """The group of this process and those around it, version 2; what a container sees as its root is one of them."""
+def _own_cgroups(controller: str = "") -> list[Path]:
+    """The group of this process and those around it; what a container sees as its root is one of them.
+
+    Version 2, or version 1 of a ``controller``, which has a hierarchy of its own. A container may know its group only
+    by a path outside of it; then the root is what there is.
+    """
+    root = _CGROUPS / controller
     try:
-        lines = _read(Path("/proc/self/cgroup")).splitlines()
+        lines = [line.split(":", 2) for line in _read(_PROC / "self" / "cgroup").splitlines()]
     except OSError:
-        return []
-    own = next((line[3:] for line in lines if line.startswith("0::")), None)
+        lines = []
+    own = next((line[2] for line in lines if len(line) == 3 and controller in line[1].split(",")), None)
     if own is None:
-        return []
-    group = _CGROUPS / own.strip("/")
-    return [group, *(parent for parent in group.parents if parent.is_relative_to(_CGROUPS))]
+        return [root] if controller else []
+    group = root / own.strip("/")
+    return [group, *(parent for parent in group.parents if parent.is_relative_to(root))]
 
 
 def _read(path: Path) -> str:

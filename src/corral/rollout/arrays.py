@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from corral.core.actions import ActionCodec
 from corral.core.errors import UsageError
+from corral.core.machine import available_memory
 from corral.core.spaces import Layout, poisoned
 from corral.core.stacks import column_shape
 from corral.core.types import Rollout
@@ -45,6 +47,9 @@ def allocate(
 ) -> Rollout:
     """A rollout with new poisoned arrays in this process."""
     named = named_columns(layout, codec, t, n, masked, stacks, n_state)
+    size = sum(math.prod(shape) * dtype.itemsize for shape, dtype in named.values())
+    if size > (free := available_memory()):  # the system would promise it all the same, and end the process later
+        raise MemoryError(f"it takes {size / 2**30:.1f} GB, and {free / 2**30:.1f} GB are free")
     return Rollout.of({name: poisoned(shape, dtype) for name, (shape, dtype) in named.items()}, stacks)
 
 

@@ -28,6 +28,7 @@ _LINE = 8  # numbers in a cache line: each writer has its own
 _OVER = -1
 _SPINS, _YIELDS, _NAP = 2_000, 2_000, 100e-6
 _PATIENCE = 60.0  # seconds; a share takes milliseconds
+_TIMES_OWN = 20.0  # a helper may take so many times as long as the trainer's own shares took
 
 
 class ProcessCrew:
@@ -69,10 +70,12 @@ class ProcessCrew:
         self._signals[1] = minibatch
         self._fence()
         self._signals[0] = self._sequence
+        started = time.monotonic()
         for share in self._mine:
             self.shares.compute(minibatch, share)
+        limit = max(self._patience, _TIMES_OWN * (time.monotonic() - started))
         for member, worker in enumerate(self._helpers, start=1):
-            if worker.index not in self._gone and not self._wait(member, worker):
+            if worker.index not in self._gone and not self._wait(member, worker, limit):
                 self._gone.add(worker.index)
             if worker.index in self._gone:
                 for share in range(member, self.shares.setup.shares, len(self._helpers) + 1):
@@ -83,7 +86,7 @@ class ProcessCrew:
         """Send the helpers back to their envs."""
         self._signals[0] = _OVER
 
-    def _wait(self, member: int, worker: PoolWorker) -> bool:
+    def _wait(self, member: int, worker: PoolWorker, limit: float) -> bool:
         """Until a helper has answered; False if it never will. Then its shares are ours: nobody else writes them."""
         cells, at, value = self._signals, _LINE * member, self._sequence
         for _ in range(_SPINS):
@@ -100,8 +103,8 @@ class ProcessCrew:
             time.sleep(_NAP)
             now = time.monotonic()
             waited, last = waited + min(now - last, 1.0), now
-            if waited > self._patience:
-                self._pool.give_up(worker, self._patience, "while helping the learner")
+            if waited > limit:
+                self._pool.give_up(worker, limit, "while helping the learner")
                 return False
         return True
 

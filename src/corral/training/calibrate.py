@@ -28,11 +28,13 @@ from corral.rollout.arrays import named_columns
 from corral.rollout.env_costs import EnvCosts, measure_env, measure_vector_step
 from corral.training.opponents import first_mix
 from corral.training.policies import build_policy
-from corral.vec.care import Care
+from corral.training.run_size import large_run_warning
+from corral.vec.care import Care, say_nothing
 
 __all__ = ["Costs", "measure"]
 
 _REPEATS = 7
+_LONG = 1e6  # microseconds; what takes longer is measured once
 _ROWS, _BYTES = 4096, 2**24  # of a gradient step that is measured
 
 
@@ -79,14 +81,17 @@ def measure(
     network: NetworkFactory | None,
     device: torch.device,
     note: Callable[[str], object],
+    warn: Callable[[str], object] = say_nothing,
 ) -> Costs:
     """Step, act and learn a little, with the real parts and throw-away weights."""
     note(f"measuring a step of {factory.name}, the policy and the learner ...")
-    care = Care(heal=True, step_timeout=config.step_timeout, start_timeout=config.start_timeout, warn=note)
+    care = Care(heal=True, step_timeout=config.step_timeout, start_timeout=config.start_timeout, warn=warn)
     alone, start, n = factory.sharing(available_cores()), config.parallel_start_method, config.n_envs
     env = measure_env(alone, n if factory.is_vector else 1, first_mix(config), care, start)
     facts = env.facts
     policy = build_policy(config, facts.observation_space, facts.action_space, network).to(device).eval()
+    if (advice := large_run_warning(config, facts, policy, env.masks is not None)) is not None:
+        warn(advice)
     set_torch_threads(policy, config)
     setup = actor_setup(policy, network, device, n)
     step, call, gain = statistics.fmean(env.step_times), 0.0, 1.0
@@ -129,7 +134,7 @@ def _actions(env: EnvCosts, setup: ActorSetup, policy: Policy, n: int) -> Callab
 def _gradient_time(config: TrainConfig, policy: Policy, env: EnvCosts, device: torch.device) -> float:
     """A gradient step on a rollout that says nothing, by row; on fewer rows than a run's, if those are many."""
     layout, codec = Layout(env.facts.observation_space), ActionCodec(env.facts.action_space)
-    row_bytes = sum(int(leaf[0].nbytes) for leaf in env.observations.values())
+    row_bytes = sum(int(leaf[0].nbytes) for leaf in env.observations.values()) + 4 * codec.n_params
     rows = min(config.minibatch_size, _ROWS, max(64, _BYTES // max(row_bytes, 1)))
     rows = max(1, rows // (length := config.sequence_length or 1)) * length
     size = {"n_steps": rows, "n_envs": 1, "n_epochs": 1, "batch_size": rows}
@@ -164,7 +169,8 @@ def _gradient_time(config: TrainConfig, policy: Policy, env: EnvCosts, device: t
 
 
 def _median(action: Callable[[], object]) -> float:
-    action()
+    if (first := _microseconds(action)) > _LONG:
+        return first
     return statistics.median(_microseconds(action) for _ in range(_REPEATS))
 
 

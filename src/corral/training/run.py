@@ -36,6 +36,7 @@ from corral.training.choose import BackendChoice, EnvsChoice, choose_backend
 from corral.training.opponents import Opponents, seat_opponents
 from corral.training.policies import build_policy, device_for
 from corral.training.progress import Progress
+from corral.training.run_size import large_run_warning
 from corral.vec import CorralVectorEnv, make_vector_env
 from corral.vec.care import Care
 from corral.vec.steppers import stays_together
@@ -132,8 +133,12 @@ def assemble(
     torch.set_num_threads(1)
     central = device.type != "cpu"
 
+    measured = envs_choice is not None
+
     def costs() -> Costs:
-        return measure(config, factory, network, device, note) if envs_choice is None else envs_choice.costs
+        nonlocal measured
+        measured = True
+        return measure(config, factory, network, device, note, warn) if envs_choice is None else envs_choice.costs
 
     backend = choose_backend(config, costs, central)
 
@@ -170,6 +175,8 @@ def assemble(
         facts = envs.facts
         policy = build_policy(config, facts.observation_space, facts.action_space, network, seed).to(device)
         _check_used(config, policy)
+        if not measured and (advice := large_run_warning(config, facts, policy, bool(envs.has_masks))) is not None:
+            warn(advice)
         if config.bf16 and is_slow_in_bf16(device):
             warn("this processor has no instructions for bfloat16, so bf16 makes the run several times slower")
         set_torch_threads(policy, config)
