@@ -210,15 +210,13 @@ class EnvFactory:
             return self._one(None)  # the env does not take it, though its registration or a function around it does
 
     def _one(self, render_mode: str | None) -> Env:
-        kwargs = dict(self.kwargs)
-        maker = self._maker()
-        if isinstance(maker, gym.envs.registration.EnvSpec):
-            if render_mode is not None:
-                kwargs["render_mode"] = render_mode
+        kwargs, maker = dict(self.kwargs), self._maker()
+        registered = isinstance(maker, gym.envs.registration.EnvSpec)
+        if render_mode is not None and (registered or _accepts(maker, "render_mode")):
+            kwargs["render_mode"] = render_mode
+        if registered:
             # The stepper checks every value that matters, on every step; Gymnasium's checker would do so once, slowly.
             return gym.make(maker, disable_env_checker=True, **kwargs)
-        if render_mode is not None and _accepts(maker, "render_mode"):
-            kwargs["render_mode"] = render_mode
         if self.name in BUILT_IN:
             _check_names(self.name, maker, kwargs)
         env = maker(**kwargs)

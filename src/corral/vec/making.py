@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import traceback
 import warnings
 from collections.abc import Callable
@@ -10,10 +11,11 @@ from typing import Any
 import gymnasium as gym
 
 from corral.core.errors import EnvFault, EnvPlace, MissingPackage, UsageError
+from corral.core.seeding import making_seed, seed_global_generators
 from corral.core.vector_envs import VectorEnv
 from corral.vec.api import EnvFacts
 
-__all__ = ["RAISED", "build_envs", "close_env", "facts_of", "mask_method", "named", "own_traceback"]
+__all__ = ["RAISED", "build_envs", "close_env", "facts_of", "mask_method", "named", "own_traceback", "seeding_maker"]
 
 Env = gym.Env[Any, Any]
 RAISED = (Exception, SystemExit)
@@ -37,6 +39,19 @@ def build_envs(factory: Callable[[], Env], first_env: int, n: int) -> list[Env]:
         place = EnvPlace(first_env + len(envs), episode=-1, seed=None, step=0)
         raise EnvFault(f"making the env failed: {named(error)}", place, own_traceback(error), True) from error
     return envs
+
+
+def seeding_maker(factory: Callable[[], Env], first_env: int, seed: int | None) -> Callable[[], Env]:
+    """The factory, seeding the global generators before each env that it makes, from ``first_env`` on."""
+    if seed is None:
+        return factory
+    numbers = itertools.count(first_env)
+
+    def make() -> Env:
+        seed_global_generators(making_seed(seed, next(numbers)))
+        return factory()
+
+    return make
 
 
 def own_traceback(error: BaseException) -> str:

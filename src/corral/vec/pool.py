@@ -16,12 +16,11 @@ import signal
 import sys
 import threading
 import time
-import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import connection, resource_tracker
+from multiprocessing import connection
 from multiprocessing.util import Finalize
-from typing import Any, Literal
+from typing import Any
 
 import cloudpickle
 
@@ -29,10 +28,10 @@ from corral.core.errors import UsageError, WorkerDied
 from corral.core.output import occupy_descriptors
 from corral.vec import birth, guardian, pipes, shared_memory
 from corral.vec.care import LOOK_SECONDS, Care, Patience
+from corral.vec.start_methods import StartMethod, bare_main, usable_start_method
 
 __all__ = ["Event", "Mend", "PoolWorker", "StartMethod", "WorkerPool", "descriptors_needed", "died", "split_envs"]
 
-StartMethod = Literal["auto", "spawn", "forkserver", "fork"]
 _CLOSE_SECONDS = 3.0
 _LEAST_START, _TIMES_SLOWEST = 5.0, 10.0  # seconds until a worker that replaces another is taken for hung
 _DESCRIPTORS, _DESCRIPTORS_PER_WORKER = 64, 8
@@ -93,8 +92,8 @@ class WorkerPool:
         self._waiter = _Waiter()
         self._finalizer = Finalize(self, _stop_workers, (self.workers,), exitpriority=100)
         try:
-            self._context: Any = multiprocessing.get_context(_start_method(start_method))
-            with _bare_main(self._context, self._preload):
+            self._context: Any = multiprocessing.get_context(usable_start_method(start_method))
+            with bare_main(self._context, self._preload):
                 for index, envs in enumerate(shares):
                     self.workers.append(PoolWorker(index, *self._start(index, envs), envs))
                     self._waiter.add(self.workers[-1])
@@ -144,7 +143,7 @@ class WorkerPool:
         self._waiter.forget(worker)
         kill([worker])
         self._patience.forget(worker.index)
-        with _bare_main(self._context, self._preload):
+        with bare_main(self._context, self._preload):
             worker.process, worker.pid, worker.pipe = self._start(worker.index, worker.envs)
             worker.end = None
         self._waiter.add(worker)
@@ -381,15 +380,6 @@ def died(w: PoolWorker) -> WorkerDied:
     return error
 
 
-def _start_method(wanted: StartMethod) -> str:
-    available = multiprocessing.get_all_start_methods()
-    if wanted == "auto":
-        return "forkserver" if "forkserver" in available else "spawn"
-    if wanted not in available:
-        raise UsageError(f"parallel_start_method {wanted!r} does not exist on this platform; there is {available}")
-    return wanted
-
-
 def descriptors_needed(num_workers: int) -> int:
     """About how many files a process with so many workers has open."""
     return _DESCRIPTORS + _DESCRIPTORS_PER_WORKER * num_workers
@@ -411,27 +401,3 @@ def _check_descriptors(num_workers: int) -> None:
         f"num_workers {num_workers} needs about {needed} open files, but the limit is {hard}; "
         f"raise it (ulimit -n) or use --num-workers {max(1, (hard - _DESCRIPTORS) // _DESCRIPTORS_PER_WORKER)}"
     )
-
-
-@contextlib.contextmanager
-def _bare_main(context: Any, preload: str) -> Iterator[None]:
-    """Start workers without the user's ``__main__``.
-
-    The factory travels by value, so no worker needs to import the script that started it: scripts without a
-    ``__main__`` guard and notebooks just work. The fork server is told to load what every worker needs. A Ctrl-C, which
-    goes to all of them, must not catch it or a worker while Python starts, nor may SIGTERM leave one half told what to
-    do: both wait, and then they are ours alone.
-    """
-    if context.get_start_method() == "forkserver":
-        context.set_forkserver_preload([preload])
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    if sys.platform != "win32":
-        resource_tracker.ensure_running()  # else it is started in there, and lets Ctrl-C in again
-        waiting = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-        if sys.platform != "win32":
-            signal.pthread_sigmask(signal.SIG_SETMASK, waiting)

@@ -19,11 +19,11 @@ import numpy as np
 
 from corral.core.errors import BadEnvData, EnvFault, EnvPlace, UsageError
 from corral.core.opponents import OPPONENT, opponent_number
-from corral.core.seeding import making_seed, seed_global_generators
+from corral.core.seeding import seed_global_generators
 from corral.core.types import LIFE_LOST, InfoSums, Mishaps
 from corral.vec.api import Drained, InfoMode, InfoRow, Seats, StepArrays
 from corral.vec.history import EnvPosition, History
-from corral.vec.making import RAISED, build_envs, close_env, mask_method, named, own_traceback
+from corral.vec.making import RAISED, build_envs, close_env, mask_method, named, own_traceback, seeding_maker
 from corral.vec.rows import FLAG, LARGEST, MASK, NUMBER, Refused, RowWriter, shape_of, told_of
 from corral.vec.states import state_methods
 
@@ -71,8 +71,7 @@ class Stepper:
         self._mask_methods: list[Callable[[], Any] | None] = [mask_method(env) for env in envs]
         self._states, self._ask_again = [state_methods(env) for env in envs], 0.0
         self._history = History(arrays.actions, first_env, seed)
-        self._steps = [0] * len(self.envs)
-        self._faulty = [0] * len(self.envs)  # episodes in a row that ended in a fault
+        self._steps, self._faulty = [0] * len(envs), [0] * len(envs)  # the latter: episodes in a row with a fault
         self._lost: set[int] = set()  # envs that are not where they should be: their episode ends with the next step
         self._mishaps, self._faults = Mishaps(), list[EnvFault]()
         self._worked = proven  # a first step was completed: from here on a fault is an accident
@@ -153,10 +152,8 @@ class Stepper:
         """
         self._rows.has_masks = masked
         for i, position in enumerate(positions):
-            if i in there:
-                self._show(i, position)
-            else:
-                self._bring_back(i, position)
+            bring = self._show if i in there else self._bring_back
+            bring(i, position)
         self._history.go_on(positions)
         return sorted(self._lost)
 
@@ -207,10 +204,9 @@ class Stepper:
             observation, mask = outcome[0], outcome[4].get(MASK)
             if outcome[2] or outcome[3]:
                 return False
-        if position.state is None or position.length:
-            self._rows.observation(i, observation)
-        else:
+        if position.state is not None and not position.length:
             return True  # there is nothing to compare with
+        self._rows.observation(i, observation)
         method = self._mask_methods[i]
         self._rows.mask(i, mask if method is None else method())
         seen = self.arrays.observations
@@ -280,13 +276,11 @@ class Stepper:
         """Another copy of an env in its place; False if there cannot be one."""
         if self._factory is None:
             return False
-        close_env(self.envs[i], self.first_env + i)
-        if self._globals_root is not None:
-            seed_global_generators(making_seed(self._globals_root, self.first_env + i))
+        close_env(self.envs[i], number := self.first_env + i)
         try:
-            self.envs[i] = build_envs(self._factory, self.first_env + i, 1)[0]
+            self.envs[i] = build_envs(seeding_maker(self._factory, number, self._globals_root), number, 1)[0]
         except (EnvFault, UsageError) as error:
-            warnings.warn(f"env {self.first_env + i} could not be made again: {error}", stacklevel=2)
+            warnings.warn(f"env {number} could not be made again: {error}", stacklevel=2)
             return False
         self._mask_methods[i], self._states[i] = mask_method(self.envs[i]), state_methods(self.envs[i])
         return True

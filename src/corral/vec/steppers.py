@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Callable, MutableSequence
 from typing import Any
@@ -11,10 +10,9 @@ import gymnasium as gym
 
 from corral.core.envs import EnvFactory
 from corral.core.errors import EnvFault, EnvPlace, UsageError
-from corral.core.seeding import making_seed, seed_global_generators
 from corral.core.vector_envs import VectorEnv, why_not_together
 from corral.vec.api import EnvFacts, InfoMode, StepArrays
-from corral.vec.making import RAISED, build_envs, close_env, named, own_traceback
+from corral.vec.making import RAISED, build_envs, close_env, named, own_traceback, seeding_maker
 from corral.vec.native import NativeStepper, first_seeds
 from corral.vec.stepper import Stepper
 
@@ -47,21 +45,6 @@ def build(
     vector.close()
     warnings.warn(f"the vector env {factory.name} is made once for each env, which is slower: {why}", stacklevel=2)
     return build_envs(factory, first_env, n)
-
-
-def seeding_maker(
-    factory: Callable[[], gym.Env[Any, Any]], first_env: int, seed: int | None
-) -> Callable[[], gym.Env[Any, Any]]:
-    """The factory, seeding the global generators before each env that it makes, from ``first_env`` on."""
-    if seed is None:
-        return factory
-    numbers = itertools.count(first_env)
-
-    def make() -> gym.Env[Any, Any]:
-        seed_global_generators(making_seed(seed, next(numbers)))
-        return factory()
-
-    return make
 
 
 def stays_together(factory: EnvFactory) -> bool:
