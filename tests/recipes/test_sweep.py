@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import queue
+import shlex
 import shutil
 import signal
 import subprocess
@@ -116,6 +117,18 @@ def test_the_best_settings_are_those_that_the_trials_of_a_built_in_env_trained_w
     for name in ("opponent", "learning_rate", "ent_coef", "eval_episodes", "timesteps"):
         assert best[name] == trained[name], name
     assert (best["opponent"], best["learning_rate"]) == ("greedy", 1e-3)
+
+
+def test_the_command_in_the_readme_searches_from_the_default_settings():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (command,) = [line for line in readme.splitlines() if line.startswith("corral sweep ") and "--trials" in line]
+    words = shlex.split(command, comments=True)[1:]
+    words[words.index("--trials") + 1] = "2"
+    shorter = shlex.split("--n-envs 1 --timesteps 10240 --eval-freq 0 --backend serial --seed 1 --output-dir s")
+    assert run(*words, *shorter) == 0
+    first, second = rows("s")
+    assert (first["net_arch"], first["n_steps"], first["batch_size"], first["gamma"]) == ("64x64", "2048", "64", "0.99")
+    assert {first["state"], second["state"]} == {"complete"}
 
 
 def test_a_search_finds_a_better_learning_rate_than_the_worst():

@@ -10,12 +10,14 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-__all__ = ["Cnn", "KeyValues", "NetArch", "Recurrent", "Stage"]
+__all__ = ["DEFAULT_LAYERS", "Cnn", "KeyValues", "NetArch", "Recurrent", "Stage"]
 
 Cnn = Literal["auto", "nature", "small", "impala", "none"]
 """Networks that pictures are seen with."""
 Recurrent = Literal["none", "gru", "lstm"]
 """Kinds of memory."""
+DEFAULT_LAYERS = (64, 64)
+"""Hidden layers of each tower where ``net_arch`` is None and the network sees more than a picture."""
 
 
 def _words_to_mapping(given: Any) -> Any:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from corral.core.actions import ActionCodec
-from corral.core.config_values import Cnn, Recurrent
+from corral.core.config_values import DEFAULT_LAYERS, Cnn, Recurrent
 from corral.core.errors import UsageError
 from corral.core.spaces import Layout
 from corral.core.types import Leaves
@@ -271,7 +271,7 @@ class Policy(nn.Module):
         """Hidden layers of the towers; as in Stable-Baselines3 there are none if there is nothing but a picture."""
         if net_arch is None:
             only_pictures = self.pictures is not None and not self.encoder.n_features and not self.n_action_features
-            sizes = () if only_pictures else (64, 64)
+            sizes = () if only_pictures else DEFAULT_LAYERS
             return sizes, sizes
         if self.n_action_features and not net_arch["pi"]:
             raise UsageError(

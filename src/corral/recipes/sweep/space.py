@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from corral.core.config import TrainConfig, parse_config
+from corral.core.config_values import DEFAULT_LAYERS
 from corral.core.errors import UsageError
 from corral.core.spelling import did_you_mean
 
@@ -117,7 +118,7 @@ def first_values(space: Space, base: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     found = {name: getattr(config, name) for name in space}
     if _SIZES in found:
-        sizes = found[_SIZES]
+        sizes = found[_SIZES] or {"pi": DEFAULT_LAYERS, "vf": DEFAULT_LAYERS}
         found[_SIZES] = "x".join(map(str, sizes["pi"])) if sizes["pi"] == sizes["vf"] else None
     return {name: value for name, value in found.items() if space[name].has(value)}
 
