@@ -165,6 +165,28 @@ class Masked(gym.Env):
         return mask
 
 
+class ByteDigits(gym.Env):
+    """Shows digits from 0 to 3 as a flat vector of bytes, whose bounds are 0 and 255; reward for naming the first."""
+
+    def __init__(self, dtype: Any = np.uint8, high: int = 255) -> None:
+        self.observation_space = spaces.Box(0, high, (6,), dtype)
+        self.action_space = spaces.Discrete(4)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return self._show(), {}
+
+    def step(self, action):
+        reward = float(action == self.shown[0])
+        self.count += 1
+        return self._show(), reward, False, self.count >= 20, {}
+
+    def _show(self):
+        self.shown = self.np_random.integers(0, 4, 6).astype(self.observation_space.dtype)
+        return self.shown.copy()
+
+
 class Spaces(gym.Env):
     """Random observations of any space; checks every action."""
 

@@ -6,9 +6,10 @@ import time
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from corral.doctor.checks import examine
-from tests.envs import Broken, Counter, Forgetful, Hoarder, Masked, Stateful
+from tests.envs import Broken, Counter, Forgetful, Hoarder, Masked, Spaces, Stateful
 
 
 def findings(env):
@@ -51,6 +52,12 @@ def test_healthy_envs_pass(env):
         (Hoarder, "other seed, other episode", "warn", "same episode"),
         (lambda: Counter(length=10**9), "episodes end", "warn", "none ended"),
         (lambda: Counter(length=100), "scale of the numbers", "warn", "rewards from 1 to 100"),
+        (
+            lambda: Spaces(spaces.Box(0, 255, (90,), np.uint8), spaces.Discrete(2)),
+            "scale of the numbers",
+            "warn",
+            "observations up to 255",
+        ),
     ],
 )
 def test_what_is_wrong_is_found_with_a_remedy(env, what, level, seen):

@@ -6,8 +6,9 @@ import torch
 from gymnasium import spaces
 
 from corral.core.errors import UsageError
+from corral.core.pictures import pictures_in
 from corral.core.spaces import Layout
-from corral.policy.cnn import PictureEncoder, pictures_in
+from corral.policy.cnn import PictureEncoder
 from corral.policy.device import is_slow_in_bf16
 from corral.policy.policy import Policy
 

@@ -9,6 +9,7 @@ from corral.games.toys import Everything
 from corral.policy.device import choose_device
 from corral.policy.encoder import Encoder, encoded_size
 from corral.policy.policy import Policy, n_action_params
+from corral.rollout.actors import actor_setup
 
 
 def test_observations_become_features():
@@ -17,7 +18,7 @@ def test_observations_become_features():
         cue=spaces.Discrete(3, start=1),
         dice=spaces.MultiDiscrete([2, 3]),
         flags=spaces.MultiBinary(2),
-        image=spaces.Box(0, 255, (1, 2), np.uint8),
+        table=spaces.Box(0, 255, (1, 2), np.uint8),
     )
     layout = Layout(space)
     value = {
@@ -25,14 +26,48 @@ def test_observations_become_features():
         "cue": 3,
         "dice": np.array([1, 0]),
         "flags": np.int8([1, 0]),
-        "image": np.uint8([[255, 51]]),
+        "table": np.uint8([[255, 3]]),
     }
     arrays = layout.allocate(1)
     layout.write(arrays, 0, value)
     features = Encoder(layout)(arrays)
-    expected = [0.5, -0.5, 0, 0, 1, 0, 1, 1, 0, 0, 1, 0, 1, 0.2]
+    expected = [0.5, -0.5, 0, 0, 1, 0, 1, 1, 0, 0, 1, 0, 255, 3]
     assert features.dtype == np.float32 and features.shape == (1, encoded_size(layout))
     np.testing.assert_allclose(features[0], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "high", "divided_by"),
+    [
+        ((6,), np.uint8, 255, 1),
+        ((4, 6), np.uint8, 255, 1),  # stacked frames of a vector
+        ((7, 7, 3), np.uint8, 255, 1),  # a table of codes
+        ((8, 8, 3), np.uint8, 255, 255),
+        ((2, 8, 8, 3), np.uint8, 255, 255),
+        ((8, 8, 3), np.uint8, 254, 1),
+        ((8, 8, 3), np.int64, 255, 1),
+    ],
+)
+def test_only_bytes_of_pictures_are_scaled(shape, dtype, high, divided_by):
+    layout = Layout(spaces.Box(0, high, shape, dtype))
+    rows = np.random.default_rng(0).integers(0, high, (3, *shape)).astype(dtype)
+    expected = rows.reshape(3, -1).astype(np.float32) / np.float32(divided_by)
+    np.testing.assert_array_equal(Encoder(layout)({"": rows}), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.int64, np.uint64])
+def test_integer_vectors_are_normalised_alike_in_policy_and_actor(dtype):
+    space = spaces.Dict(image=spaces.Box(0, 255, (8, 8, 1), np.uint8), vector=spaces.Box(0, 100, (3,), dtype))
+    policy = Policy(space, spaces.Discrete(2), cnn="none", normalize_obs=True)
+    assert policy.normalizer.paths == ("vector",)
+    policy.normalizer.set("vector", np.array([1.0, 2.0, 50.0]), np.array([2.0, 0.001, 20.0]))
+    leaves = {"image": np.full((1, 8, 8, 1), 51, np.uint8), "vector": np.array([[3, 3, 0]], dtype)}
+    assert policy.prepare(leaves)["features"][0, -3:].tolist() == [1.0, 10.0, -2.5]
+    actor = actor_setup(policy, None, torch.device("cpu"), 1).build(0, 1)
+    actor.load({name: weight.numpy() for name, weight in policy.state_dict().items()})
+    with torch.no_grad():
+        _, values = policy(policy.prepare(leaves))
+    np.testing.assert_allclose(actor.values(leaves, np.zeros(1, np.int64)), values.numpy(), rtol=1e-4, atol=1e-6)
 
 
 def test_separate_towers_and_orthogonal_start():

@@ -17,7 +17,7 @@ from corral.ppo.torch_engine import TorchEngine
 from corral.rollout.actors import actor_setup
 from corral.rollout.local import LocalSource
 from corral.vec import make_vector_env
-from tests.envs import Masked, Shuffled, Spaces
+from tests.envs import ByteDigits, Masked, Shuffled, Spaces
 
 CPU = torch.device("cpu")
 ENVS = {
@@ -29,6 +29,7 @@ ENVS = {
     "multi": lambda: Spaces(spaces.Box(-1, 1, (3,)), spaces.MultiDiscrete([3, 4])),
     "scored": lambda: Shuffled(),
     "scored, unmasked": lambda: Shuffled(masked=False, dtype=np.float32),
+    "bytes": lambda: ByteDigits(),
     "binary": lambda: Spaces(spaces.Box(-1, 1, (3,)), spaces.MultiBinary(3)),
 }
 

@@ -7,7 +7,7 @@ import torch
 from gymnasium import spaces
 
 import corral
-from tests.envs import Shuffled
+from tests.envs import ByteDigits, Shuffled
 
 QUICK = {"quiet": True, "seed": 1, "eval_freq": 10**9, "eval_episodes": 20, "tensorboard": False}
 
@@ -35,6 +35,29 @@ class Echo(gym.Env):
         self.count += 1
         self.shown = self.observation_space.sample()
         return self.shown, reward, False, self.count >= 20, {}
+
+
+@pytest.mark.parametrize("settings", [{}, {"normalize_obs": True}], ids=["as they are", "normalised"])
+def test_small_numbers_in_a_vector_of_bytes_are_seen(settings):
+    common = {"n_envs": 8, "n_steps": 32, "batch_size": 64, "learning_rate": 1e-3, "gamma": 0.5, "backend": "serial"}
+    summary = corral.train(ByteDigits, timesteps=4000, **common, **settings, **QUICK).summary
+    assert summary.mean_reward > 12, summary
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_minigrid_doorkey_is_solved_from_a_flat_vector_of_bytes(seed):
+    """The settings of rl-zoo3, which reports 0.964 for Stable-Baselines3."""
+    pytest.importorskip("minigrid", reason="needs minigrid: pip install minigrid")
+
+    def make():
+        from minigrid.wrappers import FlatObsWrapper
+
+        return FlatObsWrapper(gym.make("MiniGrid-DoorKey-5x5-v0"))
+
+    zoo = {"n_envs": 8, "n_steps": 128, "batch_size": 64, "n_epochs": 10, "learning_rate": 2.5e-4, "ent_coef": 0.0}
+    settings = {**QUICK, "seed": seed, "eval_episodes": 100, "normalize_obs": True, "normalize_reward": True}
+    assert corral.train(make, timesteps=100_000, **zoo, **settings).summary.eval_reward >= 0.95
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A run that was stopped and resumed, also in another way, ends as one that never was: to the last bit."""
 
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -9,9 +10,10 @@ import pytest
 
 import corral
 from corral.core.errors import CheckpointError
+from corral.games.toys import Everything
 from corral.monitor.writers import read_metrics
-from corral.training.checkpoint import list_checkpoints, newest_checkpoint
-from tests.envs import Counter, Shuffled, Stateful, Unlike
+from corral.training.checkpoint import list_checkpoints, newest_checkpoint, save_checkpoint
+from tests.envs import ByteDigits, Counter, Shuffled, Stateful, Unlike
 
 SMALL = {
     "n_envs": 4,
@@ -90,10 +92,29 @@ def test_a_reference_is_saved_only_where_there_is_one():
     assert "train/kl_ref_coef" not in read_metrics(Path("plain/metrics.jsonl"))[-1]
 
 
-def test_a_run_that_scores_actions_goes_on_exactly():
-    whole = train(lambda: Shuffled(), 512, "whole", backend="serial", normalize_obs=True)
-    train(lambda: Shuffled(), 256, "run", backend="worker", num_workers=2, normalize_obs=True)
-    resumed = corral.resume("run", env=lambda: Shuffled(), timesteps=512, backend="process", quiet=True).summary
+@pytest.mark.parametrize(
+    ("env", "settings", "fits"),
+    [(Counter, {"normalize_obs": True}, True), (ByteDigits, {}, False), (Everything, {"normalize_obs": True}, False)],
+)
+def test_runs_that_were_trained_on_other_features_are_refused(env, settings, fits):
+    """Earlier versions scaled all bytes, normalised no integers, and wrote no encoding."""
+    train(env, 128, "run", **settings)
+    found = newest_checkpoint(Path("run/checkpoints"))
+    state = {name: value for name, value in found.checkpoint.state.items() if name != "encoding"}
+    save_checkpoint(Path("run/checkpoints"), dataclasses.replace(found.checkpoint, state=state))
+    for use in (lambda: corral.load("run"), lambda: corral.resume("run", env=env, timesteps=256, quiet=True)):
+        if fits:
+            use()
+        else:
+            with pytest.raises(CheckpointError, match=r"scaled the integers of observation .* train it again"):
+                use()
+
+
+@pytest.mark.parametrize("env", [Shuffled, ByteDigits], ids=["scored actions", "bytes"])
+def test_a_normalised_run_goes_on_exactly(env):
+    whole = train(lambda: env(), 512, "whole", backend="serial", normalize_obs=True)
+    train(lambda: env(), 256, "run", backend="worker", num_workers=2, normalize_obs=True)
+    resumed = corral.resume("run", env=lambda: env(), timesteps=512, backend="process", quiet=True).summary
     assert resumed.weights_sha256 == whole.weights_sha256
 
 

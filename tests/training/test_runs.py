@@ -285,7 +285,10 @@ def test_what_never_began_leaves_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"env": "FrozenLake-v1", "normalize_obs": True}, "normalize_obs scales float observations"),
+        (
+            {"env": "FrozenLake-v1", "normalize_obs": True},
+            "normalize_obs scales floats, and integers that are no picture",
+        ),
         ({"log_std_init": -1}, "log_std_init is for continuous actions"),
         ({"n_steps": 2**42, "batch_size": 2**43}, "does not fit"),
         ({"env_kwargs": {"x": np.float32(1)}}, "env_kwargs .*a config holds numbers, text and lists"),

@@ -17,7 +17,7 @@ from corral.core.types import Acts
 from corral.rollout.arrays import allocate, named_columns
 from corral.rollout.collector import Collector
 from corral.vec.serial import SerialVectorEnv
-from tests.envs import BrightSquare, Film
+from tests.envs import BrightSquare, ByteDigits, Film
 
 SMALL = {
     "n_envs": 3,
@@ -95,6 +95,17 @@ def test_stacks_come_out_as_they_were_shown(frames):
 )
 def test_weights_are_those_of_whole_stacks(settings):
     once, whole = (weights(lambda declare=declare: Film(declare=declare), **settings) for declare in (True, False))
+    assert once == whole
+
+
+def test_stacked_vectors_of_bytes_are_normalised_as_whole_stacks():
+    class Undeclared(FrameStackObservation):
+        frame_stacks = {}  # noqa: RUF012 - as an env would write it
+
+    settings = {"backend": "serial", "cnn_features": 256, "normalize_obs": True}
+    once, whole = (
+        weights(lambda kind=kind: kind(ByteDigits(), 3), **settings) for kind in (FrameStackObservation, Undeclared)
+    )
     assert once == whole
 
 

@@ -193,7 +193,9 @@ class TrainConfig(BaseModel):
         "Score each legal action by its row of the observation action_features, rather than give each index an output "
         "(default: where an env offers that; see docs/environments.md).",
     )
-    normalize_obs: bool = _field(False, "policy", "Scale float observations by their running mean and deviation.")
+    normalize_obs: bool = _field(
+        False, "policy", "Scale observations, except pictures of bytes, by their running mean and deviation."
+    )
     clip_reward: bool = _field(False, "policy", "Learn from the sign of rewards; they are logged as they are.")
     normalize_reward: bool = _field(False, "policy", "Scale rewards by the running deviation of the return.")
 

@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 
 from corral.core.envs import EnvFactory
+from corral.core.pictures import is_normalizable
 from corral.core.spaces import Layout
 from corral.doctor.finding import Finding
 from corral.vec.child_call import Pulse
@@ -84,8 +85,9 @@ def _walk(env: SerialVectorEnv, pulse: Pulse, steps: int) -> _Walk:
         walk.rewards.append(float(env.arrays.rewards[0]))
         walk.episodes += bool(env.arrays.terminated[0] or env.arrays.truncated[0])
         for leaf in env.layout.leaves:
-            if leaf.is_float:
-                walk.largest = max(walk.largest, float(np.abs(env.arrays.observations[leaf.path]).max(initial=0)))
+            if is_normalizable(leaf):
+                seen = env.arrays.observations[leaf.path].astype(np.float64)  # the lowest integer has no absolute value
+                walk.largest = max(walk.largest, float(np.abs(seen).max(initial=0)))
     env.envs[0] = inner
     walk.outside, walk.converted = watcher.outside, watcher.converted
     walk.step_seconds, walk.step_costs = watcher.seconds, watcher.costs

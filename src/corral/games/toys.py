@@ -120,7 +120,7 @@ class Everything(gym.Env[dict[str, Any], dict[str, Any]]):
         self._cue = int(rng.integers(1, 5))
         return {
             "cue": np.int64(self._cue),
-            "image": rng.integers(0, 256, (4, 4, 1), np.uint8),
+            "image": rng.integers(0, 16, (4, 4, 1), np.uint8),
             "pair": (rng.normal(size=3).astype(np.float32), rng.integers(0, 2, 3, np.int8)),
             "deep": {"dice": rng.integers(0, 6, 2), "fine": np.array(rng.uniform(-1, 1))},
         }

@@ -1,4 +1,4 @@
-"""Pictures among the observations, and the convolutional networks that turn each into a row of numbers.
+"""The convolutional networks that turn each picture among the observations into a row of numbers.
 
 Bytes stay bytes until the first layer, which has the scale folded into its weights. Convolutions run channels-last,
 which is a third faster on a CPU. With ``bf16`` they compute in half the bits; weights and gradients stay whole.
@@ -8,81 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import get_args
 
-import numpy as np
 import torch
-from gymnasium import spaces
 from torch import Tensor, nn
 
 from corral.core.config_values import Cnn
 from corral.core.errors import UsageError
-from corral.core.spaces import Layout, Leaf
+from corral.core.pictures import Picture
 
-__all__ = ["LEAST_SIDE", "Picture", "PictureEncoder", "pictures_in"]
+__all__ = ["LEAST_SIDE", "PictureEncoder"]
 
 LEAST_SIDE = {"nature": 36, "small": 8, "impala": 8}
 """Pixels that a side of a picture needs, by network."""
-_SMALLEST = 8  # anything smaller is no picture, but a table
 _WIDTHS = {"nature": (32, 64, 64), "small": (16, 32, 32), "impala": (16, 32, 32)}
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A leaf that is one: its channels, its sides, and how they lie in it."""
-
-    path: str
-    channels: int
-    height: int
-    width: int
-    channels_first: bool
-    scale: float
-    """What its numbers are multiplied with, so that they become 0 to 1."""
-
-    @classmethod
-    def of(cls, leaf: Leaf) -> Picture | None:
-        """The leaf as a picture, or several on top of each other (4 axes), if it looks like that."""
-        space = leaf.space
-        if not isinstance(space, spaces.Box) or not (leaf.is_float or leaf.dtype == np.uint8):
-            return None
-        if len(leaf.shape) not in (3, 4):
-            return None
-        *frames, a, b, c = leaf.shape
-        first = _channels_first(a, b, c)
-        channels, height, width = (a, b, c) if first else (c, a, b)
-        if min(height, width) < _SMALLEST or not channels:
-            return None
-        whole_bytes = leaf.dtype == np.uint8 and bool((space.low == 0).all() and (space.high == 255).all())
-        scale = 1 / 255 if whole_bytes else 1.0
-        return cls(leaf.path, channels * math.prod(frames), height, width, first, scale)
-
-    def arranged(self, seen: Tensor) -> Tensor:
-        """Observations [B, ...] as floats [B, C, H, W], in channels-last memory."""
-        if not self.channels_first:
-            seen = seen.movedim(-1, -3)
-        pixels = seen.reshape(len(seen), self.channels, self.height, self.width)
-        return pixels.to(torch.float32, memory_format=torch.channels_last)
-
-    def network(self, cnn: Cnn) -> Cnn:
-        """The network that ``cnn`` means for it."""
-        side = min(self.height, self.width)
-        if cnn == "auto":
-            return "nature" if side >= LEAST_SIDE["nature"] else "small"
-        if side < LEAST_SIDE[cnn]:
-            fit = " or ".join(name for name in get_args(Cnn) if side >= LEAST_SIDE.get(name, 0) and name != "none")
-            where = f" {self.path!r}" if self.path else ""
-            raise UsageError(
-                f"cnn {cnn} needs pictures of at least {LEAST_SIDE[cnn]} x {LEAST_SIDE[cnn]}, but the picture{where} "
-                f"is {self.height} x {self.width}; {fit} fit"
-            )
-        return cnn
-
-
-def pictures_in(layout: Layout) -> tuple[Picture, ...]:
-    """The leaves that are pictures."""
-    found = (Picture.of(leaf) for leaf in layout.leaves)
-    return tuple(picture for picture in found if picture is not None)
 
 
 class PictureEncoder(nn.Module):
@@ -95,7 +34,7 @@ class PictureEncoder(nn.Module):
         self.pictures = pictures
         self.bf16 = bf16
         self.n_features = n_features * len(pictures)
-        self.kinds = tuple(picture.network(cnn) for picture in pictures)
+        self.kinds = tuple(_choose_network(picture, cnn) for picture in pictures)
         pairs = zip(pictures, self.kinds, strict=True)
         self.networks = nn.ModuleList(_network(picture, kind, n_features) for picture, kind in pairs)
         if ortho_init:
@@ -109,7 +48,7 @@ class PictureEncoder(nn.Module):
         """Pictures by path, each [B, ...], to features [B, F]."""
         pairs = zip(self.pictures, self.networks, strict=True)
         with torch.autocast(next(iter(seen.values())).device.type, torch.bfloat16, enabled=self.bf16):
-            features = [network(picture.arranged(seen[picture.path])) for picture, network in pairs]
+            features = [network(_arranged(picture, seen[picture.path])) for picture, network in pairs]
         return torch.cat(features, dim=1).float()
 
 
@@ -138,6 +77,29 @@ class ResidualBlock(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         """[B, C, H, W] to the same."""
         return pixels + self.layers(pixels)  # type: ignore[no-any-return]
+
+
+def _arranged(picture: Picture, seen: Tensor) -> Tensor:
+    """Observations [B, ...] as floats [B, C, H, W], in channels-last memory."""
+    if not picture.channels_first:
+        seen = seen.movedim(-1, -3)
+    pixels = seen.reshape(len(seen), picture.channels, picture.height, picture.width)
+    return pixels.to(torch.float32, memory_format=torch.channels_last)
+
+
+def _choose_network(picture: Picture, cnn: Cnn) -> Cnn:
+    """The network that ``cnn`` means for a picture."""
+    side = min(picture.height, picture.width)
+    if cnn == "auto":
+        return "nature" if side >= LEAST_SIDE["nature"] else "small"
+    if side < LEAST_SIDE[cnn]:
+        fit = " or ".join(name for name in get_args(Cnn) if side >= LEAST_SIDE.get(name, 0) and name != "none")
+        where = f" {picture.path!r}" if picture.path else ""
+        raise UsageError(
+            f"cnn {cnn} needs pictures of at least {LEAST_SIDE[cnn]} x {LEAST_SIDE[cnn]}, but the picture{where} "
+            f"is {picture.height} x {picture.width}; {fit} fit"
+        )
+    return cnn
 
 
 def _network(picture: Picture, cnn: Cnn, n_features: int) -> nn.Sequential:
@@ -174,10 +136,3 @@ def _impala(picture: Picture) -> list[nn.Module]:
         layers += [ResidualBlock(width), ResidualBlock(width)]
         channels = width
     return layers
-
-
-def _channels_first(a: int, b: int, c: int) -> bool:
-    """Two equal sides are the picture's; where that does not tell, the smallest is the channels', as in SB3."""
-    if (a == b) != (b == c):
-        return b == c
-    return min(a, b, c) == a

@@ -13,18 +13,21 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from corral.core.pictures import Picture, is_normalizable
 from corral.core.spaces import Layout, Leaf
 from corral.core.types import Leaves
 
-__all__ = ["Encoder", "Scale", "encoded_size", "normalized", "scales_from"]
+__all__ = ["ENCODING", "Encoder", "Scale", "encoded_size", "normalized", "scales_from"]
 
 Floats = npt.NDArray[np.float32]
 CLIP = 10.0
+ENCODING = 2
+"""Which features weights were trained on; checkpoints hold it. Version 1, which was not written, scaled all bytes."""
 MEAN, DEVIATION = "normalizer.mean_{}", "normalizer.deviation_{}"
 
 
 class Scale(NamedTuple):
-    """Statistics that a float leaf is normalised with."""
+    """Statistics that a leaf is normalised with."""
 
     mean: Floats
     deviation: Floats
@@ -40,7 +43,7 @@ def normalized(observations: Leaves, scales: Mapping[str, Scale]) -> Leaves:
 
 
 class Encoder:
-    """Leaves as one row of features [B, F]: one-hot codes for choices, 0 to 1 for bytes, the rest as it is."""
+    """Leaves as one row of features [B, F]: choices as one-hot codes, bytes of pictures as 0 to 1, the rest as is."""
 
     def __init__(self, layout: Layout, leave_out: Collection[str] = ()) -> None:
         leaves = [leaf for leaf in layout.leaves if leaf.path not in leave_out]
@@ -71,7 +74,8 @@ def encoded_size(layout: Layout, leave_out: Collection[str] = ()) -> int:
 def _writer(leaf: Leaf) -> Callable[[npt.NDArray[Any], Floats], None]:
     """How values [B, n] of a leaf are written into its features [B, f]."""
     if isinstance(leaf.space, spaces.Box | spaces.MultiBinary):
-        return _write_scaled if _is_bytes(leaf) else _write
+        picture = Picture.of(leaf)
+        return _write if picture is None or picture.scale == 1 else _write_scaled
     sizes = np.ravel(leaf.space.n if isinstance(leaf.space, spaces.Discrete) else leaf.space.nvec)
     offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]]) - np.ravel(leaf.space.start)
 
@@ -90,16 +94,6 @@ def _write_scaled(value: npt.NDArray[Any], out: Floats) -> None:
     np.divide(value, np.float32(255), out=out, dtype=np.float32)
 
 
-def _is_bytes(leaf: Leaf) -> bool:
-    """Whether a leaf uses the whole range of a byte, as pictures do."""
-    space = leaf.space
-    return (
-        isinstance(space, spaces.Box)
-        and leaf.dtype == np.uint8
-        and bool((space.low == 0).all() and (space.high == 255).all())
-    )
-
-
 def _leaf_size(leaf: Leaf) -> int:
     if isinstance(leaf.space, spaces.Discrete):
         return int(leaf.space.n)
@@ -110,7 +104,7 @@ def _leaf_size(leaf: Leaf) -> int:
 
 def scales_from(layout: Layout, weights: Mapping[str, Any]) -> dict[str, Scale]:
     """The statistics among a policy's weights, by leaf; none if it does not normalise."""
-    paths = [leaf.path for leaf in layout.leaves if leaf.is_float and MEAN.format(0) in weights]
+    paths = [leaf.path for leaf in layout.leaves if is_normalizable(leaf) and MEAN.format(0) in weights]
     return {
         path: Scale(np.asarray(weights[MEAN.format(i)]), np.asarray(weights[DEVIATION.format(i)]))
         for i, path in enumerate(paths)

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from corral.core.actions import ActionCodec
 from corral.core.config_values import DEFAULT_LAYERS, Cnn, Recurrent
 from corral.core.errors import UsageError
+from corral.core.pictures import is_normalizable, pictures_in
 from corral.core.spaces import Layout
 from corral.core.types import Leaves
 from corral.policy import distributions, mlp
-from corral.policy.cnn import PictureEncoder, pictures_in
+from corral.policy.cnn import PictureEncoder
 from corral.policy.encoder import Encoder, Scale, encoded_size, normalized
 from corral.policy.recurrent import Memory, RecurrentCore
 from corral.policy.scoring import ACTION_FEATURES, scored_leaf, state_layout
@@ -108,12 +109,13 @@ class MlpNetwork(nn.Module):
 
 
 class ObservationNormalizer(nn.Module):
-    """Means and deviations of the float leaves. They only change between iterations, so they travel as weights."""
+    """Means and deviations of leaves. They only change between iterations, so they travel as weights."""
 
     def __init__(self, layout: Layout) -> None:
         super().__init__()
-        self.paths = tuple(leaf.path for leaf in layout.leaves if leaf.is_float)
-        for i, leaf in enumerate(leaf for leaf in layout.leaves if leaf.is_float):
+        leaves = [leaf for leaf in layout.leaves if is_normalizable(leaf)]
+        self.paths = tuple(leaf.path for leaf in leaves)
+        for i, leaf in enumerate(leaves):
             self.register_buffer(f"mean_{i}", torch.zeros(leaf.shape))
             self.register_buffer(f"deviation_{i}", torch.ones(leaf.shape))
 

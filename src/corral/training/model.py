@@ -18,7 +18,7 @@ from corral.core.space_data import space_from_data
 from corral.policy.policy import NetworkFactory
 from corral.rollout.actors import actor_setup
 from corral.training.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint
-from corral.training.policies import build_policy
+from corral.training.policies import build_policy, check_encoding
 from corral.training.run_directory import find_run
 
 __all__ = ["Model", "Prediction", "load"]
@@ -43,6 +43,7 @@ class Model:
         self.observation_space = space_from_data(checkpoint.state["spaces"]["observation"])
         self.action_space = space_from_data(checkpoint.state["spaces"]["action"])
         self.policy = build_policy(config, self.observation_space, self.action_space, network)
+        check_encoding(checkpoint.state, self.policy)
         try:
             self.policy.load_state_dict(dict(checkpoint.policy))
         except RuntimeError as error:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 import torch
+from gymnasium import spaces
 
 from corral.core.config import TrainConfig
 from corral.core.envs import EnvFactory
+from corral.core.errors import CheckpointError
+from corral.core.pictures import is_normalizable, pictures_in
 from corral.core.seeding import network_seed
 from corral.core.spaces import Layout
-from corral.policy.cnn import pictures_in
 from corral.policy.device import DeviceChoice, choose_device
+from corral.policy.encoder import ENCODING
 from corral.policy.policy import NetworkFactory, Policy
 from corral.vec.making import facts_of
 
-__all__ = ["build_policy", "device_for"]
+__all__ = ["build_policy", "check_encoding", "device_for"]
 
 
 def device_for(wanted: str, cnn: str, factory: EnvFactory, network: NetworkFactory | None) -> DeviceChoice:
@@ -56,3 +60,19 @@ def build_policy(
             network=network,
         )
     return policy.eval()  # dropout and the like are for gradient steps alone
+
+
+def check_encoding(state: Mapping[str, Any], policy: Policy) -> None:
+    """Refuse a checkpoint whose weights were trained on features that this version would compute differently."""
+    if (encoding := state.get("encoding")) == ENCODING:
+        return
+    if encoding is not None:
+        raise CheckpointError(f"the checkpoint has encoding {encoding!r:.20}; this version of Corral reads {ENCODING}")
+    integers = [leaf for leaf in policy.state_layout.leaves if not leaf.is_float and is_normalizable(leaf)]
+    scaled = [leaf for leaf in integers if isinstance(leaf.space, spaces.Box) and leaf.space.high.min() == 255]
+    changed = integers if policy.normalizer is not None else [] if policy.custom else scaled
+    if changed:
+        raise CheckpointError(
+            f"the run comes from a version of Corral that scaled the integers of observation {changed[0].path!r} "
+            "otherwise, so its policy would see other numbers; train it again"
+        )

@@ -15,10 +15,12 @@ from corral.core.config import TrainConfig
 from corral.core.envs import EnvFactory
 from corral.core.errors import UsageError
 from corral.core.machine import available_cores, limit_compute_threads
+from corral.core.pictures import is_normalizable
 from corral.core.space_data import space_to_data
 from corral.core.types import Actor, RolloutSource
 from corral.monitor.processes import ProcessMeter
 from corral.policy.device import is_slow_in_bf16
+from corral.policy.encoder import ENCODING
 from corral.policy.policy import NetworkFactory, Policy
 from corral.ppo.learner import Engine, Learner
 from corral.ppo.mlp_engine import MlpEngine, numpy_shape, share_setup
@@ -34,7 +36,7 @@ from corral.training.calibrate import Costs, measure
 from corral.training.checkpoint import Checkpoint
 from corral.training.choose import BackendChoice, EnvsChoice, choose_backend
 from corral.training.opponents import Opponents, seat_opponents
-from corral.training.policies import build_policy, device_for
+from corral.training.policies import build_policy, check_encoding, device_for
 from corral.training.progress import Progress
 from corral.training.run_size import large_run_warning
 from corral.vec import CorralVectorEnv, make_vector_env
@@ -259,8 +261,10 @@ def _connect(
 
 def _check_used(config: TrainConfig, policy: Policy) -> None:
     """Refuse settings that these spaces have no use for: whatever is asked is done or refused, never ignored."""
-    if config.normalize_obs and not any(leaf.is_float for leaf in policy.state_layout.leaves):
-        raise UsageError("normalize_obs scales float observations, but this env has none; leave it out")
+    if config.normalize_obs and not any(map(is_normalizable, policy.state_layout.leaves)):
+        raise UsageError(
+            "normalize_obs scales floats, and integers that are no picture, but this env shows neither; leave it out"
+        )
     if policy.pictures is None and not policy.custom:
         for name, value in (("cnn", config.cnn), ("cnn_features", config.cnn_features), ("bf16", config.bf16)):
             if value not in (type(config).model_fields[name].default, "none"):
@@ -307,6 +311,7 @@ def capture(run: Run) -> Checkpoint:
             "opponents": None if run.opponents is None else run.opponents.state(),
             "spaces": run.spaces,
             "masked": run.masked,
+            "encoding": ENCODING,
         },
         envs={name: torch.from_numpy(array) for name, array in run.source.whereabouts().items()},
         behind=behind,
@@ -320,6 +325,7 @@ def restore(run: Run, checkpoint: Checkpoint) -> None:
     state = checkpoint.state
     if state["spaces"] != run.spaces:
         raise ValueError(f"the env has spaces {run.spaces}, but the run was made with {state['spaces']}")
+    check_encoding(state, run.learner.policy)
     run.learner.policy.load_state_dict(dict(checkpoint.policy))
     run.learner.engine.restore(checkpoint.optimizer)
     if checkpoint.reference is not None:
