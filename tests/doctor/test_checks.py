@@ -65,6 +65,12 @@ def test_what_is_wrong_is_found_with_a_remedy(env, what, level, seen):
     assert found.level == level and seen in found.seen and found.remedy
 
 
+def test_one_env_that_is_returned_again_and_again_is_found():
+    one = Counter()
+    found = [f for f in examine(lambda: one, {}, n_envs=4, steps=50) if f.level == "fail"]
+    assert [("same env object" in f.seen, bool(f.remedy)) for f in found] == [(True, True)]
+
+
 def test_values_outside_their_bounds_are_mentioned():
     class Outside(Counter):
         def __init__(self):

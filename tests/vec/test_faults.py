@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import psutil
 import pytest
@@ -259,6 +260,21 @@ def test_too_few_descriptors_are_refused_with_the_numbers():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "num_workers 40 needs about 384 open files, but the limit is 100" in done.stderr
     assert "--num-workers 4" in done.stderr and resource.getrlimit(resource.RLIMIT_NOFILE) == limits
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+@pytest.mark.parametrize("wrap", [lambda env: env, gym.Wrapper], ids=["bare", "in a new wrapper"])
+def test_one_env_is_not_taken_for_several(backend, wrap):
+    one = Counter()
+    with pytest.raises(UsageError, match="returned the same env object again"):
+        make_vector_env(
+            resolve_env(lambda: wrap(one)), 2, backend=backend, **({} if backend == "serial" else {"num_workers": 1})
+        )
+    first = make_vector_env(resolve_env(lambda: wrap(one)), 1, backend="serial")
+    with pytest.raises(UsageError, match=r"lambda: MyEnv\(\)"):  # as one env for training and one for evaluation
+        make_vector_env(resolve_env(lambda: wrap(one)), 1, backend="serial")
+    first.close()
+    make_vector_env(resolve_env(lambda: wrap(one)), 1, backend="serial").close()  # nobody else uses it
 
 
 def test_envs_that_differ_are_refused():

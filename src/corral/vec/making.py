@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import traceback
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,11 +18,25 @@ from corral.core.seeding import making_seed, seed_global_generators
 from corral.core.vector_envs import VectorEnv
 from corral.vec.api import EnvFacts
 
-__all__ = ["RAISED", "build_envs", "close_env", "facts_of", "mask_method", "named", "own_traceback", "seeding_maker"]
+__all__ = [
+    "RAISED",
+    "build_envs",
+    "close_env",
+    "facts_of",
+    "mask_method",
+    "named",
+    "note_in_use",
+    "own_traceback",
+    "seeding_maker",
+]
 
 Env = gym.Env[Any, Any]
 RAISED = (Exception, SystemExit)
 """What an env may raise that is its own affair."""
+_in_use: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+"""The envs of this process that were made and not closed, without their wrappers, by identity."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_use.clear)  # a forked worker has copies of its own
 
 
 def build_envs(factory: Callable[[], Env], first_env: int, n: int) -> list[Env]:
@@ -27,11 +44,13 @@ def build_envs(factory: Callable[[], Env], first_env: int, n: int) -> list[Env]:
     envs: list[Env] = []
     try:
         for _ in range(n):
-            envs.append(factory())
+            env = factory()
+            note_in_use(env, factory)
+            envs.append(env)
             EnvFacts.of(envs[0]).check_same(EnvFacts.of(envs[-1]))
     except RAISED as error:
-        for made in envs:
-            made.close()
+        for i, made in enumerate(envs):
+            close_env(made, first_env + i)
         if isinstance(error, UsageError):
             raise
         if isinstance(error, gym.error.DependencyNotInstalled):
@@ -51,7 +70,20 @@ def seeding_maker(factory: Callable[[], Env], first_env: int, seed: int | None) 
         seed_global_generators(making_seed(seed, next(numbers)))
         return factory()
 
+    make.name = getattr(factory, "name", "the env factory")  # type: ignore[attr-defined]  # for errors
     return make
+
+
+def note_in_use(env: Env | VectorEnv, factory: Callable[[], Env]) -> None:
+    """Refuse an env that was made before and is still used: two rows of data would come from one env."""
+    inner = env.unwrapped
+    if _in_use.get(id(inner)) is inner:
+        raise UsageError(
+            f"{getattr(factory, 'name', 'the env factory')} returned the same env object again, but every env of a run "
+            "must be its own: make a new one in each call, as in lambda: MyEnv()"
+        )
+    with contextlib.suppress(TypeError):  # a class with __slots__ may allow no weak references
+        _in_use[id(inner)] = inner
 
 
 def own_traceback(error: BaseException) -> str:
@@ -70,6 +102,7 @@ def named(error: BaseException) -> str:
 def close_env(env: Env | VectorEnv, number: int) -> None:
     """Close an env; if that fails, nothing depends on it."""
     try:
+        _in_use.pop(id(env.unwrapped), None)
         env.close()
     except Exception as error:
         warnings.warn(f"closing env {number} raised {named(error)}", stacklevel=2)

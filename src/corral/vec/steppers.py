@@ -12,7 +12,7 @@ from corral.core.envs import EnvFactory
 from corral.core.errors import EnvFault, EnvPlace, UsageError
 from corral.core.vector_envs import VectorEnv, why_not_together
 from corral.vec.api import EnvFacts, InfoMode, StepArrays
-from corral.vec.making import RAISED, build_envs, close_env, named, own_traceback, seeding_maker
+from corral.vec.making import RAISED, build_envs, close_env, named, note_in_use, own_traceback, seeding_maker
 from corral.vec.native import NativeStepper, first_seeds
 from corral.vec.stepper import Stepper
 
@@ -34,6 +34,7 @@ def build(
         return build_envs(seeding_maker(factory, first_env, seed if seed_globals else None), first_env, n)
     try:
         vector = factory.many(n, first_seeds(seed, first_env, n))
+        note_in_use(vector, factory)
     except RAISED as error:
         if isinstance(error, UsageError):
             raise
@@ -42,7 +43,7 @@ def build(
     alone = n == 1 and not factory.born_seeded  # whether several could live together does not show
     if (why := _why_apart(factory) if alone else why_not_together(vector, factory.born_seeded)) is None:
         return vector
-    vector.close()
+    close_env(vector, first_env)
     warnings.warn(f"the vector env {factory.name} is made once for each env, which is slower: {why}", stacklevel=2)
     return build_envs(factory, first_env, n)
 
