@@ -77,6 +77,78 @@ def test_mistakes_are_one_clear_line_and_write_nothing(tmp_path, capsys, words, 
     assert [p.name for p in tmp_path.iterdir()] == ["typo.yaml"]
 
 
+LONG, DEEP, DIGITS = "x" * 300, "a/" * 2500 + "b", "9" * 5000
+
+
+@pytest.mark.parametrize("name", [LONG, DEEP, "caf\udce9", "a\0b"], ids=["long", "deep", "not UTF-8", "null"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train NAME",
+        "train NAME.py:make",
+        "train NAME:make",
+        "train CartPole-v1 --output-dir NAME",
+        "train --config NAME",
+        "train CartPole-v1 --policy NAME.py:make",
+        "train CartPole-v1 --env-kwargs NAME",
+        "train CartPole-v1 --NAME",
+        "train card-battle --opponent NAME",
+        "train game-boy --memory-map NAME",
+        "resume NAME",
+        "eval NAME",
+        "play CartPole-v1 --save NAME/clip.gif",
+        "doctor CartPole-v1 --replay NAME",
+        "sweep CartPole-v1 --presets NAME",
+        "sweep CartPole-v1 --preset NAME",
+        "sweep CartPole-v1 --trials 1 --output-dir NAME",
+        "compare NAME NAME",
+    ],
+)
+def test_names_that_no_system_takes_are_refused_in_one_line(capsys, words, name):
+    assert corral(*(word.replace("NAME", name) for word in words.split())) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and len(error) < 700, error
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train CartPole-v1 --seed NUMBER",
+        "train CartPole-v1 --net-arch NUMBER",
+        "train CartPole-v1 --net-arch pi=NUMBER",
+        "train CartPole-v1 --duration 1:30",
+        "train .a:make",
+        "eval CartPole-v1 --seed NUMBER",
+        "doctor CartPole-v1 --n-envs NUMBER",
+        "sweep CartPole-v1 --trials NUMBER",
+        "sweep CartPole-v1 --trials 1 --search n_envs=1,NUMBER",
+        "sweep CartPole-v1 --trials 1 --search learning_rate=log:1:NUMBER",
+        "sweep CartPole-v1 --trials 1 --search NUMBER=1,2",
+        "sweep CartPole-v1 --presets file.yaml",
+        "train game-boy --memory-map file.yaml",
+        "train --config file.yaml",
+    ],
+)
+@pytest.mark.parametrize(
+    "file", ["env: 5\n", f"a: {DIGITS}\n", "a: !!int x\n", "policy: 5\nenv: CartPole-v1\n", f"{'[' * 2000}"], ids=len
+)
+def test_values_that_no_setting_takes_are_refused_in_one_line(capsys, words, file):
+    Path("file.yaml").write_text(file)
+    if "file" not in words and file != "env: 5\n":
+        return
+    assert corral(*(word.replace("NUMBER", DIGITS) for word in words.split())) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and len(error) < 700, error
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="the superuser may search any directory")
+@pytest.mark.parametrize("words", ["train CartPole-v1 --output-dir shut/run", "resume shut/run", "eval shut/run"])
+def test_directories_that_may_not_be_searched_are_refused_in_one_line(capsys, words):
+    Path("shut").mkdir(mode=0o000)
+    assert corral(*words.split()) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_train_eval_play_resume_list(tmp_path, capsys):
     assert corral("train", "CartPole-v1", *SMALL, "--output-dir", "runs/a") == 0
     out = capsys.readouterr().out

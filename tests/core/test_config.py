@@ -53,12 +53,98 @@ def test_defaults_are_stable_baselines3s():
         ({"policy": "m:f", "net_arch": [32]}, "net_arch shapes the built-in network"),
         ({"policy": "m:f", "score_actions": True}, "score_actions shapes the built-in network"),
         ({"backend": "serial", "parallel_start_method": "spawn"}, "is for workers"),
+        ({"net_arch": [10**12, 64]}, r"net_arch \[1000000000000, 64\]: should be less than or equal to 65536$"),
+        ({"net_arch": [65_536] * 3}, "at most 64 layers and 268,435,456 weights"),
+        ({"net_arch": 10**5000}, "net_arch .a very long int"),
+        ({"recurrent": "gru", "recurrent_size": 10**9}, "less than or equal to 16384"),
+        ({"cnn_features": 10**9}, "less than or equal to 65536"),
+        ({"n_steps": 10**20}, r"less than 2\*\*63"),
+        ({"n_steps": 10**10}, "less than or equal to 1000000000"),
+        ({"n_steps": 10**9 - 63, "batch_size": 64}, "does not divide the rollout"),
+        ({"seed": 10**5000}, "seed .a very long int"),
+        ({"gamma": 10**400}, "gamma"),
+        ({"duration": "1:30"}, "duration '1:30': should be a number of hours, as in 1.5"),
+        ({"output_dir": "a\0b"}, "no null character"),
+        ({"output_dir": "caf\udce9"}, "text that UTF-8 can hold"),
+        ({"env_kwargs": {"a": ["\ud800"]}}, "text that UTF-8 can hold"),
+        ({"env_kwargs": ["a\nb"]}, "not of the form key=value"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(values, complaint):
     with pytest.raises(UsageError, match=complaint) as error:
         parse(**values)
-    assert "\n" not in str(error.value) and error.value.exit_code == 2
+    assert "\n" not in str(error.value) and len(str(error.value)) < 300 and error.value.exit_code == 2
+
+
+NASTY = [
+    "2024-02-30",
+    "0x_",
+    "-0b_",
+    "!!int x",
+    "!!float x",
+    "!!bool x",
+    "!!timestamp x",
+    "!!timestamp 2024-02-30",
+    "2001-12-14t21:59:43.10+99:99",
+    "9" * 5000,
+    "0x" + "f" * 5000,
+    "1:30",
+    "[" * 1500 + "]" * 1500,
+    "{a: " * 500 + "1" + "}" * 500,
+    "&a [*a]",
+    "&a {x: *a}",
+    "!!set {a, b}",
+    "!!omap [a: 1]",
+    "!!binary '///'",
+    "!!python/object:os.system x",
+    '"a\\0b"',
+    '"\\ud800"',
+    "x" * 100_000,
+    "[" + "64, " * 3_000 + "64]",
+    ".nan",
+    "1e400",
+    "<<: 5",
+    "? [1]\n: 2",
+    "null",
+    "~\n~: 3",
+]
+
+
+def read(file, text):
+    """The config that a file with this text gives, or the one line that says why it gives none."""
+    file.write_bytes(text.encode("utf-8", "surrogatepass"))
+    try:
+        return parse_config({"env": "CartPole-v1", **load_yaml(file)})
+    except UsageError as error:
+        assert "\n" not in str(error) and len(str(error)) < 1000, str(error)
+        return str(error)
+
+
+@pytest.mark.parametrize("text", NASTY, ids=lambda text: text[:20])
+@pytest.mark.parametrize("key", ["seed", "env", "env_kwargs", "net_arch", "duration", "overlap", "stages"])
+def test_odd_values_in_a_file_are_taken_or_refused_in_one_line(tmp_path, key, text):
+    read(tmp_path / "config.yaml", f"{key}: {text}\n")
+
+
+VALUES = st.sampled_from(NASTY) | st.text() | st.integers().map(str) | st.floats().map(str)
+LINES = st.tuples(st.sampled_from([*TrainConfig.model_fields, "parallel", "training"]) | st.text(), VALUES)
+
+
+@given(st.text() | st.lists(LINES.map(": ".join), max_size=4).map("\n".join))
+def test_any_text_is_a_config_or_is_refused_in_one_line(tmp_path_factory, text):
+    read(tmp_path_factory.getbasetemp() / "any.yaml", text)
+
+
+def test_times_and_dates_are_text(tmp_path):
+    file = tmp_path / "config.yaml"
+    assert read(file, "env_kwargs: {at: 1:30, date: 2024-02-30}\n").env_kwargs == {"at": "1:30", "date": "2024-02-30"}
+    assert parse(env_kwargs=["at=1:30", "date=2024-02-30", "n=0x_", "m=0x10"]).env_kwargs == {
+        "at": "1:30",
+        "date": "2024-02-30",
+        "n": "0x_",
+        "m": 16,
+    }
+    assert "number of hours" in read(file, "duration: 1:30\n") and read(file, "duration: 1.5\n").duration == 1.5
 
 
 def test_given_one_budget_the_others_have_no_default():

@@ -159,7 +159,7 @@ WRONG = [
     (SMALL + "start: 5", "start is 5, expected `key: value` pairs"),
     ("title: !!python/object/apply:os.getcwd []", "cannot read memory map"),
     ("title: " + "[" * 1500, "cannot read memory map"),
-    ("title: 2001-99-99", "cannot read memory map"),
+    ("title: !!timestamp 2001-99-99", "cannot read memory map"),
     (b"\xff\xfe\x00", "cannot read memory map"),
     ("#" * (1 << 20) + "\n", "it has 1,048,577 bytes, expected 1,048,576 at most"),
 ]

@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from corral.core.config import TrainConfig, parse_env_kwargs
 from corral.core.envs import BUILT_IN, OWN_FLAGS, PATHS, SWITCHES, own_flags
-from corral.core.errors import UsageError
+from corral.core.errors import UsageError, cut_words
 from corral.core.spelling import did_you_mean
 
 __all__ = ["Parser", "add_config_flags", "add_directory_flags", "add_own_flags", "own_kwargs"]
@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
             flag = unknown[1].split("=")[0]
             known = [option for action in self._actions for option in action.option_strings if option != "--help"]
             message = f"unknown flag {flag}{did_you_mean(flag, known)}" if flag.startswith("-") else message
-        self.exit(2, f"{self.prog}: {message}. `{self.prog} --help` explains.\n")
+        self.exit(2, f"{self.prog}: {cut_words(message)}. `{self.prog} --help` explains.\n")
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Like argparse's, except that an unknown flag is matched against this verb's own flags."""

@@ -48,6 +48,11 @@ def main(argv: Sequence[str] | None = None, script: Script | None = None) -> int
     words = list(sys.argv[1:] if argv is None else argv)
     forgive_output()
     parser, verbs = verbs_of(script)
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            parser.error(f"{word!r} is not UTF-8 text, which the files of a run could not hold")
     if words and not words[0].startswith("-") and words[0] not in verbs:
         parser.error(f"unknown verb {words[0]!r}{did_you_mean(words[0], verbs)}; there are {', '.join(verbs)}")
     if not words or words[0].startswith("-"):

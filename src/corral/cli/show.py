@@ -21,6 +21,7 @@ from corral.core.config import parse_env_kwargs
 from corral.core.envs import BY_HAND, EnvFactory, import_callable, resolve_env
 from corral.core.errors import UsageError
 from corral.core.opponents import OPPONENT
+from corral.core.paths import exists, is_file
 from corral.core.spelling import did_you_mean
 from corral.monitor.console import print_table
 from corral.monitor.sheet import Sheet
@@ -223,7 +224,7 @@ def _seated(opponent: str | None, factory: EnvFactory, model: Model | None) -> d
         raise UsageError(f"{factory.name} has no opponents: --opponent means nothing for it")
     if opponent in facts.opponents:
         return {OPPONENT: opponent}
-    if not (Path(opponent) / "config.yaml").is_file():
+    if not is_file(Path(opponent) / "config.yaml"):
         raise UsageError(f"--opponent {opponent}: should be one of {', '.join(facts.opponents)}, or a run directory")
     return {OPPONENT: _rival(opponent, (facts.observation_space, facts.action_space), model).player()}
 
@@ -251,9 +252,9 @@ def _subject(options: argparse.Namespace) -> tuple[Model | None, EnvFactory, dic
 
     A run through stages is shown as its last stage plays, except for what ``--env-kwargs`` change.
     """
-    if options.run == "latest" or (Path(options.run) / "config.yaml").exists():
+    if options.run == "latest" or exists(Path(options.run) / "config.yaml"):
         return _load(options)
-    if Path(options.run).exists() or options.run.startswith(("runs/", "./", "/")):
+    if exists(options.run) or options.run.startswith(("runs/", "./", "/")):
         raise UsageError(f"{options.run!r} is not a run directory: it has no config.yaml")
     if options.sample is not None:
         raise UsageError(f"{options.run} is an env, not a run: random moves are drawn anyway; leave --sample out")

@@ -10,6 +10,8 @@ from corral.cli.flags import own_kwargs
 from corral.core.config import TrainConfig
 from corral.core.config_file import load_yaml
 from corral.core.errors import UsageError
+from corral.core.paths import is_file
+from corral.core.spelling import shown
 from corral.training.api import resume, train
 
 __all__ = ["run_resume", "run_train", "settings_of"]
@@ -37,6 +39,8 @@ def settings_of(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     env = options.env or values.get("env") or getattr(options, "usual_env", None)
     if env is None:
         raise UsageError("which env? For example: corral train CartPole-v1 (`corral list` shows what there is)")
+    if not isinstance(env, str):
+        raise UsageError(f"env {shown(env)}: should be the name of an env")
     values.pop("env", None)
     if kwargs := own_kwargs(options, env, values.get("env_kwargs", {})):
         values["env_kwargs"] = kwargs
@@ -47,7 +51,7 @@ def run_resume(options: argparse.Namespace) -> int:
     """Go on with a run, or with a sweep."""
     values = {name: value for name, value in vars(options).items() if name in TrainConfig.model_fields}
     env, policy = values.pop("env", None), values.pop("policy", None)
-    if (Path(options.run) / "sweep.yaml").is_file():
+    if is_file(Path(options.run) / "sweep.yaml"):
         from corral.recipes.sweep import resume_sweep
 
         if options.eval_games is not None:

@@ -13,10 +13,10 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from corral.core.config_values import Cnn, KeyValues, NetArch, Recurrent, Stage
-from corral.core.errors import UsageError
-from corral.core.sequences import settle_sequences
-from corral.core.spelling import did_you_mean
+from corral.core.config_values import WIDEST_LAYER, Cnn, KeyValues, NetArch, Recurrent, Stage, check_text
+from corral.core.errors import UsageError, one_line
+from corral.core.sequences import divisors, settle_sequences
+from corral.core.spelling import did_you_mean, shown
 
 __all__ = [
     "RESUMABLE",
@@ -29,7 +29,8 @@ __all__ = [
 SECTIONS = ("parallel", "training")
 """Optional headings under which a YAML file may group its keys."""
 DEFAULT_TIMESTEPS = 100_000
-MOST_ENVS, MOST_WORKERS = 65_536, 4_096
+_MOST_COMPLAINTS = 3
+MOST_ENVS, MOST_WORKERS, MOST_STEPS = 65_536, 4_096, 10**9
 CARE = ("step_timeout", "start_timeout", "max_restarts", "worker_max_rss")
 """Settings about workers that die, hang or grow."""
 RESUMABLE = (
@@ -136,7 +137,7 @@ class TrainConfig(BaseModel):
     expert_epochs: int = _field(10, "expert", "Passes over them.", ge=1)
     expert_values: bool = _field(False, "expert", "Fit the value function to how its games ended, too.")
 
-    n_steps: int = _field(2048, "ppo", "Steps of each env in a rollout.", ge=1)
+    n_steps: int = _field(2048, "ppo", "Steps of each env in a rollout.", ge=1, le=MOST_STEPS)
     batch_size: int = _field(64, "ppo", "Steps that one gradient step sees.", ge=1)
     n_epochs: int = _field(10, "ppo", "Passes over each rollout.", ge=1)
     learning_rate: float = _field(3e-4, "ppo", "Step size of Adam.", gt=0)
@@ -175,10 +176,10 @@ class TrainConfig(BaseModel):
     cnn: Cnn = _field(
         "auto", "policy", "What sees pictures: nature (sides from 36 on), small, impala (slow) or none; auto: by size."
     )
-    cnn_features: int = _field(256, "policy", "Numbers that it makes of a picture.", ge=1)
+    cnn_features: int = _field(256, "policy", "Numbers that it makes of a picture.", ge=1, le=WIDEST_LAYER)
     bf16: bool = _field(False, "policy", "See pictures in bfloat16, where a processor is faster with it.")
     recurrent: Recurrent = _field("none", "policy", "Memory, for what an observation does not show: gru, lstm or none.")
-    recurrent_size: int = _field(128, "policy", "Numbers that it remembers.", ge=1)
+    recurrent_size: int = _field(128, "policy", "Numbers that it remembers.", ge=1, le=16_384)
     sequence_length: int | None = _field(
         None, "policy", "Steps back through which memory is learned (default: up to 32, as n_steps divides).", ge=1
     )
@@ -233,6 +234,13 @@ class TrainConfig(BaseModel):
         if device.split(":")[0] not in ("auto", "cpu", "cuda", "mps"):
             raise ValueError("should be cpu, cuda, cuda:<index>, mps or auto")
         return device
+
+    @field_validator("duration", mode="before")
+    @classmethod
+    def _hours(cls, duration: Any) -> Any:
+        if isinstance(duration, str) and ":" in duration:
+            raise ValueError("should be a number of hours, as in 1.5 for an hour and a half")
+        return duration
 
     @model_validator(mode="after")
     def _agree(self) -> TrainConfig:
@@ -373,9 +381,9 @@ class TrainConfig(BaseModel):
 
 
 def _nearest(wanted: int, total: int) -> str:
-    divisors = sorted({d for i in range(1, math.isqrt(total) + 1) if total % i == 0 for d in (i, total // i)})
-    below = max((d for d in divisors if d < wanted), default=None)
-    above = min((d for d in divisors if d > wanted), default=None)
+    fitting = divisors(total)
+    below = max((d for d in fitting if d < wanted), default=None)
+    above = min((d for d in fitting if d > wanted), default=None)
     return " and ".join(str(d) for d in (below, above) if d is not None)
 
 
@@ -388,11 +396,17 @@ def parse_config(values: Mapping[str, Any]) -> TrainConfig:
     """Check ``values`` (from YAML, flags or keyword arguments) and freeze them."""
     for key in values:
         if key not in TrainConfig.model_fields:
-            raise UsageError(f"unknown setting {key!r}{did_you_mean(key, TrainConfig.model_fields)}")
+            raise UsageError(f"unknown setting {shown(key)}{did_you_mean(str(key), TrainConfig.model_fields)}")
+        try:
+            check_text(values[key])
+        except ValueError as error:
+            raise UsageError(f"{key} {error}") from None
     try:
         return TrainConfig.model_validate({key: _number(key, value) for key, value in values.items()})
     except ValidationError as error:
-        raise UsageError("; ".join(_one_line(detail, values) for detail in error.errors())) from None
+        complaints = [*dict.fromkeys(_one_line(detail, values) for detail in error.errors())]
+        more = f"; and {len(complaints) - _MOST_COMPLAINTS} more" if len(complaints) > _MOST_COMPLAINTS else ""
+        raise UsageError("; ".join(complaints[:_MOST_COMPLAINTS]) + more) from None
 
 
 def _number(key: str, value: Any) -> Any:
@@ -400,17 +414,19 @@ def _number(key: str, value: Any) -> Any:
     kinds = {TrainConfig.model_fields[key].annotation, *get_args(TrainConfig.model_fields[key].annotation)}
     if isinstance(value, bool) and kinds & {int, float}:
         raise UsageError(f"{key} {value}: should be a number")
+    if isinstance(value, int) and kinds & {int, float} and abs(value) >= 2**63:
+        raise UsageError(f"{key} {shown(value)}: should be less than 2**63")
     if isinstance(value, str) and int in kinds and re.fullmatch(r"\d+(\.\d+)?[eE]\+?\d{1,2}", value):
         return float(value)  # taken as a whole number if it is one
     return value
 
 
 def _one_line(detail: Any, values: Mapping[str, Any]) -> str:
-    message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    message = one_line(detail["msg"].removeprefix("Value error, ").removeprefix("Input "), 500)
     if detail["type"] == "missing":
         return f"{detail['loc'][0]} is missing"
     if not detail["loc"]:
         return str(message)
     name, *inside = (str(part) for part in detail["loc"])
     where = f" ({inside[-1]} of stage {inside[0]})" if name == "stages" and len(inside) > 1 else ""
-    return f"{name} {values.get(name)!r}{where}: {message[0].lower()}{message[1:]}"
+    return f"{name} {shown(values.get(name))}{where}: {message[0].lower()}{message[1:]}"

@@ -11,13 +11,14 @@ from typing import Any
 import yaml
 
 from corral.core.config import SECTIONS, TrainConfig
-from corral.core.errors import UsageError
-from corral.core.spelling import did_you_mean
+from corral.core.errors import UsageError, one_line
+from corral.core.spelling import did_you_mean, shown
+from corral.core.yaml_values import PlainLoader
 
 __all__ = ["dump_yaml", "load_yaml", "read_mapping"]
 
 
-class _OneValuePerKey(yaml.SafeLoader):
+class _OneValuePerKey(PlainLoader):
     """YAML's last value of a repeated key would win in silence."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -26,7 +27,7 @@ class _OneValuePerKey(yaml.SafeLoader):
         counts = Counter(key for key in keys if isinstance(key, Hashable))
         twice = [key for key, count in counts.items() if count > 1]
         if twice:
-            raise yaml.MarkedYAMLError(problem=f"{twice[0]!r} is set twice", problem_mark=node.start_mark)
+            raise yaml.MarkedYAMLError(problem=f"{shown(twice[0])} is set twice", problem_mark=node.start_mark)
         return super().construct_mapping(node, deep)
 
 
@@ -38,13 +39,17 @@ def read_mapping(path: str | os.PathLike[str], what: str = "config") -> dict[str
         raise UsageError(f"cannot read {what} {str(path)!r}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise UsageError(f"cannot read {what} {str(path)!r}: it is not UTF-8 text") from None
+    except ValueError as error:  # a null character in the name
+        raise UsageError(f"cannot read {what} {str(path)!r}: {error}") from None
     try:
         data = _OneValuePerKey(text).get_single_data()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" at line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "not YAML"
-        raise UsageError(f"cannot read {what} {str(path)!r}{line}: {problem}") from None
+        raise UsageError(f"cannot read {what} {str(path)!r}{line}: {one_line(problem)}") from None
+    except RecursionError:  # aliases can nest values deeper than the text does
+        raise UsageError(f"cannot read {what} {str(path)!r}: its values are nested too deeply") from None
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -60,10 +65,10 @@ def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
         items = (value or {}).items() if section else [(key, value)]
         for name, setting in items:
             if name in flat:
-                raise UsageError(f"config {str(path)!r} sets {name!r} twice")
+                raise UsageError(f"config {str(path)!r} sets {shown(name)} twice")
             if name not in TrainConfig.model_fields:
                 raise UsageError(
-                    f"unknown key {name!r} in {str(path)!r}{did_you_mean(str(name), TrainConfig.model_fields)}"
+                    f"unknown key {shown(name)} in {str(path)!r}{did_you_mean(str(name), TrainConfig.model_fields)}"
                 )
             flat[str(name)] = setting
     return flat

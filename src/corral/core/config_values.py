@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Mapping
@@ -10,14 +11,37 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-__all__ = ["DEFAULT_LAYERS", "Cnn", "KeyValues", "NetArch", "Recurrent", "Stage"]
+from corral.core.spelling import shown
+from corral.core.yaml_values import PlainLoader
+
+__all__ = ["DEFAULT_LAYERS", "WIDEST_LAYER", "Cnn", "KeyValues", "NetArch", "Recurrent", "Stage"]
 
 Cnn = Literal["auto", "nature", "small", "impala", "none"]
 """Networks that pictures are seen with."""
 Recurrent = Literal["none", "gru", "lstm"]
 """Kinds of memory."""
+WIDEST_LAYER, MOST_LAYERS, MOST_WEIGHTS = 65_536, 64, 2**28
+"""Units of a layer, layers of a tower, and weights between them (1 GB)."""
 DEFAULT_LAYERS = (64, 64)
 """Hidden layers of each tower where ``net_arch`` is None and the network sees more than a picture."""
+
+
+def check_text(value: Any) -> None:
+    """Refuse text, in a value or anywhere below it, that no file can hold; and null characters, which names cannot."""
+    seen: set[int] = set()
+    left = [value]
+    while left:
+        item = left.pop()
+        if isinstance(item, str):
+            try:
+                item.encode()
+            except UnicodeEncodeError:
+                raise ValueError(f"{shown(item)}: should be text that UTF-8 can hold") from None
+        elif isinstance(item, Mapping | list | tuple | set) and id(item) not in seen:
+            seen.add(id(item))  # aliases repeat what they stand for, and may contain themselves
+            left += [*item, *item.values()] if isinstance(item, Mapping) else item
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError(f"{shown(value)}: should have no null character in it")
 
 
 def _words_to_mapping(given: Any) -> Any:
@@ -28,7 +52,7 @@ def _words_to_mapping(given: Any) -> Any:
     for word in given:
         key, equals, value = str(word).partition("=")
         if not equals or not key:
-            raise ValueError(f"{word!r} is not of the form key=value")
+            raise ValueError(f"{shown(word)} is not of the form key=value")
         if key in pairs:
             raise ValueError(f"{key} is given twice")
         pairs[key] = _yaml_scalar(value)
@@ -41,10 +65,10 @@ def _plain_data(given: dict[str, Any]) -> dict[str, Any]:
         try:
             if json.loads(json.dumps(value, allow_nan=False)) == (list(value) if isinstance(value, tuple) else value):
                 continue
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RecursionError):
             pass
         raise ValueError(
-            f"{key} is {type(value).__name__} {value!r:.40}; a config holds numbers, text and lists of them. "
+            f"{key} is {type(value).__name__} {shown(value)}; a config holds numbers, text and lists of them. "
             "Bind it in the env itself: lambda: make_env(...)"
         )
     return given
@@ -52,8 +76,8 @@ def _plain_data(given: dict[str, Any]) -> dict[str, Any]:
 
 def _yaml_scalar(text: str) -> Any:
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = PlainLoader(text).get_single_data()
+    except (yaml.YAMLError, RecursionError):
         return text
     if isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d+)?[eE][-+]?\d+", value):
         return float(value)  # YAML 1.1 reads 1e-4 as a string
@@ -109,4 +133,20 @@ def _net_arch(given: Any) -> Any:
     return {"pi": tuple(words), "vf": tuple(words)}
 
 
-NetArch = Annotated[dict[Literal["pi", "vf"], tuple[Annotated[int, Field(ge=1)], ...]], BeforeValidator(_net_arch)]
+def _fits_in_memory(given: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Refuse layers that no machine could train."""
+    for name, sizes in given.items():
+        weights = sum(a * b for a, b in itertools.pairwise(sizes))
+        if len(sizes) > MOST_LAYERS or weights > MOST_WEIGHTS:
+            raise ValueError(
+                f"{name} has {len(sizes):,} layers with {weights:,} weights between them; at most {MOST_LAYERS} layers "
+                f"and {MOST_WEIGHTS:,} weights"
+            )
+    return given
+
+
+NetArch = Annotated[
+    dict[Literal["pi", "vf"], tuple[Annotated[int, Field(ge=1, le=WIDEST_LAYER)], ...]],
+    BeforeValidator(_net_arch),
+    AfterValidator(_fits_in_memory),
+]

@@ -29,7 +29,8 @@ import gymnasium as gym
 from corral.core.atari import ATARI, ATARI_SETTINGS, is_atari, is_prepared
 from corral.core.errors import MissingPackage, UsageError
 from corral.core.machine import available_cores
-from corral.core.spelling import did_you_mean
+from corral.core.paths import is_file
+from corral.core.spelling import did_you_mean, shown
 from corral.core.vector_envs import OneEnv, VectorEnv
 
 __all__ = [
@@ -254,6 +255,8 @@ def resolve_env(env: str | Callable[..., Env] | EnvFactory, kwargs: Mapping[str,
         return env
     if callable(env):
         return EnvFactory(python_name(env), kwargs, _pickle(env), env)
+    if not isinstance(env, str):
+        raise UsageError(f"env {shown(env)}: should be the name of an env, or a callable that makes one")
     if env in BUILT_IN or env.startswith(ENVPOOL):
         return EnvFactory(env, kwargs)
     if is_atari(env):
@@ -312,9 +315,9 @@ def names_code(spec: str) -> bool:
 
 def import_callable(spec: str, what: str) -> Callable[..., Any]:
     """The object behind ``package.module:callable`` or ``file.py:callable``."""
-    source, _, attribute = spec.rpartition(":")
-    if not source or not attribute:
-        raise UsageError(f"{what} {spec!r} should look like package.module:callable or file.py:callable")
+    source, _, attribute = spec.rpartition(":") if isinstance(spec, str) else ("", "", "")
+    if not source or not attribute or (not source.endswith(".py") and "" in source.split(".")):
+        raise UsageError(f"{what} {shown(spec)} should look like package.module:callable or file.py:callable")
     module = _import_file(source, what) if source.endswith(".py") else _import_module(source, what)
     found: Any = module
     for part in attribute.split("."):
@@ -364,9 +367,9 @@ def _import_module(name: str, what: str) -> Any:
 
 
 def _import_file(source: str, what: str) -> Any:
-    path = Path(source).resolve()
-    if not path.is_file():
+    if not is_file(source):
         raise UsageError(f"{what}: no file {source!r}")
+    path = Path(source).resolve()
     name = f"corral_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]

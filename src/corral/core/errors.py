@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ __all__ = [
     "UnrepeatedCode",
     "UsageError",
     "WorkerDied",
+    "cut_words",
+    "one_line",
 ]
 
 
@@ -31,6 +34,9 @@ class UsageError(CorralError):
     """A wrong flag, config key, env name or setting: nothing was started and nothing was written."""
 
     exit_code = 2
+
+    def __init__(self, message: str) -> None:
+        super().__init__(cut_words(message))
 
 
 class UnrepeatedCode(UsageError):
@@ -116,6 +122,18 @@ class EnvFault(CorralError):
         if self.env_traceback:
             text += f"\n\nThe env's own traceback:\n{self.env_traceback.rstrip()}"
         return text if self.advice is None else f"{text}\n\n{self.advice}"
+
+
+def cut_words(message: str) -> str:
+    """A message in which no word, such as a path or a number that was typed, fills the screen."""
+    return re.sub(r"\S{300,}", lambda word: f"{word[0][:100]}...{word[0][-50:]}", message)
+
+
+def one_line(text: object, most: int = 200) -> str:
+    """What others wrote, fit for one line of a message: control characters escaped, and cut off where it is long."""
+    line = " ".join(str(text).split())
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line)
+    return line if len(line) <= most else f"{line[:most]}..."
 
 
 class BadEnvData(EnvFault):

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from corral.core.config_values import Recurrent
 
-__all__ = ["settle_sequences"]
+__all__ = ["divisors", "settle_sequences"]
 
 _LONGEST, _SHORTEST = 32, 8
 """Of what is chosen without being asked."""
@@ -26,6 +26,11 @@ class _Settings(Protocol):
 
     @property
     def minibatch_size(self) -> int: ...
+
+
+def divisors(total: int) -> list[int]:
+    """All numbers that divide ``total``, the smallest first."""
+    return sorted({d for i in range(1, math.isqrt(total) + 1) if total % i == 0 for d in (i, total // i)})
 
 
 def settle_sequences(config: _Settings) -> int | None:
@@ -47,7 +52,7 @@ def settle_sequences(config: _Settings) -> int | None:
             }[name]
             raise ValueError(f"recurrent {kind} cannot be had with {name} {given}: {why}; leave one out")
     common = math.gcd(c.n_steps, c.minibatch_size)
-    fit = [d for d in range(1, common + 1) if common % d == 0]
+    fit = divisors(common)
     sizes = f"n_steps {c.n_steps} and the {c.minibatch_size} steps of a minibatch"
     if length is not None:
         if length not in fit:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.errors import MissingPackage, UsageError
+from corral.core.paths import is_directory
 
 __all__ = ["check_video", "save_video"]
 
@@ -21,7 +22,7 @@ def check_video(path: Path) -> None:
     """Refuse early what could not be written."""
     if path.suffix not in (".gif", ".mp4", ".png"):
         raise UsageError(f"--save {str(path)!r}: should end in .gif, .mp4 or .png")
-    if not path.parent.is_dir():
+    if not is_directory(path.parent):
         raise UsageError(f"--save {str(path)!r}: there is no directory {str(path.parent)!r}")
     if path.suffix == ".mp4":
         _ffmpeg()

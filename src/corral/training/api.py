@@ -25,7 +25,7 @@ from corral.core.envs import EnvFactory, import_callable, python_name, resolve_e
 from corral.core.errors import CheckpointError, EnvFault, UsageError
 from corral.core.machine import limit_compute_threads
 from corral.core.seeding import fresh_seed
-from corral.core.spelling import did_you_mean
+from corral.core.spelling import did_you_mean, shown
 from corral.monitor.console import Board, QuietBoard
 from corral.monitor.diary import env_lines
 from corral.monitor.report import Reporter
@@ -262,6 +262,8 @@ def network_of(spec: str | None, given: str | NetworkFactory | None) -> NetworkF
         return None
     if given is None or isinstance(given, str):
         return import_callable(given or spec, "policy")
+    if not callable(given):
+        raise UsageError(f"policy {shown(given)}: should be the name of a callable that makes a network, or one itself")
     return given
 
 

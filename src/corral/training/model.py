@@ -13,6 +13,7 @@ import torch
 
 from corral.core.config import TrainConfig
 from corral.core.errors import CheckpointError, UsageError
+from corral.core.paths import is_directory
 from corral.core.seeding import action_noise, fresh_seed
 from corral.core.space_data import space_from_data
 from corral.policy.policy import NetworkFactory
@@ -132,7 +133,7 @@ def load(run: str | os.PathLike[str], *, checkpoint: str = "best", policy: Netwo
     if config.policy is not None and policy is None:
         raise UsageError(f"the run has a network of its own, {config.policy}; give it as load(run, policy=...)")
     if checkpoint not in ("best", "latest"):
-        if not Path(checkpoint).is_dir():
+        if not is_directory(checkpoint):
             raise UsageError(f"checkpoint {checkpoint!r}: should be best, latest or a checkpoint's directory")
         return Model(config, load_checkpoint(Path(checkpoint)), policy)
     found = None

@@ -21,6 +21,7 @@ from corral.core.config import TrainConfig
 from corral.core.config_values import Stage
 from corral.core.errors import CheckpointError, UsageError
 from corral.core.opponents import OPPONENT, parse_mix
+from corral.core.paths import is_file
 from corral.core.types import EpisodeRecord
 from corral.policy.policy import Policy
 from corral.rollout.actors import ActorSetup
@@ -166,7 +167,7 @@ def first_mix(config: TrainConfig) -> FirstMix | None:
 
 def _guest(name: str, facts: EnvFacts) -> Guest:
     """The policy of another run as an opponent."""
-    if not (Path(name) / "config.yaml").is_file():
+    if not is_file(Path(name) / "config.yaml"):
         raise UsageError(
             f"unknown opponent {name!r}; there are {', '.join(facts.opponents)}, {CURRENT}, {CHECKPOINT}, "
             "a run directory, or a mix as in mixed:random=1,greedy=3"

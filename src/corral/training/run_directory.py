@@ -17,10 +17,12 @@ from corral.core.config import TrainConfig, parse_config
 from corral.core.config_file import load_yaml
 from corral.core.envs import names_code
 from corral.core.errors import RunInUse, UnrepeatedCode, UsageError
+from corral.core.paths import is_file
 
 __all__ = ["RunDirectory", "bare", "check_named_code", "code_flags", "find_run", "plan_run"]
 
 ROOT = Path("runs")
+_LONGEST_STEM = 100  # of a run's name: most file systems take 255 bytes
 _LEFT_OVER = (".lock", "config.tmp", "sweep.tmp")
 """Of a run, or a sweep, that was killed before it had begun."""
 
@@ -97,10 +99,11 @@ def plan_run(output_dir: str | None, env: str) -> RunDirectory:
     if output_dir is None:
         source, _, attribute = env.rpartition(":")
         name = Path(source).stem if source.endswith(".py") else attribute
-        stem = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-')}-{time.strftime('%Y%m%d-%H%M%S')}"
+        stem = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-')[:_LONGEST_STEM]}-{time.strftime('%Y%m%d-%H%M%S')}"
         names = (ROOT / (stem if i == 1 else f"{stem}-{i}") for i in itertools.count(1))
         return RunDirectory(next(path for path in names if not path.exists()))
     run = RunDirectory(Path(output_dir))
+    _check_reachable(run)
     if run.path.exists() and not run.path.is_dir():
         raise UsageError(f"output_dir {output_dir!r} is a file, expected a directory")
     if run.config_file.exists():
@@ -113,6 +116,19 @@ def plan_run(output_dir: str | None, env: str) -> RunDirectory:
     return run
 
 
+def _check_reachable(run: RunDirectory) -> None:
+    """Refuse a directory that cannot be looked into: a name that is too long, a folder that may not be searched."""
+    try:
+        run.config_file.stat()
+        with os.scandir(run.path):
+            pass
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"output_dir {run.shown!r} cannot be used: {why}; choose another") from None
+
+
 def find_run(name: str | os.PathLike[str]) -> RunDirectory:
     """The run at a path, or the newest one under ``runs/`` for ``latest``."""
     if str(name) == "latest":
@@ -121,7 +137,7 @@ def find_run(name: str | os.PathLike[str]) -> RunDirectory:
             raise UsageError(f"there is no run under {ROOT}/; start one with `corral train ENV`")
         return RunDirectory(configs[-1].parent)
     path = Path(name)
-    if not (path / "config.yaml").is_file():
+    if not is_file(path / "config.yaml"):
         raise UsageError(f"{str(name)!r} is not a run directory: it has no config.yaml")
     return RunDirectory(path)
 

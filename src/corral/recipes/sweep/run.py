@@ -22,6 +22,7 @@ from corral.core.config_file import load_yaml
 from corral.core.envs import EnvFactory, resolve_env
 from corral.core.errors import CorralError, UsageError
 from corral.core.machine import available_cores
+from corral.core.paths import exists, is_file
 from corral.policy.policy import NetworkFactory
 from corral.recipes.sweep.board import SweepBoard
 from corral.recipes.sweep.jobs import Ended, Event, Iteration, Job
@@ -98,7 +99,7 @@ def resume_sweep(
 ) -> SweepResult:
     """Go on with the sweep in a directory; ``env`` and ``policy`` must be given again where they name code."""
     directory = RunDirectory(Path(path))
-    if not (directory.path / REQUEST).is_file():
+    if not is_file(directory.path / REQUEST):
         raise UsageError(f"{str(path)!r} is not a sweep's directory: it has no {REQUEST}")
     directory.lock()
     try:
@@ -324,7 +325,7 @@ def _wind_down(jobs: list[Job], events: queue.Queue[tuple[Job, Event]]) -> None:
 
 def _plan_directory(output_dir: str | None, env: str) -> RunDirectory:
     """Where the sweep will be; nothing is written yet. A directory that holds anything but a sweep is refused."""
-    if output_dir is not None and (Path(output_dir) / REQUEST).exists():
+    if output_dir is not None and exists(Path(output_dir) / REQUEST):
         return RunDirectory(Path(output_dir))
     if output_dir is not None:
         return plan_run(output_dir, env)
