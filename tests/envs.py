@@ -207,6 +207,34 @@ class Spaces(gym.Env):
         return self.observation_space.sample(), 1.0, False, done, {"count": self.count, "note": "text"}
 
 
+class IntsOnly(gym.Env):
+    """Takes Python's own integers for ``Discrete`` actions, and returns its numbers as arrays without axes."""
+
+    def __init__(self, action: spaces.Space | None = None) -> None:
+        self.observation_space = spaces.Box(-1, 1, (2,), np.float32)
+        self.action_space = spaces.Discrete(3, start=1) if action is None else action
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return self._observe(), {}
+
+    def step(self, action):
+        number = action["a"][0] if isinstance(action, dict) else action
+        if type(number) is not int:
+            raise TypeError(f"{type(number).__name__} {number}")
+        {1: "left", 2: "stay", 3: "right"}[json.loads(json.dumps(number))]
+        self.count += 1
+        return self._observe(), np.array(1.0), np.array(self.count >= 9), np.array(False), {}
+
+    def _observe(self):
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
+
+    def action_masks(self):
+        assert self.count < 9, "the episode is over"
+        return np.ones(3, np.bool_)
+
+
 class Reporter(Counter):
     """Reports numbers in its infos."""
 

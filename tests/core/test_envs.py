@@ -7,6 +7,7 @@ import corral
 from corral.core import envs
 from corral.core.envs import names_code, resolve_env
 from corral.core.errors import UsageError
+from corral.vec import make_vector_env
 from tests.envs import Counter
 
 
@@ -75,9 +76,71 @@ def test_wrong_names_are_refused_with_advice(name, complaint):
         resolve_env(name)
 
 
-def test_a_factory_that_returns_something_else_is_refused():
-    with pytest.raises(UsageError, match=r"returned builtins\.int, expected a gymnasium\.Env"):
-        resolve_env(lambda: 3)()
+class ParallelEnv:
+    """Looks like one of PettingZoo."""
+
+    __module__ = "pettingzoo.utils.env"
+
+
+class OldEnv:
+    """Looks like one of gym, before Gymnasium."""
+
+    __module__ = "gym.core"
+
+
+@pytest.mark.parametrize(
+    ("made", "complaint"),
+    [
+        (3, r"returned builtins\.int, expected a gymnasium\.Env$"),
+        (None, "returned None, expected a gymnasium.Env; did you forget `return`"),
+        (ParallelEnv(), "PettingZoo env of several agents.* one agent"),
+        (type("Mine", (ParallelEnv,), {"__module__": "mine"})(), "PettingZoo env of several agents.* one agent"),
+        (OldEnv(), "shimmy.GymV26CompatibilityV0"),
+    ],
+)
+def test_a_factory_that_returns_something_else_is_refused(made, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        resolve_env(lambda: made)()
+
+
+def test_ids_without_a_version_are_told_from_callables_by_what_is_registered(tmp_path, monkeypatch):
+    text = "import gymnasium as gym\nfrom tests.envs import Counter\nclass Plain(Counter): pass\n"
+    text += "gym.register('Unversioned', entry_point=lambda: Counter(7))\n"
+    text += "gym.register('own/Name', entry_point=lambda: Counter(8))\n"
+    (tmp_path / "unversioned_games.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        for name, length in {"Unversioned": 7, "own/Name": 8, "Plain": 5}.items():
+            factory = pickle.loads(pickle.dumps(resolve_env(f"unversioned_games:{name}")))
+            assert factory().unwrapped.length == length and factory.name == f"unversioned_games:{name}"
+        with pytest.raises(UsageError, match="no 'Nothing' in unversioned_games"):
+            resolve_env("unversioned_games:Nothing")
+    finally:
+        for name in ("Unversioned", "own/Name"):
+            gym.registry.pop(name, None)
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_a_file_is_found_again_after_an_env_changed_the_directory(tmp_path, backend):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "wandering.py").write_text(
+        "import os\nfrom tests.envs import Counter\n"
+        "def make():\n    if os.path.isdir('elsewhere'):\n        os.chdir('elsewhere')\n    return Counter(3)\n"
+    )
+    factory = resolve_env("wandering.py:make")
+    assert factory.name == "wandering.py:make"
+    env = make_vector_env(factory, 3, backend=backend, **({} if backend == "serial" else {"num_workers": 1}))
+    assert pickle.loads(pickle.dumps(factory))().length == 3
+    env.close()
+
+
+def test_metadata_that_is_none_is_no_metadata():
+    class Bare(Counter):
+        metadata = None
+
+    env = make_vector_env(resolve_env(Bare), 1, backend="serial")
+    assert not env.metadata.get("render_modes")
+    env.close()
 
 
 def test_a_factory_that_cannot_travel_is_refused_with_advice():

@@ -5,6 +5,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.core.actions import ActionCodec
 from corral.core.errors import UsageError
 from corral.core.space_data import space_from_data, space_to_data
 from corral.core.spaces import Layout, poisoned
@@ -43,6 +44,24 @@ def test_values_survive_arrays_and_batches_are_gymnasiums(space, seed):
     for row, value in enumerate(values):
         assert _equal(layout.read(arrays, row), value)
     assert all(np.array_equal(arrays[path], leaf) for path, leaf in layout.unbatch(batch).items())
+
+
+@pytest.mark.parametrize(
+    ("space", "complaint"),
+    [
+        (spaces.Box(-1, 1, (0,)), "has no numbers in it"),
+        (spaces.Box(-1, 1, (3, 0)), "has no numbers in it"),
+        (spaces.Dict(), "has no numbers in it"),
+        (spaces.Dict(a=spaces.Discrete(2), b=spaces.Box(-1, 1, (0,))), "has no numbers in it at 'b'"),
+        (spaces.Tuple([spaces.Box(-1, 1, (0,)), spaces.Dict()]), "has no numbers in it"),
+        (spaces.Text(5), "TransformObservation"),
+    ],
+)
+def test_spaces_that_nothing_can_be_done_with_are_refused(space, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        Layout(space)
+    with pytest.raises(UsageError, match=complaint.replace("Observation", "Action")):
+        ActionCodec(space)
 
 
 @given(any_space)

@@ -1,11 +1,13 @@
 """Same seed, same n_envs, same machine: bit-identical weights, whoever steps the envs."""
 
 import itertools
+import json
+from pathlib import Path
 
 import pytest
 
 import corral
-from tests.envs import Shuffled
+from tests.envs import IntsOnly, Shuffled
 
 SMALL = {
     "n_envs": 4,
@@ -45,6 +47,13 @@ def test_weights_do_not_depend_on_who_steps(extra):
 @pytest.mark.parametrize("env", ["Pendulum-v1", "toy-maze", "toy-everything", "Taxi-v4"])
 def test_weights_do_not_depend_on_who_steps_in_any_kind_of_env(env):
     assert len({weights(env, backend="serial"), weights(env, num_workers=2), weights(env, num_workers=3)}) == 1
+
+
+def test_envs_that_take_only_pythons_integers_are_trained_evaluated_and_replayed():
+    ways = {"backend": "serial", "eval_freq": 100}, {"backend": "process", "eval_freq": 100}, {"num_workers": 2}
+    assert len({weights(IntsOnly, **way) for way in ways}) == 1
+    Path("fault.json").write_text(json.dumps({"seed": 1, "actions": {"": [1, 2, 3]}}))
+    assert corral.replay_fault("fault.json", IntsOnly) is None
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from corral.core.seeding import episode_seed
 from corral.vec import ProcessVectorEnv, SerialVectorEnv, make_vector_env
 from corral.vec.api import merge_sums
 from corral.vec.make import make_parallel_env
-from tests.envs import Counter, Masked, Mutating, Reporter, Spaces
+from tests.envs import Counter, IntsOnly, Masked, Mutating, Reporter, Spaces
 
 EVERYTHING = spaces.Dict(
     box=spaces.Box(-1, 1, (2, 3)),
@@ -121,6 +121,30 @@ def test_is_a_gymnasium_vector_env(make):
     wrapped = gym.wrappers.vector.RecordEpisodeStatistics(env)
     wrapped.reset(seed=1)
     wrapped.step(env.action_space.sample())
+
+
+@pytest.mark.parametrize(
+    "action", [None, spaces.Dict(a=spaces.Tuple([spaces.Discrete(3, start=1)]))], ids=["plain", "nested"]
+)
+def test_discrete_actions_are_pythons_integers_and_arrays_without_axes_are_numbers(make, action):
+    env = make(lambda: IntsOnly(action), seed=0)
+    env.reset()
+    for _ in range(20):
+        _, rewards, terminated, _, _ = env.step(as_actions(env.codec, np.zeros((3, 1), np.int64)))
+        assert rewards.tolist() == [1.0] * 3
+        assert terminated.dtype == np.bool_
+
+
+def test_numbers_with_an_axis_are_refused(make):
+    class Batched(Counter):
+        def step(self, action):
+            observation, reward, *rest = super().step(action)
+            return observation, np.array([reward]), *rest
+
+    env = make(Batched)
+    env.reset()
+    with pytest.raises(CorralError, match=r"the reward is an array of shape \(1,\).*expected a number"):
+        env.step(np.zeros(3, np.int64))
 
 
 def test_an_episode_restarts_in_the_step_that_ends_it(make):

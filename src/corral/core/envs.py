@@ -159,9 +159,11 @@ class EnvFactory:
     """The same as an object, where it never left the process; it is not sent."""
     processes: int = field(default=1, compare=False)
     """How many make envs at the same time: envs with threads of their own share the cores among them."""
+    spec: str | None = None
+    """``name`` with the absolute path of its file, for an env may change the working directory."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return EnvFactory, (self.name, self.kwargs, self.pickled, None, self.processes)
+        return EnvFactory, (self.name, self.kwargs, self.pickled, None, self.processes, self.spec)
 
     @property
     def is_vector(self) -> bool:
@@ -224,10 +226,8 @@ class EnvFactory:
         if isinstance(env, gym.vector.VectorEnv):
             raise UsageError(f"{self.name} returned a vector env: let it take num_envs, and make that many envs")
         if not isinstance(env, gym.Env):
-            raise UsageError(
-                f"{self.name} returned {type(env).__module__}.{type(env).__qualname__}, expected a gymnasium.Env; "
-                "an old `gym` env can be wrapped with shimmy.GymV26CompatibilityV0"
-            )
+            kind = "None" if env is None else f"{type(env).__module__}.{type(env).__qualname__}"
+            raise UsageError(f"{self.name} returned {kind}, expected a gymnasium.Env{_how_to_wrap(env)}")
         return env
 
     def _maker(self) -> Any:
@@ -238,7 +238,7 @@ class EnvFactory:
         if self.born_seeded:
             return import_callable(f"{_ENVPOOL}:make", "env")
         if self.pickled is None:
-            return import_callable(BUILT_IN.get(self.name, self.name), "env")
+            return import_callable(BUILT_IN.get(self.name, self.spec or self.name), "env")
         return _unpickle(self.pickled)
 
 
@@ -267,6 +267,13 @@ def resolve_env(env: str | Callable[..., Env] | EnvFactory, kwargs: Mapping[str,
         spec = _gym_spec(env)
         return EnvFactory(env, kwargs, _pickle(spec), spec)
     if ":" in env:
+        source, _, plain = env.rpartition(":")
+        if source.endswith(".py"):
+            import_callable(env, "env")
+            return EnvFactory(env, kwargs, spec=f"{Path(source).absolute()}:{plain}")
+        if _registers(source, plain):
+            spec = _gym_spec(env)
+            return EnvFactory(env, kwargs, _pickle(spec), spec)
         import_callable(env, "env")
         return EnvFactory(env, kwargs)
     if env.endswith(".py"):
@@ -328,6 +335,26 @@ def import_callable(spec: str, what: str) -> Callable[..., Any]:
     if not callable(found):
         raise UsageError(f"{what} {spec!r} is a {type(found).__name__}, expected something callable")
     return found  # type: ignore[no-any-return]
+
+
+def _registers(module: str, name: str) -> bool:
+    """Whether a module registers this id when it is imported; Gymnasium's ids need no version."""
+    if module and "" not in module.split("."):
+        _import_module(module, f"env {module}:{name}")
+    return name in gym.registry
+
+
+def _how_to_wrap(made: Any) -> str:
+    """What to do with an object that is no env of Gymnasium's."""
+    if made is None:
+        return "; did you forget `return`?"
+    packages = {kind.__module__.partition(".")[0] for kind in type(made).__mro__}
+    if "pettingzoo" in packages:
+        return (
+            ": this is a PettingZoo env of several agents. Wrap it in an env of one agent, whose step plays the others "
+            "too; docs/opponents.md shows how an env has opponents"
+        )
+    return "; an old `gym` env can be wrapped with shimmy.GymV26CompatibilityV0" if "gym" in packages else ""
 
 
 def _gym_spec(name: str) -> Any:

@@ -6,6 +6,7 @@ so that uint8 images stay uint8 and nothing is pickled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +16,16 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from corral.core.errors import UsageError
+from corral.core.spelling import shown
 from corral.core.types import Leaves
 
 __all__ = ["Layout", "Leaf", "poisoned"]
 
 Array = npt.NDArray[Any]
+_ADVICE = {
+    "observation": "wrap the env to translate it (gymnasium.wrappers.TransformObservation)",
+    "action": "wrap the env to translate it (gymnasium.wrappers.TransformAction)",
+}
 SUPPORTED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -79,6 +85,10 @@ class Layout:
     def __init__(self, space: spaces.Space[Any], role: str = "observation") -> None:
         self.space = space
         self.leaves: tuple[Leaf, ...] = tuple(_walk(space, (), role))
+        empty = [leaf.path for leaf in self.leaves if not math.prod(leaf.shape)]
+        if empty or not self.leaves:
+            where = f" at {empty[0]!r}" if empty and empty[0] else ""
+            raise UsageError(f"the {role} space {shown(space)} has no numbers in it{where}; {_ADVICE[role]}")
         if len(set(self.paths)) < len(self.leaves):
             raise UsageError(
                 f"two entries of the {role} space have the same path among {self.paths}; avoid '/' in keys"
@@ -119,10 +129,9 @@ class Layout:
         return write
 
     def reader(self, arrays: Leaves) -> Callable[[int], Any]:
-        """``read`` from these arrays."""
-        if self._plain and not self.leaves[0].shape:  # a numpy scalar is a copy
-            return arrays[self.leaves[0].path].__getitem__
-        return lambda row: self.read(arrays, row)
+        """``read`` from these arrays, with Python's integers for ``Discrete``: what an env is given as an action."""
+        readers = [_reader(leaf, arrays[leaf.path]) for leaf in self.leaves]
+        return readers[0] if self._plain else lambda row: self.assemble([read(row) for read in readers])
 
     def read(self, arrays: Leaves, row: int) -> Any:
         """One value of the space, copied out of ``row``."""
@@ -153,7 +162,7 @@ def _walk(space: spaces.Space[Any], keys: tuple[str | int, ...], role: str) -> l
         where = f" at {path!r}" if path else ""
         raise UsageError(
             f"the {role} space has {space}{where}; Corral takes Box, Discrete, MultiDiscrete and MultiBinary, "
-            "and Dict and Tuple of them. Wrap the env to translate it (gymnasium.wrappers.TransformObservation)."
+            f"and Dict and Tuple of them; {_ADVICE[role]}"
         )
     return [Leaf(path, keys, space, tuple(space.shape or ()), np.dtype(space.dtype))]
 
@@ -173,6 +182,13 @@ def _nest(space: spaces.Space[Any], items: Any) -> Any:
     if isinstance(space, spaces.Tuple):
         return tuple(_nest(sub, items) for sub in space.spaces)
     return next(items)
+
+
+def _reader(leaf: Leaf, rows: Array) -> Callable[[int], Any]:
+    """Reads one row of a leaf; a Python integer can be a key, JSON or an ``int``, where numpy's cannot."""
+    if isinstance(leaf.space, spaces.Discrete):
+        return rows.item
+    return lambda row: _own(rows[row])
 
 
 def _own(item: Any) -> Any:

@@ -43,7 +43,8 @@ def replay_fault(path: str | os.PathLike[str], env: str | Callable[..., gym.Env[
             }
         except (ValueError, TypeError, OverflowError) as error:
             raise UsageError(f"{path} has actions that do not fit the env: {error}") from None
-        return _play(made, told, [layout.read(actions, row) for row in range(len(next(iter(actions.values()))))])
+        read = layout.reader(actions)
+        return _play(made, told, [read(row) for row in range(len(next(iter(actions.values()))))])
     finally:
         made.close()
 

@@ -153,7 +153,7 @@ class PolicyPlayer:
             acts = self.actor.act(self._seen, masks, noise, self._states)
             actions, self._states = acts.actions, acts.states
         self._codec.decode(actions, self._done)
-        return self._codec.layout.read(self._done, 0)
+        return self._codec.layout.reader(self._done)(0)
 
 
 class SharedLineup:

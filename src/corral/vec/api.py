@@ -67,7 +67,7 @@ class EnvFacts:
         """Read them off an env."""
         spaces = env.observation_space, env.action_space
         asked = opponents_of(env), curriculum_of(env)
-        return cls(*spaces, dict(env.metadata), env.render_mode, *asked, stacks=stacks_of(env))
+        return cls(*spaces, dict(env.metadata or {}), env.render_mode, *asked, stacks=stacks_of(env))
 
     @classmethod
     def of_vector(cls, vector: VectorEnv) -> EnvFacts:

@@ -12,7 +12,7 @@ from corral.core.actions import ActionCodec
 from corral.core.spaces import Layout
 from corral.vec.api import StepArrays
 
-__all__ = ["FLAG", "MASK", "NUMBER", "Refused", "RowWriter", "shape_of", "told_of"]
+__all__ = ["FLAG", "MASK", "NUMBER", "Refused", "RowWriter", "scalar", "shape_of", "told_of"]
 
 MASK = "action_mask"
 FLAG = (bool, np.bool_, int, np.integer)
@@ -56,6 +56,7 @@ class RowWriter:
 
     def reward(self, i: int, reward: Any) -> None:
         """Write a reward."""
+        reward = scalar(reward)
         if not isinstance(reward, NUMBER):
             raise Refused(f"the reward is {shape_of(reward)} {reward!r:.60}, expected a number")
         try:
@@ -65,6 +66,7 @@ class RowWriter:
 
     def life_lost(self, i: int, lost: Any) -> None:
         """Write whether a return ends here."""
+        lost = scalar(lost)
         if not isinstance(lost, FLAG):
             raise Refused(f"life_lost is {shape_of(lost)} {lost!r:.60}, expected a boolean")
         self.arrays.life_lost[i] = lost
@@ -135,6 +137,14 @@ class RowWriter:
                 what = "reward" if array is rewards else "observation"
                 how = "too large for single precision" if np.isfinite(array[bad[0]]).all() else "not finite"
                 raise Refused(f"the {what} is {how}: {array[bad[0]]!r:.120}", int(bad[0]) + first)
+
+
+def scalar(value: Any) -> Any:
+    """What an array without axes holds, as ``np.array(1.0)`` does; anything else as it is.
+
+    An array of shape (1,) is refused like any other: it comes from an env that is batched where none is expected.
+    """
+    return value[()] if isinstance(value, np.ndarray) and value.shape == () else value
 
 
 def shape_of(value: Any) -> str:

@@ -24,7 +24,7 @@ from corral.core.types import LIFE_LOST, InfoSums, Mishaps
 from corral.vec.api import Drained, InfoMode, InfoRow, Seats, StepArrays
 from corral.vec.history import EnvPosition, History
 from corral.vec.making import RAISED, build_envs, close_env, mask_method, named, own_traceback, seeding_maker
-from corral.vec.rows import FLAG, LARGEST, MASK, NUMBER, Refused, RowWriter, shape_of, told_of
+from corral.vec.rows import FLAG, LARGEST, MASK, NUMBER, Refused, RowWriter, scalar, shape_of, told_of
 from corral.vec.states import state_methods
 
 __all__ = ["BEAT", "ENV", "IN_A_ROW", "KEPT", "OTHER", "Stepper"]
@@ -297,7 +297,7 @@ class Stepper:
         method = self._mask_methods[i]
         if method is None or not isinstance(outcome, tuple) or len(outcome) != 5:
             return None
-        ended = any(isinstance(flag, FLAG) and flag for flag in outcome[2:4])
+        ended = any(isinstance(flag, FLAG) and flag for flag in map(scalar, outcome[2:4]))
         return None if ended else method()
 
     def _take(self, i: int, outcome: Any, mask: Any, rows: list[InfoRow]) -> None:
@@ -306,6 +306,8 @@ class Stepper:
             raise Refused(f"step returned {shape_of(outcome)}, expected (obs, reward, terminated, truncated, info)")
         observation, reward, terminated, truncated, info = outcome
         a = self.arrays
+        if not (isinstance(terminated, FLAG) and isinstance(truncated, FLAG)):
+            terminated, truncated = scalar(terminated), scalar(truncated)
         if not (isinstance(terminated, FLAG) and isinstance(truncated, FLAG)):
             raise Refused(f"terminated and truncated are {terminated!r:.40}, {truncated!r:.40}, expected booleans")
         if not isinstance(info, dict):
