@@ -290,7 +290,7 @@ def test_what_never_began_leaves_nothing(tmp_path):
             "normalize_obs scales floats, and integers that are no picture",
         ),
         ({"log_std_init": -1}, "log_std_init is for continuous actions"),
-        ({"n_steps": 2**42, "batch_size": 2**43}, "does not fit"),
+        ({"n_steps": 10**9, "n_envs": 64, "batch_size": 64 * 10**9}, "does not fit"),
         ({"env_kwargs": {"x": np.float32(1)}}, "env_kwargs .*a config holds numbers, text and lists"),
         ({"output_dir": "/proc/nothing/here"}, "cannot be used"),
     ],
