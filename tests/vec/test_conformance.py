@@ -221,24 +221,6 @@ def test_numbers_in_infos_are_summed_where_the_env_lives():
     assert sums[0] == sums[1] == {"height": (4 * (2 + 4 + 6 + 8 + 10 + 2), 24), "odd": (24.0, 24)}
 
 
-@pytest.mark.parametrize("call", ["step", "reset", "get_attr"])
-def test_calls_out_of_order_are_named(make, call):
-    env = make(Counter, 2)
-    env.reset(seed=0)
-    env.step_async(np.zeros(2, int))
-    with pytest.raises(CorralError, match="a step is under way"):
-        {"step": lambda: env.step(np.zeros(2, int)), "reset": env.reset, "get_attr": lambda: env.get_attr("length")}[
-            call
-        ]()
-    env.step_wait()
-    with pytest.raises(CorralError, match="no step is under way"):
-        env.step_wait()
-    env.close()
-    env.close()
-    with pytest.raises(CorralError, match="it is closed"):
-        env.reset()
-
-
 def test_seeds_of_the_wrong_number_are_refused(make):
     with pytest.raises(ValueError, match="2 seeds, expected one for each of the 3"):
         make(Counter, 3).reset(seed=[1, 2])

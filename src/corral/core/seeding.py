@@ -17,6 +17,7 @@ import numpy.typing as npt
 __all__ = [
     "action_noise",
     "episode_seed",
+    "episode_seeds",
     "fresh_seed",
     "making_seed",
     "minibatch_generator",
@@ -56,6 +57,11 @@ def seed_global_generators(seed: int) -> None:
     np.random.seed(seed)  # noqa: NPY002 - it is the legacy generator that needs it
     if (torch := sys.modules.get("torch")) is not None:
         torch.default_generator.manual_seed(seed)
+
+
+def episode_seeds(seed: int | None, first_env: int, episodes: Sequence[int]) -> list[int] | None:
+    """The seeds of consecutive envs' episodes; None without a root seed."""
+    return None if seed is None else [episode_seed(seed, first_env + i, k) for i, k in enumerate(episodes)]
 
 
 def network_seed(seed: int, iteration: int = 0) -> int:

@@ -19,7 +19,7 @@ from corral.core.errors import UsageError
 from corral.core.spelling import shown
 from corral.core.types import Leaves
 
-__all__ = ["Layout", "Leaf", "poisoned"]
+__all__ = ["Layout", "Leaf", "limits_of", "poisoned"]
 
 Array = npt.NDArray[Any]
 _ADVICE = {
@@ -150,6 +150,15 @@ class Layout:
         if self._plain:
             return items[0]
         return _nest(self.space, iter(items))
+
+
+def limits_of(space: spaces.Space[Any]) -> tuple[Any, Any] | None:
+    """The lowest and the highest value of a space of choices; None for any other space."""
+    if isinstance(space, spaces.Discrete):
+        return space.start, space.start + space.n - 1
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start, space.start + space.nvec - 1
+    return (0, 1) if isinstance(space, spaces.MultiBinary) else None
 
 
 def _walk(space: spaces.Space[Any], keys: tuple[str | int, ...], role: str) -> list[Leaf]:

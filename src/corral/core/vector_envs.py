@@ -85,6 +85,19 @@ class EnvInside(gym.Env[Any, Any]):
     def __getattr__(self, name: str) -> Any:
         return getattr(self._vector, name)
 
+    @property
+    def np_random_seed(self) -> int:
+        """The env's own seed, where the vector env tells the seed of each; otherwise the vector env's."""
+        return self._own(self._vector.np_random_seed)  # type: ignore[no-any-return]
+
+    @property  # type: ignore[misc]
+    def np_random(self) -> np.random.Generator:
+        """The env's own random numbers, where the vector env has some for each; otherwise the vector env's."""
+        return self._own(self._vector.np_random)  # type: ignore[no-any-return]
+
+    def _own(self, value: Any) -> Any:
+        return value[self._index] if isinstance(value, tuple) else value
+
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
         """Not for one env alone."""
         raise CorralError(f"{name!r} cannot be set in one env of {type(self._vector).__name__}: they are one object")

@@ -6,10 +6,10 @@ of any ``gymnasium.vector.VectorEnv``.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import warnings
+from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from enum import Enum
 from typing import Any, Literal, Protocol
 
 import gymnasium as gym
@@ -19,12 +19,13 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from corral.core.actions import ActionCodec
-from corral.core.errors import CorralError, EnvFault, UsageError
-from corral.core.opponents import OPPONENT, curriculum_of, opponents_of
+from corral.core.errors import EnvFault
+from corral.core.opponents import OPPONENT
 from corral.core.spaces import Layout, poisoned
-from corral.core.stacks import checked_stacks, stacks_of
 from corral.core.types import InfoSums, Leaves, Mishaps, to_columns
-from corral.core.vector_envs import VectorEnv, plain_metadata
+from corral.vec import calls
+from corral.vec.calls import AsyncCall, CallState, CallTimeout
+from corral.vec.facts import EnvFacts
 from corral.vec.history import EnvPosition
 from corral.vec.shared_memory import SharedArrays
 
@@ -45,44 +46,6 @@ Array = npt.NDArray[Any]
 Env = gym.Env[Any, Any]
 InfoMode = Literal["full", "summed"]
 """``full``: infos as the envs give them. ``summed``: numbers are added up where the env lives, the rest is dropped."""
-
-
-@dataclass(frozen=True, slots=True)
-class EnvFacts:
-    """What must be known of an env before memory can be laid out; every env of a run must agree on it."""
-
-    observation_space: gym.Space[Any]
-    action_space: gym.Space[Any]
-    metadata: Mapping[str, Any]
-    render_mode: str | None
-    opponents: tuple[str, ...] = ()
-    """The env's own opponents, if it has any (see ``core.opponents``)."""
-    curriculum: tuple[Mapping[str, Any], ...] = ()
-    """The stages that the env says it is best learned in, if it does."""
-    stacks: Mapping[str, int] = field(default_factory=dict)
-    """Its observations that are several frames (see ``core.stacks``)."""
-
-    @classmethod
-    def of(cls, env: Env) -> EnvFacts:
-        """Read them off an env."""
-        spaces = env.observation_space, env.action_space
-        asked = opponents_of(env), curriculum_of(env)
-        return cls(*spaces, dict(env.metadata or {}), env.render_mode, *asked, stacks=stacks_of(env))
-
-    @classmethod
-    def of_vector(cls, vector: VectorEnv) -> EnvFacts:
-        """Read them off the envs of a vector env."""
-        spaces = vector.single_observation_space, vector.single_action_space
-        stacks = checked_stacks(getattr(vector, "frame_stacks", {}), spaces[0])
-        return cls(*spaces, plain_metadata(vector), vector.render_mode, stacks=stacks)
-
-    def check_same(self, other: EnvFacts) -> None:
-        """Refuse envs of one run that differ."""
-        for name in ("observation_space", "action_space", "stacks"):
-            one, two = getattr(self, name), getattr(other, name)
-            if one != two:
-                what = name if name.endswith("s") else f"{name}s"
-                raise UsageError(f"envs of one run must be alike, but their {what} differ: {one} and {two}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,19 +155,19 @@ class SeatsSetup(Protocol):
         ...
 
 
-class CallState(Enum):
-    """What a vector env is in the middle of."""
+class _VectorEnvClass(ABCMeta):
+    """Adds a hint to the class in f-strings, because Stable-Baselines3 refuses envs of other kinds with such a text."""
 
-    IDLE = "idle"
-    STEPPING = "stepping"
-    FAILED = "failed"
-    CLOSED = "closed"
+    def __format__(cls, spec: str) -> str:
+        hint = f"{cls!r} (with Stable-Baselines3, use corral.sb3.make_parallel_env)"
+        return format(hint, spec)
 
 
-class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC):
+class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC, metaclass=_VectorEnvClass):
     """N copies of an env. Episodes restart in the step that ends them, with the final observation kept.
 
-    Subclasses say where the envs live, by giving ``send``, ``recv``, ``_reset``, ``apply``, ``drain`` and ``restore``.
+    Subclasses say where the envs live, by giving ``send``, ``recv``, ``_begin_reset``, ``_finish_reset``,
+    ``_begin_apply``, ``_finish_apply``, ``drain``, ``restore`` and ``seat``.
     With a root ``seed``, episode ``k`` of env ``i`` is reset with a seed that depends on (seed, i, k) alone;
     without one, seeds are Gymnasium's: given to ``reset``, and None from then on.
     """
@@ -222,26 +185,38 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC):
         self.codec = ActionCodec(facts.action_space)
         self.has_masks: bool | None = None
         """Whether the envs mask their actions; known after the first reset."""
+        self.mask_dtype: np.dtype[Any] | None = None
+        """The dtype of the masks in the envs' infos; None where infos have none. Known after the first reset."""
         self.state = CallState.IDLE
         self.arrays: StepArrays
 
     # ---- what a subclass gives -------------------------------------------------------------------------------
 
     @abstractmethod
-    def _reset(self, seeds: list[int | None], options: list[dict[str, Any] | None]) -> list[InfoRow]:
-        """Begin an episode in every env; sets ``has_masks``."""
+    def _begin_reset(
+        self, seeds: list[int | None], options: list[dict[str, Any] | None], chosen: npt.NDArray[np.bool_] | None
+    ) -> None:
+        """Ask for an episode to begin in every env, or in the ``chosen`` ones; each list has an entry for each env."""
+
+    @abstractmethod
+    def _finish_reset(self, timeout: float | None = None) -> list[InfoRow]:
+        """Wait for it; sets ``has_masks`` and ``mask_dtype``."""
+
+    @abstractmethod
+    def _begin_apply(self, function: Callable[[Env], Any], envs: Sequence[int] | None) -> None:
+        """Ask for ``function(env)`` to be called where each env lives."""
+
+    @abstractmethod
+    def _finish_apply(self, timeout: float | None = None) -> list[Any]:
+        """Wait for the results, in the order of ``envs``."""
 
     @abstractmethod
     def send(self) -> None:
         """Begin a step with the actions that are in ``arrays.actions``."""
 
     @abstractmethod
-    def recv(self) -> list[InfoRow]:
+    def recv(self, timeout: float | None = None) -> list[InfoRow]:
         """Finish the step: ``arrays`` hold its outcome. Infos only in mode ``full``, and only where there are any."""
-
-    @abstractmethod
-    def apply(self, function: Callable[[Env], Any], envs: Sequence[int] | None = None) -> list[Any]:
-        """Call ``function(env)`` where each env lives; the results in the order of ``envs``."""
 
     @abstractmethod
     def drain(self) -> Drained:
@@ -273,22 +248,37 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC):
         self, seeds: list[int | None] | None = None, options: list[dict[str, Any] | None] | None = None
     ) -> list[InfoRow]:
         """Reset every env; ``arrays.observations`` and ``masks`` hold the outcome. Lists have an entry for each env."""
-        self._expect(CallState.IDLE, "reset")
+        calls.check_state(self, self.state, "reset")
         nothing: list[Any] = [None] * self.num_envs
-        return self._reset(seeds or nothing, options or nothing)
+        self._begin_reset(seeds or nothing, options or nothing, None)
+        return self._finish_reset()
+
+    def apply(self, function: Callable[[Env], Any], envs: Sequence[int] | None = None) -> list[Any]:
+        """Call ``function(env)`` where each env lives; the results in the order of ``envs``."""
+        calls.check_state(self, self.state, "apply")
+        self._begin_apply(function, envs)
+        return self._finish_apply()
 
     # ---- Gymnasium -------------------------------------------------------------------------------------------
 
-    def reset(
-        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Reset every env. An int seeds env ``i`` with ``seed + i``; a list gives each its own."""
-        seeds: list[int | None] | None = (
-            seed if seed is None or isinstance(seed, list) else list(range(seed, seed + self.num_envs))
-        )
-        if seeds is not None and len(seeds) != self.num_envs:
-            raise ValueError(f"reset got {len(seeds)} seeds, expected one for each of the {self.num_envs} envs")
-        rows = self.reset_arrays(seeds, [options] * self.num_envs)
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset every env, or those where ``options["reset_mask"]`` is true, and return what all of them show.
+
+        An int seeds env ``i`` with ``seed + i``; a sequence gives each its own.
+        """
+        self.reset_async(seed, options)
+        return self.reset_wait()
+
+    def reset_async(self, seed: Any = None, options: dict[str, Any] | None = None) -> None:
+        """Begin a reset."""
+        calls.check_state(self, self.state, "reset_async")
+        seeds = calls.to_seeds(seed, self.num_envs) or [None] * self.num_envs
+        rest, chosen = calls.split_reset_mask(options, self.arrays.episode)
+        self._begin_reset(seeds, [rest] * self.num_envs, chosen)
+
+    def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
+        """Finish the reset that ``reset_async`` began; for ``timeout`` see ``step_wait``."""
+        rows = self._wait("reset", self._finish_reset, timeout)
         return self.layout.batch(self.arrays.observations), self._infos(rows)
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
@@ -298,19 +288,17 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC):
 
     def step_async(self, actions: Any) -> None:
         """Begin a step."""
-        self._expect(CallState.IDLE, "step")
-        for path, values in self.codec.layout.unbatch(actions).items():
-            target = self.arrays.actions[path]
-            if values.shape != target.shape or not np.can_cast(values.dtype, target.dtype, "same_kind"):
-                where = f" at {path!r}" if path else ""
-                given, expected = f"{values.shape} {values.dtype}", f"{target.shape} {target.dtype}"
-                raise ValueError(f"actions{where} are {given}, expected {expected}")
-            target[...] = values
+        calls.check_state(self, self.state, "step_async")
+        calls.write_actions(self.codec.layout, actions, self.arrays.actions)
         self.send()
 
-    def step_wait(self) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
-        """Finish the step that ``step_async`` began."""
-        rows = self.recv()
+    def step_wait(self, timeout: float | None = None) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+        """Finish the step that ``step_async`` began.
+
+        If it takes longer than ``timeout`` seconds, there is a ``TimeoutError``. The step goes on, and ``step_wait``
+        can be called again. Envs in this process (serial) step here, and are not interrupted.
+        """
+        rows = self._wait("step", self.recv, timeout)
         a = self.arrays
         return (
             self.layout.batch(a.observations),
@@ -322,12 +310,32 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC):
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call the method ``name`` of every env, or read the attribute if it is not callable."""
+        self.call_async(name, *args, **kwargs)
+        return self.call_wait()
+
+    def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
+        """Begin a call of a method of every env."""
 
         def use(env: Env) -> Any:
             found = env.get_wrapper_attr(name)
             return found(*args, **kwargs) if callable(found) else found
 
-        return tuple(self.apply(use))
+        calls.check_state(self, self.state, "call_async")
+        self._begin_apply(use, None)
+
+    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
+        """Finish the call that ``call_async`` began; for ``timeout`` see ``step_wait``."""
+        return tuple(self._wait("call", self._finish_apply, timeout))
+
+    @property
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
+        """The seed of each env's random numbers."""
+        return self.get_attr("np_random_seed")
+
+    @property  # type: ignore[misc]
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
+        """Each env's random numbers; from a worker process, a copy of them."""
+        return self.get_attr("np_random")
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Read an attribute of every env."""
@@ -341,6 +349,14 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC):
             raise ValueError(f"set_attr got {len(values)} values, expected one for each of the {self.num_envs} envs")
         for index, value in enumerate(values):
             self.apply(lambda env, value=value: env.set_wrapper_attr(name, value), [index])  # type: ignore[misc]
+
+    def close(self, **kwargs: Any) -> None:
+        """Close the envs, in the middle of a call too."""
+        if self.state.is_pending and not self.closed:
+            name = self.state.value
+            text = f"Calling `close` while waiting for a pending call to `{name}` to complete."
+            warnings.warn(text, stacklevel=2)
+        super().close(**kwargs)
 
     def render(self) -> tuple[Any, ...]:
         """A frame of every env."""
@@ -365,16 +381,16 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC):
                 }
                 infos = self._add_info(infos, final, row.env)
         if self.has_masks:
-            infos["action_mask"] = self.arrays.masks.copy()
+            infos["action_mask"] = self.arrays.masks.astype(self.mask_dtype or np.bool_)
             infos["_action_mask"] = np.ones(self.num_envs, np.bool_)
         return infos
 
-    def _expect(self, state: CallState, doing: str) -> None:
-        if self.state is not state:
-            advice = {
-                CallState.STEPPING: "a step is under way; call recv (or step_wait) first",
-                CallState.IDLE: "no step is under way; call send (or step_async) first",
-                CallState.FAILED: "an earlier call failed; close it and make a new one",
-                CallState.CLOSED: "it is closed",
-            }[self.state]
-            raise CorralError(f"cannot {doing} this {type(self).__name__}: {advice}")
+    def _wait(self, call: AsyncCall, finish: Callable[[float | None], Any], timeout: float | None) -> Any:
+        calls.check_wait(self, self.state, call)
+        try:
+            return finish(timeout)
+        except TimeoutError:
+            if self.state is not CallState(call):  # the env's own: it was raised by a method that was called
+                raise
+            text = f"The call to `{call}_wait` has timed out after {timeout} s; it can be called again"
+            raise CallTimeout(text) from None

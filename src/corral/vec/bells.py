@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from corral.core.errors import WorkerDied
 from corral.vec.birth import ERROR, RING, error_from
+from corral.vec.care import NEVER, Deadline
 from corral.vec.pool import WINDOWS_WAITS, PoolWorker, WorkerPool
 
 __all__ = ["CELLS", "Fence", "StepBell", "StepCaller", "cells_shape"]
@@ -63,6 +64,8 @@ class StepCaller:
         self._fence = Fence()
         self.step = 0
         """How many steps were asked for."""
+        self._said: dict[int, bytes] = {}  # by worker, in this step
+        self._rung: set[int] = set()  # workers for which a bell may have been lost in this step
         self._lines = [(w, 2 * i * _LINE, (2 * i + 1) * _LINE) for i, w in enumerate(pool.workers)]
         self._waiting = len(self._cells) - _LINE
 
@@ -70,6 +73,7 @@ class StepCaller:
         """Ask every worker for a step."""
         cells = self._cells
         self.step += 1
+        self._said, self._rung = {}, set()
         self._fence()  # the actions first
         for _, line, _ in self._lines:
             cells[line + _ASKED] = self.step
@@ -78,18 +82,20 @@ class StepCaller:
             if cells[line + _ASLEEP]:
                 self._ring(worker)
 
-    def answers(self, mend: Callable[[PoolWorker, WorkerDied], None]) -> list[bytes | None]:
+    def answers(
+        self, mend: Callable[[PoolWorker, WorkerDied], None], timeout: float | None = None
+    ) -> list[bytes | None]:
         """Wait until all have stepped; what those said that had anything to say.
 
         ``mend`` is called for a worker that died or hung; once it has another, that one is asked for the same step.
+        After ``timeout`` seconds, ``TimeoutError`` is raised; the next call goes on from there.
         """
-        cells = self._cells
-        said: dict[int, bytes] = {}
-        rung: set[int] = set()
+        cells, said, rung = self._cells, self._said, self._rung
+        deadline = NEVER if timeout is None else Deadline(timeout)
         cells[self._waiting] = 1
         self._fence()
         while pending := self._missing(said):
-            events = self._pool.events(pending)
+            events = self._pool.events(pending, seconds=deadline.look_seconds())
             for worker, message in events:
                 if isinstance(message, WorkerDied):
                     if self.is_stepping(worker):

@@ -12,7 +12,7 @@ import numpy as np
 from corral.core.errors import CorralError, EnvFault, EnvPlace, UsageError, WorkerDied
 from corral.vec.history import EnvPosition
 
-__all__ = ["Care", "Patience", "Restarts", "Scene", "check_memory", "say_nothing", "warn_of_lost"]
+__all__ = ["NEVER", "Care", "Deadline", "Patience", "Restarts", "Scene", "check_memory", "say_nothing", "warn_of_lost"]
 
 LOOK_SECONDS = 1.0
 """While waiting, workers are looked at this often."""
@@ -41,6 +41,30 @@ class Care:
     warn: Callable[[str], object] = say_nothing
     proven: bool = False
     """Whether the env has taken steps elsewhere: then a fault is an accident from the first step on."""
+
+
+class Deadline:
+    """When a caller stops waiting for workers, which go on with what they do; without ``seconds``, never."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._end = None if seconds is None else time.monotonic() + seconds
+        self._looked = False
+
+    def look_seconds(self) -> float:
+        """How long to wait for workers before they are looked at; raises ``TimeoutError`` if the time is up.
+
+        They are looked at once in any case, so that a caller who asks again and again without waiting learns it all.
+        """
+        if self._end is None:
+            return LOOK_SECONDS
+        left = self._end - time.monotonic()
+        if left <= 0 and self._looked:
+            raise TimeoutError
+        self._looked = True
+        return min(max(left, 0.0), LOOK_SECONDS)
+
+
+NEVER = Deadline(None)
 
 
 class Patience:

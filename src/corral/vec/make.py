@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, Literal
 
-import gymnasium as gym
-
-from corral.core.envs import EnvFactory, resolve_env
+from corral.core.env_lists import EnvName, resolve_envs
+from corral.core.envs import EnvFactory
 from corral.core.errors import UsageError
 from corral.vec.api import CorralVectorEnv, InfoMode
 from corral.vec.care import Care
@@ -42,8 +41,8 @@ def make_vector_env(
 
 
 def make_parallel_env(
-    env: str | Callable[..., gym.Env[Any, Any]],
-    n_envs: int = 8,
+    env: EnvName | Sequence[EnvName],
+    n_envs: int | None = None,
     *,
     num_workers: int | None = None,
     start_method: StartMethod = "auto",
@@ -52,22 +51,23 @@ def make_parallel_env(
     step_timeout: float | None = None,
     **env_kwargs: Any,
 ) -> CorralVectorEnv:
-    """A parallel ``gymnasium.vector.VectorEnv`` of ``n_envs`` copies of ``env``.
+    """A parallel ``gymnasium.vector.VectorEnv`` of ``n_envs`` copies of ``env`` (8 of them, if it is not given).
 
     ``env`` is a name (as on the command line) or any callable that returns an env: lambdas and local classes work.
+    Or it is a list of those with one for each env, whose length is the number of envs.
     ``seed`` fixes the seed of every episode of every env; without it, seed through ``reset(seed=...)``.
 
     A worker that dies, or gives no sign of life for ``step_timeout`` seconds, is replaced, and its envs are brought
     back to where they were, with a warning; so is an env that raises. Where that cannot be done exactly (as in
     episodes that have no known seed) the episode ends as truncated. What was set with ``set_attr`` is not set again.
     """
+    factory, n_envs = resolve_envs(env, n_envs, env_kwargs, default=8)
     if n_envs < 1:
         raise UsageError(f"n_envs {n_envs}: should be at least 1")
     if num_workers is not None and not 1 <= num_workers <= n_envs:
         raise UsageError(f"num_workers {num_workers}: should be from 1 to n_envs {n_envs}")
     if backend == "serial" and (num_workers or start_method != "auto" or step_timeout is not None):
         raise UsageError("num_workers, start_method and step_timeout are for backend process, but backend is serial")
-    factory = resolve_env(env, env_kwargs)
     return make_vector_env(
         factory,
         n_envs,

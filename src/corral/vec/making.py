@@ -12,22 +12,27 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
+from corral.core.env_lists import factory_of
 from corral.core.errors import EnvFault, EnvPlace, MissingPackage, UsageError
 from corral.core.seeding import making_seed, seed_global_generators
 from corral.core.vector_envs import VectorEnv
-from corral.vec.api import EnvFacts
+from corral.vec.facts import EnvFacts
+from corral.vec.rows import FLAG, scalar
 
 __all__ = [
     "RAISED",
     "build_envs",
     "close_env",
     "facts_of",
+    "mask_after",
     "mask_method",
     "named",
     "note_in_use",
     "own_traceback",
     "seeding_maker",
+    "shown",
 ]
 
 Env = gym.Env[Any, Any]
@@ -43,8 +48,8 @@ def build_envs(factory: Callable[[], Env], first_env: int, n: int) -> list[Env]:
     """Make ``n`` envs; a constructor that raises is a wrong set-up, reported once with its own traceback."""
     envs: list[Env] = []
     try:
-        for _ in range(n):
-            env = factory()
+        for i in range(first_env, first_env + n):
+            env = factory_of(factory, i)()
             note_in_use(env, factory)
             envs.append(env)
             EnvFacts.of(envs[0]).check_same(EnvFacts.of(envs[-1]))
@@ -67,8 +72,9 @@ def seeding_maker(factory: Callable[[], Env], first_env: int, seed: int | None) 
     numbers = itertools.count(first_env)
 
     def make() -> Env:
-        seed_global_generators(making_seed(seed, next(numbers)))
-        return factory()
+        number = next(numbers)
+        seed_global_generators(making_seed(seed, number))
+        return factory_of(factory, number)()
 
     make.name = getattr(factory, "name", "the env factory")  # type: ignore[attr-defined]  # for errors
     return make
@@ -99,6 +105,12 @@ def named(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".rstrip(": ")
 
 
+def shown(action: Any) -> str:
+    """An action in a few words."""
+    plain = action.item() if isinstance(action, np.generic) else action
+    return f"{plain!r:.120}"
+
+
 def close_env(env: Env | VectorEnv, number: int) -> None:
     """Close an env; if that fails, nothing depends on it."""
     try:
@@ -119,3 +131,11 @@ def facts_of(factory: Callable[[], Env]) -> EnvFacts:
 def mask_method(env: Env) -> Callable[[], Any] | None:
     """The env's ``action_masks``, if it has one."""
     return env.get_wrapper_attr("action_masks") if env.has_wrapper_attr("action_masks") else None
+
+
+def mask_after(method: Callable[[], Any] | None, outcome: Any) -> Any:
+    """The mask after a step, where there is a method for it and a next action."""
+    if method is None or not isinstance(outcome, tuple) or len(outcome) != 5:
+        return None
+    ended = any(isinstance(flag, FLAG) and flag for flag in map(scalar, outcome[2:4]))
+    return None if ended else method()

@@ -16,21 +16,22 @@ from typing import Any, NoReturn
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
-from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from corral.core.envs import EnvFactory
 from corral.core.errors import BadEnvData, CorralError, EnvFault, EnvPlace, UsageError
-from corral.core.seeding import episode_seed, fresh_seed
-from corral.core.spaces import Leaf
-from corral.core.types import LIFE_LOST, InfoSums, Leaves, Mishaps
+from corral.core.seeding import episode_seeds, fresh_seed
+from corral.core.spaces import Leaf, limits_of
+from corral.core.types import LIFE_LOST, Leaves, Mishaps
 from corral.core.vector_envs import EnvInside, VectorEnv, info_of, mask_methods, resets_itself
 from corral.vec.api import Drained, InfoMode, InfoRow, Seats, StepArrays
 from corral.vec.history import EnvPosition
-from corral.vec.making import RAISED, close_env, named, own_traceback
-from corral.vec.rows import LARGEST, MASK, Refused, RowWriter, shape_of, told_of
+from corral.vec.info_sums import VectorInfoSums
+from corral.vec.making import RAISED, close_env, named, own_traceback, shown
+from corral.vec.rows import MASK, Refused, RowWriter, shape_of, told_of
 from corral.vec.stepper import BEAT, ENV, IN_A_ROW, KEPT, OTHER
 
-__all__ = ["NativeStepper", "first_seeds"]
+__all__ = ["NativeStepper"]
 
 Flags = npt.NDArray[np.bool_]
 
@@ -55,13 +56,13 @@ class NativeStepper:
         self.seats: Seats | None = None  # nobody plays the other side of these
         self._factory, self._seed, self._heal, self._worked = factory, seed, heal, proven
         self._n = len(arrays.rewards)
-        self._born_with = first_seeds(seed, first_env, self._n)  # of envs that were not used yet
+        self._born_with = episode_seeds(seed, first_env, [0] * self._n)  # of envs that were not used yet
         self._seeds: Sequence[int | None] = self._born_with or [None] * self._n  # that the envs were given last
         self._ask_masks = mask_methods(vector)
-        self._rows = RowWriter(vector.single_observation_space, vector.single_action_space, arrays)
+        self.row_writer = self._rows = RowWriter(vector.single_observation_space, vector.single_action_space, arrays)
         self._seen, self._acted = self._rows.layout, self._rows.codec.layout
         self._steps = np.zeros(self._n, np.int64)
-        limits = ((leaf.path, _limits(leaf.space)) for leaf in self._seen.leaves)
+        limits = ((leaf.path, limits_of(leaf.space)) for leaf in self._seen.leaves)
         self._limits = {path: limit for path, limit in limits if limit is not None}
         self._lives = np.zeros(self._n, np.int64) if getattr(vector, "counts_lives", False) else None  # before a step
         self._lost = False  # the envs are not where they should be: their episodes end with the next step
@@ -69,7 +70,7 @@ class NativeStepper:
         self._faulty = 0  # exceptions without progress between them
         self._faulty_step = 0  # how long the longest episode was at the last one
         self._ended = np.zeros(self._n, np.bool_)  # envs of which an episode ended since all began together
-        self._sums: dict[str, _Sums] = {}
+        self._sums = VectorInfoSums(self._n, (*self._untold, LIFE_LOST))
         self._mishaps, self._faults = Mishaps(), list[EnvFault]()
 
     @property
@@ -82,13 +83,39 @@ class NativeStepper:
         """Whether the envs mask their actions; known after the first reset."""
         return self._rows.has_masks
 
-    def reset(self, seeds: Sequence[int | None], options: Sequence[dict[str, Any] | None]) -> list[InfoRow]:
-        """Begin a new episode in every env, each with its seed (None: what the root seed says)."""
+    def reset(
+        self,
+        seeds: Sequence[int | None],
+        options: Sequence[dict[str, Any] | None],
+        chosen: Sequence[bool] | None = None,
+    ) -> list[InfoRow]:
+        """Begin a new episode in every env, or in the ``chosen``; a seed that is None is what the root seed says."""
         if any(options):
             raise UsageError(f"the envs of {self._factory.name} take no reset options; {options[0]} were given")
+        if chosen is not None and not all(chosen):
+            return self._reset_some(chosen, seeds) if any(chosen) else []
         self.arrays.episode[...] += 1
         infos = self._begin_all(seeds)
         return [] if self.infos == "summed" else [InfoRow(i, self._told(infos, i)) for i in range(self._n)]
+
+    def _reset_some(self, chosen: Sequence[bool], seeds: Sequence[int | None]) -> list[InfoRow]:
+        """Begin an episode in some of the envs."""
+        which = np.flatnonzero(chosen)
+        given = any(seeds[i] is not None for i in which.tolist())
+        if resets_itself(self.vector) and not isinstance(self.vector.unwrapped, SyncVectorEnv | AsyncVectorEnv):
+            raise UsageError(f"the envs of {self._factory.name} begin only together; reset without reset_mask")
+        if self._factory.born_seeded and given:
+            raise UsageError(f"the envs of {self._factory.name} are seeded only together; reset some without seeds")
+        try:
+            leaves, infos, at = self._begin_some(which, list(seeds) if given else None)
+            places = self._show_first(which, leaves, at)
+            self._write_masks(None, infos, places)
+        except Refused as refused:
+            self._bad(refused)
+        except RAISED as error:
+            raise self._fault(error) from error
+        self._seeds = [seeds[i] if chosen[i] else self._seeds[i] for i in range(self._n)]
+        return [] if self.infos == "summed" else [InfoRow(i, self._told(infos, k)) for i, k in places.items()]
 
     def step(self) -> list[InfoRow]:
         """Step every env with its row of ``arrays.actions``; where an episode ends, begin the next."""
@@ -117,16 +144,8 @@ class NativeStepper:
 
     def drain(self) -> Drained:
         """What there is to say since the last call."""
-        sums: list[dict[str, InfoSums]] = [
-            {
-                name: InfoSums(float(found.total[i]), int(found.count[i]))
-                for name, found in self._sums.items()
-                if found.count[i]
-            }
-            for i in range(self._n)
-        ]
-        drained = Drained(sums, self._mishaps, self._faults)
-        self._sums, self._mishaps, self._faults = {}, Mishaps(), []
+        drained = Drained(self._sums.drain(), self._mishaps, self._faults)
+        self._mishaps, self._faults = Mishaps(), []
         return drained
 
     def restore(self, positions: Sequence[EnvPosition], masked: bool, there: Collection[int] = ()) -> list[int]:
@@ -173,7 +192,7 @@ class NativeStepper:
         self._rows.all_finite()
         self._write_masks(infos)
         if self.infos == "summed":
-            self._add(infos)
+            self._sums.add(infos)
             return []
         return [InfoRow(i, self._told(infos, i)) for i in range(self._n)]
 
@@ -189,33 +208,45 @@ class NativeStepper:
         for path, final in a.final_observations.items():
             final[which] = a.observations[path][which]
         if not itself:
-            quicker = getattr(self.vector, "begin_some", None)
-            if quicker is None:
-                seen, first = self.vector.reset(options={"reset_mask": ended.copy()})
-            else:
-                seen, first = quicker(self.vector, which)
-            leaves = self._leaves(seen)
-            if len(next(iter(leaves.values()))) == which.size:  # EnvPool shows those that begin, and no others
-                at = np.arange(which.size)
-        self._write({path: leaf[at] for path, leaf in leaves.items()}, which)
-        self._rows.all_finite()
-        a.episode[which] += 1
-        self._steps[which], self._ended[which] = 0, True
-        if self._lives is not None:
-            self._lives[which] = 0  # a game may begin with fewer than the last one had
-        places = dict(zip(which.tolist(), at.tolist(), strict=True))
+            leaves, first, at = self._begin_some(which)
+        places = self._show_first(which, leaves, at)
+        self._ended[which] = True
         self._write_masks(infos, first, places)
         if self.infos == "summed":
-            self._add(infos, ~ended if itself else None)
+            self._sums.add(infos, ~ended if itself else None)
             if itself:
-                self._add(last, ended)
+                self._sums.add(last, ended)
             return []
         return [
-            InfoRow(i, self._told(first, places[i]), self._told(last, i))
+            InfoRow(i, self._told(first, places[i]), info_of(last, i, self._untold))
             if i in places
             else InfoRow(i, self._told(infos, i))
             for i in range(self._n)
         ]
+
+    def _begin_some(
+        self, which: npt.NDArray[np.int64], seeds: Any = None
+    ) -> tuple[Leaves, Mapping[str, Any], npt.NDArray[np.int64]]:
+        """Begin episodes in some envs: what is shown, what is said, and where in both each of them is."""
+        quicker = getattr(self.vector, "begin_some", None)
+        if quicker is None:
+            options = {"reset_mask": np.isin(np.arange(self._n), which)}
+            seen, first = self.vector.reset(seed=seeds, options=options)
+        else:
+            seen, first = quicker(self.vector, which)
+        leaves = self._leaves(seen)
+        alone = len(next(iter(leaves.values()))) == which.size  # EnvPool shows those that begin, and no others
+        return leaves, first, np.arange(which.size) if alone else which
+
+    def _show_first(self, which: npt.NDArray[np.int64], leaves: Leaves, at: npt.NDArray[np.int64]) -> dict[int, int]:
+        """Write what some envs show when their episodes begin; where each of them is in it."""
+        self._write({path: leaf[at] for path, leaf in leaves.items()}, which)
+        self._rows.all_finite()
+        self.arrays.episode[which] += 1
+        self._steps[which] = 0
+        if self._lives is not None:
+            self._lives[which] = 0  # a game may begin with fewer than the last one had
+        return dict(zip(which.tolist(), at.tolist(), strict=True))
 
     def _cut_off(self) -> list[InfoRow]:
         """End every episode as truncated at what its env showed last; begin the next ones in new envs."""
@@ -230,7 +261,7 @@ class NativeStepper:
 
     def _begin_all(self, seeds: Sequence[int | None], anew: bool = False) -> Mapping[str, Any]:
         """Begin an episode in every env, if need be in new ones."""
-        own: Sequence[int | None] = _seeds(self._seed, self.first_env, self.arrays.episode.tolist()) or [None] * self._n
+        own: Any = episode_seeds(self._seed, self.first_env, self.arrays.episode.tolist()) or [None] * self._n
         wanted: list[int | None] = [seed if seed is not None else other for seed, other in zip(seeds, own, strict=True)]
         born = self._factory.born_seeded
         self.pulse[OTHER] += 1
@@ -245,8 +276,7 @@ class NativeStepper:
             self._steps[...], self._ended[...], self._lost = 0, False, False
             if self._lives is not None:
                 self._lives[...] = 0
-            if self._rows.has_masks is None:
-                self._rows.has_masks = self._ask_masks is not None or MASK in infos
+            self._rows.learn_masks(self._ask_masks is not None, infos)
             self._write(self._leaves(seen))
             self._write_masks(infos)
             self.arrays.rewards[...] = 0.0  # so that they are finite too
@@ -280,17 +310,24 @@ class NativeStepper:
                 self._check_whole(leaf, value, self.arrays.observations[leaf.path][rows])
 
     def _write_masks(
-        self, infos: Mapping[str, Any], first: Mapping[str, Any] | None = None, places: Mapping[int, int] | None = None
+        self,
+        infos: Mapping[str, Any] | None,
+        first: Mapping[str, Any] | None = None,
+        places: Mapping[int, int] | None = None,
     ) -> None:
-        """Write every env's mask, if they have any; of those in ``places`` it is in ``first``, at that place."""
+        """Write the envs' masks, if they have any; of those in ``places`` it is in ``first``, at that place.
+
+        Without ``infos``, the masks of the other envs stay as they are.
+        """
+        places = places or {}
         if self._ask_masks is not None:
-            masks: Sequence[Any] = self._ask_masks()
-        elif self.has_masks or MASK in infos:
-            told, places = infos if first is None else first, places or {}
-            masks = [_row(told, places[i]) if i in places else _row(infos, i) for i in range(self._n)]
+            masks = dict(enumerate(self._ask_masks()))
+        elif self.has_masks or MASK in (infos or ()):
+            masks = {} if infos is None else {i: _row(infos, i) for i in range(self._n) if i not in places}
+            masks |= {i: _row(first or {}, place) for i, place in places.items()}
         else:
             return
-        for i, mask in enumerate(masks):
+        for i, mask in masks.items():
             _at(i, self._rows.mask, mask)
 
     def _check_whole(self, leaf: Leaf, given: npt.NDArray[Any], written: npt.NDArray[Any]) -> None:
@@ -308,26 +345,12 @@ class NativeStepper:
         """What infos say of an env to those who ask for it."""
         return told_of(info_of(infos, i, self._untold))
 
-    def _add(self, infos: Mapping[str, Any], where: Flags | None = None) -> None:
-        """Add up the numbers in infos, of some envs or of all."""
-        for name, value in infos.items():
-            if name in (*self._untold, LIFE_LOST) or not isinstance(value, np.ndarray) or value.shape != (self._n,):
-                continue
-            if name[0] == "_" or value.dtype.kind not in "biuf":
-                continue
-            there = np.abs(value) <= LARGEST if value.dtype.kind == "f" else np.ones(self._n, np.bool_)
-            if where is not None:
-                there &= where
-            if (said := infos.get(f"_{name}")) is not None:
-                there &= said
-            sums = self._sums.setdefault(name, _Sums(self._n))
-            sums.total[there] += value[there]
-            sums.count += there
-
     # ---- what goes wrong -------------------------------------------------------------------------------------
 
     def _give_up(self, error: BaseException) -> None:
         """The vector env raised: its episodes end here, unless nobody heals or it does nothing else."""
+        for i in range(self._n):
+            self._rows.check_action(self.first_env + i, self._acted.read(self.arrays.actions, i), named(error))
         fault = self._fault(error)
         self._faulty, self._faulty_step = self._faulty + 1, int(self._steps.max())
         if not self._heal or not self._worked or self._faulty >= IN_A_ROW or isinstance(error, CorralError):
@@ -353,28 +376,9 @@ class NativeStepper:
         return EnvFault(text, self._place(0), own_traceback(error), not self._worked, None)
 
     def _place(self, i: int) -> EnvPlace:
-        action, steps = self._acted.read(self.arrays.actions, i), int(self._steps[i])
-        plain = action.item() if isinstance(action, np.generic) else action
-        shown = f"{plain!r:.120}" if steps else None
-        return EnvPlace(self.first_env + i, int(self.arrays.episode[i]), self._seeds[i], steps, shown)
-
-
-class _Sums:
-    """Of one number in the infos of N envs."""
-
-    def __init__(self, n: int) -> None:
-        self.total = np.zeros(n)
-        self.count = np.zeros(n, np.int64)
-
-
-def first_seeds(seed: int | None, first_env: int, n: int) -> list[int] | None:
-    """The seeds that ``n`` envs are born with; None without a root seed."""
-    return _seeds(seed, first_env, [0] * n)
-
-
-def _seeds(seed: int | None, first_env: int, episodes: Sequence[int]) -> list[int] | None:
-    """The seeds of consecutive envs' episodes; None without a root seed."""
-    return None if seed is None else [episode_seed(seed, first_env + i, k) for i, k in enumerate(episodes)]
+        steps = int(self._steps[i])
+        text = shown(self._acted.read(self.arrays.actions, i)) if steps else None
+        return EnvPlace(self.first_env + i, int(self.arrays.episode[i]), self._seeds[i], steps, text)
 
 
 def _whole(seeds: Sequence[int | None]) -> list[int] | None:
@@ -382,15 +386,6 @@ def _whole(seeds: Sequence[int | None]) -> list[int] | None:
     if all(seed is None for seed in seeds):
         return None
     return [fresh_seed() if seed is None else seed for seed in seeds]
-
-
-def _limits(space: gym.Space[Any]) -> tuple[Any, Any] | None:
-    """The lowest and the highest value of a space of choices."""
-    if isinstance(space, spaces.Discrete):
-        return space.start, space.start + space.n - 1
-    if isinstance(space, spaces.MultiDiscrete):
-        return space.start, space.start + space.nvec - 1
-    return (0, 1) if isinstance(space, spaces.MultiBinary) else None
 
 
 def _copy(name: str, given: Any, target: npt.NDArray[Any], kinds: str = "biu") -> None:

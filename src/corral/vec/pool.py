@@ -27,7 +27,7 @@ import cloudpickle
 from corral.core.errors import UsageError, WorkerDied
 from corral.core.output import occupy_descriptors
 from corral.vec import birth, guardian, pipes, shared_memory
-from corral.vec.care import LOOK_SECONDS, Care, Patience
+from corral.vec.care import LOOK_SECONDS, NEVER, Care, Deadline, Patience
 from corral.vec.start_methods import StartMethod, bare_main, usable_start_method
 
 __all__ = ["Event", "Mend", "PoolWorker", "StartMethod", "WorkerPool", "descriptors_needed", "died", "split_envs"]
@@ -171,18 +171,20 @@ class WorkerPool:
         all_first: bool = False,
         mend: Mend | None = None,
         patient: bool = False,
+        so_far: dict[int, bytes] | None = None,
+        deadline: Deadline = NEVER,
     ) -> list[bytes]:
         """One reply of each worker. An error is raised as soon as it is seen; with ``all_first``, it is a reply too.
 
         ``mend`` is called for a worker that died or hung; without it, that is an error. ``patient``: however long it
-        takes, it is not taken for hung.
+        takes, it is not taken for hung. When the ``deadline`` has passed there is a ``TimeoutError``, and what was said
+        is in ``so_far`` for the next call.
         """
         alone = workers is not None
-        workers = self.workers if workers is None else workers
-        replies: dict[int, bytes] = {}
+        workers, replies = self.workers if workers is None else workers, {} if so_far is None else so_far
         with self.watching(math.inf if patient else None):
-            while len(replies) < len(workers):
-                for w, said in self.events([w for w in workers if w.index not in replies], alone):
+            while missing := [w for w in workers if w.index not in replies]:
+                for w, said in self.events(missing, alone, deadline.look_seconds()):
                     if isinstance(said, WorkerDied):
                         if mend is None:
                             raise said

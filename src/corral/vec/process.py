@@ -7,21 +7,24 @@ its reset, so that a new worker can play it again.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pickle
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import cloudpickle
 import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
 
 from corral.core.envs import EnvFactory
 from corral.core.errors import CorralError, EnvFault, UsageError, WorkerDied
 from corral.core.machine import available_cores
 from corral.core.types import Leaves, Mishaps
-from corral.vec import birth, shared_memory, worker
+from corral.vec import birth, calls, shared_memory, worker
 from corral.vec.api import CallState, CorralVectorEnv, Drained, InfoMode, InfoRow, SeatsSetup, StepArrays
 from corral.vec.bells import CELLS, StepCaller, cells_shape
-from corral.vec.care import Care, Restarts, Scene, check_memory, say_nothing, warn_of_lost
+from corral.vec.care import NEVER, Care, Deadline, Restarts, Scene, check_memory, say_nothing, warn_of_lost
 from corral.vec.history import EnvPosition, History
 from corral.vec.pool import PoolWorker, StartMethod, WorkerPool, split_envs
 
@@ -61,6 +64,9 @@ class ProcessVectorEnv(CorralVectorEnv):
         self._workers = self._pool.workers
         self._restarts = Restarts(care, factory.is_vector)
         self._mishaps = Mishaps()
+        self._asked: Callable[..., list[bytes]] = list  # the replies that a pending call waits for
+        self._wanted: tuple[list[int], list[PoolWorker]] = [], []  # envs and workers of a call of their methods
+        self._reset_with: list[tuple[int, int | None, dict[str, Any] | None]] = []  # env, seed and options
         self._seats: tuple[SeatsSetup, shared_memory.SharedArrays] | None = None
         self._shared: shared_memory.SharedArrays | None = None
         try:
@@ -100,45 +106,73 @@ class ProcessVectorEnv(CorralVectorEnv):
 
     # ---- the contract ----------------------------------------------------------------------------------------
 
-    def _reset(self, seeds: list[int | None], options: list[dict[str, Any] | None]) -> list[InfoRow]:
+    def _begin_reset(
+        self, seeds: list[int | None], options: list[dict[str, Any] | None], chosen: npt.NDArray[np.bool_] | None
+    ) -> None:
+        which = [True] * self.num_envs if chosen is None else chosen.tolist()
+
         def message(w: PoolWorker) -> bytes:
             part = slice(w.envs.start, w.envs.stop)
-            return worker.RESET + bytes(cloudpickle.dumps(worker.ResetRequest(seeds[part], options[part])))
+            request = worker.ResetRequest(seeds[part], options[part], which[part])
+            return worker.RESET + bytes(cloudpickle.dumps(request))
 
         episodes = self.arrays.episode.copy()
+        self._keep_shown()  # a worker that dies may have written over it
 
         def mend(w: PoolWorker, error: CorralError) -> None:
-            self._mend(w, error, bare=True)
-            self.arrays.episode[w.envs.start : w.envs.stop] = episodes[w.envs.start : w.envs.stop]
+            part = slice(w.envs.start, w.envs.stop)
+            self._mend(w, error, bare=all(which[part]), shown_before=True)
+            self.arrays.episode[part] = episodes[part]
 
-        start = None if self._restarts.worked else self.care.start_timeout
-        with self._pool.watching(start):
-            replies: list[worker.ResetReply] = self._ask(message, mend=mend)
+        with self._pool.watching(self._start_seconds):
+            self._asked = self._post(message, mend=mend)
+        self._reset_with = [(i, seeds[i], options[i]) for i in range(self.num_envs) if which[i]]
+        self.state = CallState.RESETTING
+
+    def _finish_reset(self, timeout: float | None = None) -> list[InfoRow]:
+        with self._pool.watching(self._start_seconds):
+            replies: list[worker.ResetReply] = self._answers(self._asked, CallState.RESETTING, timeout)
         if len({reply.has_masks for reply in replies}) > 1:
             raise UsageError("some envs offer action masks and some do not; all or none should")
-        self.has_masks = replies[0].has_masks
+        if self.has_masks is None:
+            self.has_masks, self.mask_dtype = replies[0].has_masks, replies[0].mask_dtype
         if self._history is not None:
-            for i, (seed, option) in enumerate(zip(seeds, options, strict=True)):
+            for i, seed, option in self._reset_with:
                 self._history.begin(i, int(self.arrays.episode[i]), seed, option or self.arrays.drawn(i))
         return [row for w, reply in zip(self._workers, replies, strict=True) for row in _shifted(reply.rows, w)]
 
+    @property
+    def _start_seconds(self) -> float | None:
+        """How long envs may take for a reset, if it may be their first."""
+        return None if self._restarts.worked else self.care.start_timeout
+
     def send(self) -> None:
         """Tell every worker to step."""
-        self._expect(CallState.IDLE, "step")
+        if self.state is not CallState.IDLE:
+            calls.check_state(self, self.state, "send")
         self.state = CallState.FAILED
         if self._history is not None:
             self._history.played()
-            for before, leaf in self._copies:
-                before[...] = leaf
+            self._keep_shown()
         self._caller.ask()
         self.state = CallState.STEPPING
 
-    def recv(self) -> list[InfoRow]:
+    def _keep_shown(self) -> None:
+        for before, leaf in self._copies:
+            before[...] = leaf
+
+    def recv(self, timeout: float | None = None) -> list[InfoRow]:
         """Wait until every worker has stepped."""
-        self._expect(CallState.STEPPING, "finish a step of")
+        if self.state is not CallState.STEPPING:
+            calls.check_wait(self, self.state, "step")
         self.state = CallState.FAILED
         a, rows = self.arrays, list[InfoRow]()
-        for w, said in zip(self._workers, self._caller.answers(self._mend_in_step), strict=True):
+        try:
+            answers = self._caller.answers(self._mend_in_step, timeout)
+        except TimeoutError:
+            self.state = CallState.STEPPING
+            raise
+        for w, said in zip(self._workers, answers, strict=True):
             if said is not None:
                 rows += _shifted(pickle.loads(said[1:]), w)
         self._pool.all_well()
@@ -150,9 +184,7 @@ class ProcessVectorEnv(CorralVectorEnv):
         self.state = CallState.IDLE
         return rows
 
-    def apply(self, function: Callable[[gym.Env[Any, Any]], Any], envs: Sequence[int] | None = None) -> list[Any]:
-        """Send ``function`` (by cloudpickle) to the envs' workers and call it there."""
-        self._expect(CallState.IDLE, "use")
+    def _begin_apply(self, function: Callable[[gym.Env[Any, Any]], Any], envs: Sequence[int] | None) -> None:
         wanted = list(range(self.num_envs) if envs is None else envs)
         asked = [w for w in self._workers if any(i in w.envs for i in wanted)]
 
@@ -160,14 +192,20 @@ class ProcessVectorEnv(CorralVectorEnv):
             theirs = [i - w.envs.start for i in wanted if i in w.envs]
             return worker.APPLY + bytes(cloudpickle.dumps(worker.ApplyRequest(function, theirs)))
 
+        self._asked, self._wanted = self._post(message, asked, fatal=False, patient=True), (wanted, asked)
+        self.state = CallState.CALLING
+
+    def _finish_apply(self, timeout: float | None = None) -> list[Any]:
+        answers = self._answers(self._asked, CallState.CALLING, timeout)
+        wanted, workers = self._wanted
         results: dict[int, Any] = {}
-        for w, values in zip(asked, self._ask(message, asked, fatal=False, patient=True), strict=True):
+        for w, values in zip(workers, answers, strict=True):
             results.update(zip((i for i in wanted if i in w.envs), values, strict=True))
         return [results[i] for i in wanted]
 
     def drain(self) -> Drained:
         """Collect what there is to say."""
-        self._expect(CallState.IDLE, "use")
+        calls.check_state(self, self.state, "drain")
         parts: list[Drained] = self._ask(lambda w: worker.DRAIN, mend=self._mend)
         mishaps = self.drain_mishaps()
         states: dict[int, bytes] = {}
@@ -187,7 +225,7 @@ class ProcessVectorEnv(CorralVectorEnv):
 
     def restore(self, positions: Sequence[EnvPosition], there: Collection[int] = ()) -> list[int]:
         """Bring every env to a position, each where it lives."""
-        self._expect(CallState.IDLE, "restore")
+        calls.check_state(self, self.state, "restore")
         assert not there
 
         def message(w: PoolWorker) -> bytes:
@@ -201,7 +239,7 @@ class ProcessVectorEnv(CorralVectorEnv):
 
     def seat(self, setup: SeatsSetup, shared: shared_memory.SharedArrays) -> None:
         """Tell every worker, and every one that will replace it."""
-        self._expect(CallState.IDLE, "use")
+        calls.check_state(self, self.state, "seat")
         self._seats = setup, shared
         for w in self._workers:
             try:
@@ -218,7 +256,7 @@ class ProcessVectorEnv(CorralVectorEnv):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Stop the workers: ask, wait a little, then kill."""
-        self.state = CallState.CLOSED
+        self.state, self._asked = CallState.CLOSED, list
         self._close()
 
     def _close(self) -> None:
@@ -249,14 +287,15 @@ class ProcessVectorEnv(CorralVectorEnv):
             except (WorkerDied, EnvFault) as again:
                 error = again
 
-    def _mend(self, w: PoolWorker, error: CorralError, bare: bool = False) -> None:
+    def _mend(self, w: PoolWorker, error: CorralError, bare: bool = False, shown_before: bool = False) -> None:
         """Replace a worker, and bring its envs to where they were: before the step that it did not finish.
 
-        ``bare``: its envs may be anywhere, for they will be told where to begin.
+        ``bare``: its envs may be anywhere, for they will be told where to begin. ``shown_before``: what they showed
+        may have been written over since.
         """
         bare = bare or self._history is None
         stepping = self._caller.is_stepping(w)
-        positions = [] if bare else [self._position(i, stepping) for i in w.envs]
+        positions = [] if bare else [self._position(i, stepping, stepping or shown_before) for i in w.envs]
         scene = self._scene(w) if stepping and not bare and self._caller.has_started(w) else None
         while True:
             self._restarts.consider(w.index, error, scene, self._caller.step, tuple(self._caller.pulse(w)))
@@ -293,7 +332,7 @@ class ProcessVectorEnv(CorralVectorEnv):
         for w in self._caller.outgrown():
             self.care.warn(f"the {w} uses more than {self.care.max_rss:g} MB (--worker-max-rss); replaced")
             self._mishaps += Mishaps(recycled=1)
-            positions = [self._position(i, undone=False) for i in w.envs]
+            positions = [self._position(i, undone=False, shown_before=False) for i in w.envs]
             try:
                 self._replace(w, positions)
             except (WorkerDied, EnvFault) as error:
@@ -305,10 +344,10 @@ class ProcessVectorEnv(CorralVectorEnv):
             if a.terminated[i] or a.truncated[i]:
                 history.begin(i, int(a.episode[i]), None, a.drawn(i))
 
-    def _position(self, i: int, undone: bool) -> EnvPosition:
+    def _position(self, i: int, undone: bool, shown_before: bool) -> EnvPosition:
         assert self._history is not None
-        seen: Leaves = self._before if undone else self.arrays.observations
-        masks = self._masks_before if undone else self.arrays.masks
+        seen: Leaves = self._before if shown_before else self.arrays.observations
+        masks = self._masks_before if shown_before else self.arrays.masks
         observation = {path: leaf[i].copy() for path, leaf in seen.items()}
         return self._history.position(i, observation, masks[i].copy() if self.has_masks else None, undone)
 
@@ -316,20 +355,25 @@ class ProcessVectorEnv(CorralVectorEnv):
         env = w.envs[min(self._caller.pulse(w)[0], len(w.envs) - 1)]
         row = {path: leaf[env].copy() for path, leaf in self.arrays.actions.items()}
         action = self.codec.layout.read(self.arrays.actions, env)
-        return Scene(env, self._position(env, undone=True), action, row)
+        return Scene(env, self._position(env, undone=True, shown_before=True), action, row)
 
     # ---- talking to workers ----------------------------------------------------------------------------------
 
-    def _ask(
+    def _ask(self, message: Callable[[PoolWorker], bytes], mend: Callable[[PoolWorker, WorkerDied], None]) -> list[Any]:
+        """Ask every worker and wait for the replies."""
+        return self._answers(self._post(message, mend=mend), CallState.IDLE)
+
+    def _post(
         self,
         message: Callable[[PoolWorker], bytes],
         workers: list[PoolWorker] | None = None,
         fatal: bool = True,
         mend: Callable[[PoolWorker, WorkerDied], None] | None = None,
         patient: bool = False,
-    ) -> list[Any]:
-        """Ask workers and wait for their replies; with ``mend``, one that dies is replaced and asked again."""
-        messages = {w.index: message(w) for w in (self._workers if workers is None else workers)}
+    ) -> Callable[..., list[bytes]]:
+        """Ask workers; with ``mend``, one that dies is replaced and asked again. Returns what waits for the replies."""
+        chosen = self._workers if workers is None else workers
+        messages = {w.index: message(w) for w in chosen}
         self.state = CallState.FAILED  # until every reply has been read
 
         def post(w: PoolWorker, error: WorkerDied | None = None) -> None:
@@ -343,9 +387,23 @@ class ProcessVectorEnv(CorralVectorEnv):
                 except WorkerDied as again:
                     error = again
 
-        for w in self._workers if workers is None else workers:
+        for w in chosen:
             post(w)
-        replies = self._pool.replies(workers, not fatal, None if mend is None else post, patient)
+        so_far: dict[int, bytes] = {}
+        again = None if mend is None else post
+        return functools.partial(self._pool.replies, workers, not fatal, again, patient, so_far)
+
+    def _answers(
+        self, asked: Callable[..., list[bytes]], pending: CallState, timeout: float | None = None
+    ) -> list[Any]:
+        """Wait for the replies of workers that were asked; after ``timeout`` seconds the call is ``pending`` again."""
+        self.state = CallState.FAILED
+        try:
+            replies = asked(deadline=NEVER if timeout is None else Deadline(timeout))
+        except TimeoutError:
+            self.state = pending
+            raise
+        self._asked = list  # it held this object
         errors = [birth.error_from(reply[1:]) for reply in replies if reply[:1] == birth.ERROR]
         self.state = CallState.IDLE
         if errors:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from corral.core.actions import ActionCodec
 from corral.core.spaces import Layout
 from corral.vec.api import StepArrays
+from corral.vec.calls import InvalidAction
 
 __all__ = ["FLAG", "MASK", "NUMBER", "Refused", "RowWriter", "scalar", "shape_of", "told_of"]
 
@@ -35,6 +37,7 @@ class RowWriter:
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], arrays: StepArrays) -> None:
         self.arrays = arrays
         self.has_masks: bool | None = None
+        self.mask_dtype: np.dtype[Any] | None = None  # of masks in infos, if they have any; known after a first reset
         self.codec = ActionCodec(action_space)
         self.layout = layout = Layout(observation_space)
         self.write = layout.writer(arrays.observations)
@@ -70,6 +73,22 @@ class RowWriter:
         if not isinstance(lost, FLAG):
             raise Refused(f"life_lost is {shape_of(lost)} {lost!r:.60}, expected a boolean")
         self.arrays.life_lost[i] = lost
+
+    def learn_masks(self, by_method: bool, info: Mapping[str, Any]) -> None:
+        """Take from the info of a first reset whether there are masks, and the dtype of those in infos."""
+        if self.has_masks is None:
+            self.has_masks = by_method or MASK in info
+            if MASK in info:
+                given = info[MASK]
+                self.mask_dtype = given.dtype if isinstance(given, np.ndarray) else np.dtype(np.bool_)
+
+    def check_action(self, env: int, action: Any, raised: str) -> None:
+        """Where an env raised: refuse an action that is not in the action space, for then the env is not at fault."""
+        if not self._action_space.contains(action):
+            plain = action.tolist() if isinstance(action, np.ndarray | np.generic) else action
+            raise InvalidAction(
+                f"env {env} raised {raised} for action {plain!r:.80}, which is not in {self._action_space}"
+            )
 
     def mask(self, i: int, given: Any) -> None:
         """Write a mask; None where there is none."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, MutableSequence, Sequence
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
 
-from corral.vec import steppers
+from corral.vec import calls, steppers
 from corral.vec.api import CallState, CorralVectorEnv, Drained, InfoMode, InfoRow, SeatsSetup
 from corral.vec.history import EnvPosition
 from corral.vec.shared_memory import SharedArrays
@@ -39,6 +42,7 @@ class SerialVectorEnv(CorralVectorEnv):
             steppers.close_all(made, first_env)
             raise
         self.arrays = self._allocate()
+        self._asked: Callable[[], list[Any]] = list  # what was begun, until it is waited for
         how: dict[str, Any] = {"first_env": first_env, "seed": seed, "infos": infos, "heal": heal}
         how |= {"proven": proven, "pulse": pulse, "seed_globals": seed_globals}
         self.stepper = steppers.stepper_of(made, self.arrays, factory, **how)
@@ -48,30 +52,44 @@ class SerialVectorEnv(CorralVectorEnv):
         """The envs themselves."""
         return self.stepper.envs
 
-    def _reset(self, seeds: list[int | None], options: list[dict[str, Any] | None]) -> list[InfoRow]:
+    def _begin_reset(
+        self, seeds: list[int | None], options: list[dict[str, Any] | None], chosen: npt.NDArray[np.bool_] | None
+    ) -> None:
+        self._asked = functools.partial(self.stepper.reset, seeds, options, None if chosen is None else chosen.tolist())
+        self.state = CallState.RESETTING
+
+    def _finish_reset(self, timeout: float | None = None) -> list[InfoRow]:
         self.state = CallState.FAILED
-        rows = self.stepper.reset(seeds, options)
+        asked, self._asked = self._asked, list
+        rows: list[InfoRow] = asked()
         self.state = CallState.IDLE
-        self.has_masks = self.stepper.has_masks
+        self.has_masks, self.mask_dtype = self.stepper.has_masks, self.stepper.row_writer.mask_dtype
         return rows
 
     def send(self) -> None:
         """Begin a step: nothing happens until ``recv``."""
-        self._expect(CallState.IDLE, "step")
+        if self.state is not CallState.IDLE:
+            calls.check_state(self, self.state, "send")
         self.state = CallState.STEPPING
 
-    def recv(self) -> list[InfoRow]:
+    def recv(self, timeout: float | None = None) -> list[InfoRow]:
         """Step every env."""
-        self._expect(CallState.STEPPING, "finish a step of")
+        if self.state is not CallState.STEPPING:
+            calls.check_wait(self, self.state, "step")
         self.state = CallState.FAILED
         rows = self.stepper.step()
         self.state = CallState.IDLE
         return rows
 
-    def apply(self, function: Callable[[gym.Env[Any, Any]], Any], envs: Sequence[int] | None = None) -> list[Any]:
-        """Call ``function(env)`` on some of the envs, or on all."""
-        self._expect(CallState.IDLE, "use")
-        return [function(self.envs[i]) for i in (range(self.num_envs) if envs is None else envs)]
+    def _begin_apply(self, function: Callable[[gym.Env[Any, Any]], Any], envs: Sequence[int] | None) -> None:
+        wanted = range(self.num_envs) if envs is None else envs
+        self._asked = lambda: [function(self.envs[i]) for i in wanted]
+        self.state = CallState.CALLING
+
+    def _finish_apply(self, timeout: float | None = None) -> list[Any]:
+        asked, self._asked = self._asked, list
+        self.state = CallState.IDLE
+        return asked()
 
     def drain(self) -> Drained:
         """What there is to say since the last call."""
@@ -83,7 +101,7 @@ class SerialVectorEnv(CorralVectorEnv):
 
     def restore(self, positions: Sequence[EnvPosition], there: Collection[int] = ()) -> list[int]:
         """Bring every env to a position."""
-        self._expect(CallState.IDLE, "restore")
+        calls.check_state(self, self.state, "restore")
         assert self.has_masks is not None
         return self.stepper.restore(positions, self.has_masks, there)
 

@@ -21,6 +21,7 @@ from corral.core.errors import BadEnvData, EnvFault, EnvPlace, UsageError
 from corral.core.opponents import OPPONENT, opponent_number
 from corral.core.seeding import seed_global_generators
 from corral.core.types import LIFE_LOST, InfoSums, Mishaps
+from corral.vec import making
 from corral.vec.api import Drained, InfoMode, InfoRow, Seats, StepArrays
 from corral.vec.history import EnvPosition, History
 from corral.vec.making import RAISED, build_envs, close_env, mask_method, named, own_traceback, seeding_maker
@@ -62,7 +63,7 @@ class Stepper:
         self.arrays, self.first_env, self.infos, self._factory = arrays, first_env, infos, factory
         self.pulse: Any = [0, 0, 0] if pulse is None else pulse  # where signs of life are written
         self._sums: list[dict[str, InfoSums]] = [{} for _ in envs]
-        self._rows = RowWriter(envs[0].observation_space, envs[0].action_space, arrays)
+        self.row_writer = self._rows = RowWriter(envs[0].observation_space, envs[0].action_space, arrays)
         self._write = self._rows.write
         layout = self._rows.codec.layout
         self._read_action = layout.reader(arrays.actions)
@@ -81,11 +82,16 @@ class Stepper:
         """Whether the envs mask their actions; known after the first reset."""
         return self._rows.has_masks
 
-    def reset(self, seeds: Sequence[int | None], options: Sequence[dict[str, Any] | None]) -> list[InfoRow]:
-        """Begin a new episode in every env, each with its seed (None: what the root seed says) and options."""
+    def reset(
+        self,
+        seeds: Sequence[int | None],
+        options: Sequence[dict[str, Any] | None],
+        chosen: Sequence[bool] | None = None,
+    ) -> list[InfoRow]:
+        """Begin a new episode in every env, or in the ``chosen``; a seed that is None is what the root seed says."""
         rows: list[InfoRow] = []
-        self._lost.clear()
-        for i in range(len(self.envs)):
+        for i in range(len(self.envs)) if chosen is None else itertools.compress(itertools.count(), chosen):
+            self._lost.discard(i)
             self._note(i, self._begin_episode(i, seeds[i], options[i]), None, rows)
         return rows
 
@@ -105,7 +111,7 @@ class Stepper:
                 continue
             try:
                 outcome = env.step(action)
-                mask = None if masks[i] is None else self._ask_mask(i, outcome)
+                mask = None if masks[i] is None else making.mask_after(masks[i], outcome)
             except RAISED as error:
                 again = self._try_again(i, action, error)
                 if again is None:
@@ -215,6 +221,7 @@ class Stepper:
 
     def _try_again(self, i: int, action: Any, error: BaseException) -> tuple[Any, Any] | None:
         """The outcome and mask of a step in a new copy of an env that raised; None if its episode is lost."""
+        self._rows.check_action(self.first_env + i, action, named(error))
         observation = {path: leaf[i].copy() for path, leaf in self.arrays.observations.items()}
         mask = self.arrays.masks[i].copy() if self.has_masks else None
         position = self._history.position(i, observation, mask, undone=True)
@@ -230,7 +237,7 @@ class Stepper:
             self._steps[i] += 1
             try:
                 outcome = self.envs[i].step(action)
-                mask = None if self._mask_methods[i] is None else self._ask_mask(i, outcome)
+                mask = making.mask_after(self._mask_methods[i], outcome)
             except RAISED as again:
                 if type(again) is type(error):
                     self._mishaps += Mishaps(env_faults=1)
@@ -292,14 +299,6 @@ class Stepper:
 
     # ---- one env ---------------------------------------------------------------------------------------------
 
-    def _ask_mask(self, i: int, outcome: Any) -> Any:
-        """The mask after a step, where there is a method for it and a next action."""
-        method = self._mask_methods[i]
-        if method is None or not isinstance(outcome, tuple) or len(outcome) != 5:
-            return None
-        ended = any(isinstance(flag, FLAG) and flag for flag in map(scalar, outcome[2:4]))
-        return None if ended else method()
-
     def _take(self, i: int, outcome: Any, mask: Any, rows: list[InfoRow]) -> None:
         """Write what a step returned; if it ended an episode, begin the next."""
         if not isinstance(outcome, tuple) or len(outcome) != 5:
@@ -347,8 +346,7 @@ class Stepper:
                 observation, mask, info = self._reset_env(i, self._history.seed(i), chosen)
                 self._rows.observation(i, observation)
                 self._rows.finite(i, with_reward=False)
-                if self._rows.has_masks is None:
-                    self._rows.has_masks = self._mask_methods[i] is not None or MASK in info
+                self._rows.learn_masks(self._mask_methods[i] is not None, info)
                 self._rows.mask(i, mask)
                 if raised is not None:
                     self._mishaps += Mishaps(retries=1)
@@ -399,8 +397,8 @@ class Stepper:
     def _note(self, i: int, info: dict[str, Any], final: dict[str, Any] | None, rows: list[InfoRow]) -> None:
         """Pass an info on, or add up the numbers in it."""
         if self.infos == "full":
-            if info or final is not None:
-                rows.append(InfoRow(i, told_of(info), None if final is None else told_of(final)))
+            if info or final is not None:  # of a mask in ``final`` there is no array: the next episode's is there
+                rows.append(InfoRow(i, told_of(info), None if final is None else dict(final)))
             return
         told = info if final is None else final  # a reset's info belongs to no step
         for key, value in told.items():
@@ -417,6 +415,5 @@ class Stepper:
         return EnvFault(f"the env raised {named(error)}", *how)
 
     def _place(self, i: int, action: Any) -> EnvPlace:
-        plain = action.item() if isinstance(action, np.generic) else action
-        shown = None if action is None else f"{plain!r:.120}"
-        return EnvPlace(self.first_env + i, int(self.arrays.episode[i]), self._history.seed(i), self._steps[i], shown)
+        text = None if action is None else making.shown(action)
+        return EnvPlace(self.first_env + i, int(self.arrays.episode[i]), self._history.seed(i), self._steps[i], text)

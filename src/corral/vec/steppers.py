@@ -10,10 +10,12 @@ import gymnasium as gym
 
 from corral.core.envs import EnvFactory
 from corral.core.errors import EnvFault, EnvPlace, UsageError
+from corral.core.seeding import episode_seeds
 from corral.core.vector_envs import VectorEnv, why_not_together
-from corral.vec.api import EnvFacts, InfoMode, StepArrays
+from corral.vec.api import InfoMode, StepArrays
+from corral.vec.facts import EnvFacts
 from corral.vec.making import RAISED, build_envs, close_env, named, note_in_use, own_traceback, seeding_maker
-from corral.vec.native import NativeStepper, first_seeds
+from corral.vec.native import NativeStepper
 from corral.vec.stepper import Stepper
 
 __all__ = ["AnyStepper", "build", "close_all", "facts_from", "stays_together", "stepper_of"]
@@ -33,7 +35,7 @@ def build(
     if not isinstance(factory, EnvFactory) or not factory.is_vector or (n == 1 and seed is None):
         return build_envs(seeding_maker(factory, first_env, seed if seed_globals else None), first_env, n)
     try:
-        vector = factory.many(n, first_seeds(seed, first_env, n))
+        vector = factory.many(n, episode_seeds(seed, first_env, [0] * n))
         note_in_use(vector, factory)
     except RAISED as error:
         if isinstance(error, UsageError):

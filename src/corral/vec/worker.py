@@ -12,16 +12,18 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
+import numpy as np
 
 from corral.core.actions import ActionCodec
 from corral.core.envs import EnvFactory
 from corral.core.errors import CorralError
 from corral.core.spaces import Layout
 from corral.vec import shared_memory, steppers
-from corral.vec.api import EnvFacts, InfoMode, InfoRow, SeatsSetup, StepArrays
+from corral.vec.api import InfoMode, InfoRow, SeatsSetup, StepArrays
 from corral.vec.bells import CELLS, StepBell
 from corral.vec.birth import CLOSE, ERROR, OK, VALUE, pickle_error
 from corral.vec.care import Care
+from corral.vec.facts import EnvFacts
 from corral.vec.history import EnvPosition
 from corral.vec.memory import Memory
 from corral.vec.steppers import AnyStepper
@@ -57,10 +59,11 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class ResetRequest:
-    """Seeds and options, one for each of the worker's envs."""
+    """Seeds and options, one for each of the worker's envs, and which of them to reset."""
 
     seeds: list[int | None]
     options: list[dict[str, Any] | None]
+    chosen: list[bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,7 @@ class ResetReply:
     """The answer to a reset."""
 
     has_masks: bool
+    mask_dtype: np.dtype[Any] | None
     rows: list[InfoRow]
 
 
@@ -149,8 +153,8 @@ def _answer(stepper: AnyStepper, message: bytes, pipe: Connection) -> bytes:
         return OK
     if command == RESET:
         reset: ResetRequest = pickle.loads(payload)
-        rows = stepper.reset(reset.seeds, reset.options)
-        return VALUE + _dump(stepper, ResetReply(bool(stepper.has_masks), rows))
+        rows = stepper.reset(reset.seeds, reset.options, reset.chosen)
+        return VALUE + _dump(stepper, ResetReply(bool(stepper.has_masks), stepper.row_writer.mask_dtype, rows))
     if command == APPLY:
         call: ApplyRequest = cloudpickle.loads(payload)
         return VALUE + bytes(cloudpickle.dumps([call.function(stepper.envs[i]) for i in call.envs]))
