@@ -100,6 +100,79 @@ def test_attributes_methods_and_wrappers(make):
         env.get_attr("nothing")
 
 
+def test_envs_of_this_process_are_at_hand():
+    env = corral.sb3.make_parallel_env(lambda: Monitor(Counter()), 2, backend="serial")
+    env.set_attr("dummy", 12)
+    assert [one.dummy for one in env.envs] == [12, 12]
+    env.close()
+    env = corral.sb3.make_parallel_env(Counter, 2)
+    with pytest.raises(AttributeError, match="live in worker processes"):
+        env.envs  # noqa: B018
+    env.close()
+
+
+def test_monitors_are_reported_where_they_are():
+    for backend in ("serial", "process"):
+        env = corral.sb3.make_parallel_env([Counter, lambda: Monitor(Counter())], backend=backend)
+        assert env.env_is_wrapped(Monitor) == [False, True] and env.env_is_wrapped(Monitor, -1) == [True]
+        env.close()
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Dict(a=spaces.Discrete(3), b=spaces.Box(-1, 1, (2,))),
+        spaces.Tuple([spaces.Discrete(3), spaces.MultiBinary(2)]),
+        spaces.Discrete(3),
+        spaces.MultiDiscrete([2, 3]),
+    ],
+)
+def test_actions_are_a_sequence_with_one_for_each_env(make, space):
+    env = make(lambda: Spaces(spaces.Box(-1, 1, (2,)), space))  # checks its actions
+    env.reset()
+    for kind in (list, tuple):
+        env.step(kind(env.action_space.sample() for _ in range(3)))
+    with pytest.raises(ValueError, match="2"):
+        env.step([env.action_space.sample() for _ in range(2)])
+    env.step([env.action_space.sample() for _ in range(3)])
+
+
+def test_an_action_outside_the_space_is_the_callers_mistake(make):
+    env = make(lambda: Spaces(spaces.Box(-1, 1, (2,)), spaces.Dict(a=spaces.Discrete(3))))
+    env.reset()
+    with pytest.raises(ValueError, match="3"):
+        env.step([{"a": 0}, {"a": 3}, {"a": 1}])
+    env.step([{"a": 0}] * 3)
+
+
+@pytest.mark.parametrize("by", ["info", "method"])
+def test_masks_in_infos_are_the_envs_own(make, by):
+    ours, theirs = make(lambda: Masked(by)), DummyVecEnv([lambda: Masked(by)] * 3)
+    ours.seed(1)
+    theirs.seed(1)
+    obs = ours.reset()
+    theirs.reset()
+    for _ in range(12):
+        assert repr(ours.reset_infos) == repr(theirs.reset_infos)
+        (obs, _, _, infos), (_, _, _, expected) = ours.step(obs), theirs.step(obs)
+        for info, other in zip(infos, expected, strict=True):
+            info.pop("episode", None)
+            info["terminal_observation"] = other.get("terminal_observation")
+            assert repr(sorted(info.items())) == repr(sorted({"terminal_observation": None, **other}.items()))
+
+
+@pytest.mark.parametrize("algorithm", [PPO, MaskablePPO])
+def test_a_gymnasium_vector_env_in_a_model_is_told_what_to_use(algorithm):
+    env = corral.make_parallel_env(cartpole, 2, backend="serial")
+    with pytest.raises(ValueError, match=r"^.*SerialVectorEnv.*use corral\.sb3\.make_parallel_env") as caught:
+        algorithm("MlpPolicy", env)
+    assert len(str(caught.value).splitlines()) == 1
+    model = algorithm("MlpPolicy", "CartPole-v1", device="cpu")
+    with pytest.raises(ValueError, match=r"use corral\.sb3\.make_parallel_env"):
+        model.set_env(env)
+    env.close()
+
+
 def test_masks_come_from_shared_memory(make):
     env = make(lambda: ActionMasker(Masked("method"), lambda e: e.action_masks()))
     obs = env.reset()

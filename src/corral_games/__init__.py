@@ -1,0 +1,34 @@
+"""The games that come with Corral, as Gymnasium envs.
+
+from corral_games import CardBattle, GameBoy, Territory
+
+Each class loads when it is first used, so that importing the package needs none of the games' optional packages:
+``GameBoy`` needs ``pip install "corral[gameboy]"`` to be made, and ``Territory`` is faster with ``corral[territory]``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from corral.games.card_battle.env import CardBattle as CardBattle
+    from corral.games.game_boy.env import GameBoy as GameBoy
+    from corral.games.territory.env import Territory as Territory
+
+_MODULES = {
+    "CardBattle": "corral.games.card_battle.env",
+    "GameBoy": "corral.games.game_boy.env",
+    "Territory": "corral.games.territory.env",
+}
+__all__ = ["CardBattle", "GameBoy", "Territory"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'corral_games' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
