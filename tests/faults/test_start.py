@@ -41,6 +41,14 @@ def test_an_env_that_ends_or_hangs_its_process_is_refused_when_it_is_measured(ma
     assert not run.path.exists()
 
 
+def test_a_crash_in_the_trainers_own_process_says_where(make_run):
+    """With ``serial``, which steps envs there by design."""
+    kwargs = {"how": "segfault", "where": "step"}
+    trainer = make_run(f"{GAMES}:Always", backend="serial", num_workers=None, env_kwargs=kwargs).train()
+    assert trainer.process.wait() == -signal.SIGSEGV
+    assert "Segmentation fault" in trainer.err and "in go_wrong" in trainer.err
+
+
 def test_too_few_descriptors_are_refused_with_the_numbers(make_run):
     run = make_run(n_envs=40, num_workers=40)
     refused(run, r"num_workers 40 needs about \d+ open files", "limit is 100", wrap=("prlimit", "--nofile=100:100"))

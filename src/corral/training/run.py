@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import faulthandler
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -143,7 +145,8 @@ def assemble(
         return measure(config, factory, network, device, note, warn) if envs_choice is None else envs_choice.costs
 
     backend = choose_backend(config, costs, central)
-
+    if backend.backend == "serial":
+        _show_crashes()
     care = Care(
         heal=True,
         step_timeout=config.step_timeout,
@@ -220,6 +223,13 @@ def assemble(
         meter=ProcessMeter(source.pids),
         why_envs=None if envs_choice is None else envs_choice.why,
     )
+
+
+def _show_crashes() -> None:
+    """Let a crash of an env that lives in this process say where it happened: Python would end without a word."""
+    if not faulthandler.is_enabled():
+        with contextlib.suppress(OSError, RuntimeError, ValueError, AttributeError):  # there is no standard error
+            faulthandler.enable()
 
 
 def _connect(
