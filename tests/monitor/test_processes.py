@@ -1,5 +1,6 @@
 import multiprocessing
 import os
+import resource
 import time
 
 from corral.monitor.processes import ProcessMeter
@@ -28,3 +29,15 @@ def test_processor_time_and_memory_of_every_process_are_told():
 def test_a_process_that_never_was_is_left_out():
     meter = ProcessMeter(lambda: [2**22 + os.getpid()])
     assert set(meter.sample()) == {"system/trainer_cpu", "system/trainer_mb"}
+
+
+def test_without_a_free_descriptor_nothing_is_told_and_nothing_raised():
+    meter = ProcessMeter(lambda: [os.getppid()])
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    time.sleep(1.1)  # it looks about once a second
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        assert meter.sample() == {} and meter.totals() == []
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert "system/trainer_cpu" in meter.sample()

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import resource
 import shutil
 import time
 import warnings
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import corral
 from corral.core.errors import CheckpointError, CorralError, EnvFault, RunInUse, UsageError
@@ -210,6 +212,45 @@ def test_a_directory_has_one_writer(tmp_path):
         train()
 
 
+@pytest.mark.parametrize("meanwhile", ["runs", "ended"])
+def test_a_directory_that_another_run_took_meanwhile_is_left_to_it(meanwhile):
+    """It was empty when the run was planned, and no longer when its envs were made."""
+    from corral.training.run_directory import RunDirectory
+
+    other = RunDirectory(Path("run"))
+    summaries = []
+
+    def make():
+        if meanwhile == "runs":
+            other.create()
+        elif not summaries:
+            summaries.append(train(eval_freq=0, timesteps=64).summary)
+        return Counter(7)
+
+    with pytest.raises(RunInUse if meanwhile == "runs" else UsageError) as raised:
+        train(make, eval_freq=0)
+    assert str(raised.value).startswith("run is in use" if meanwhile == "runs" else "run already holds a run")
+    assert f"process {os.getpid()}" in str(raised.value) or meanwhile == "ended"
+    other.unlock()
+    if summaries:
+        assert corral.resume("run", quiet=True).summary.weights_sha256 == summaries[0].weights_sha256
+        assert [row["time/total_timesteps"] for row in read_metrics(Path("run/metrics.jsonl"))] == [64]
+
+
+def test_runs_that_begin_in_the_same_second_get_directories_of_their_own(monkeypatch):
+    monkeypatch.setattr(time, "strftime", lambda form: "20260101-120000")
+    inner = []
+
+    def make():
+        if not inner:
+            inner.append(None)
+            inner[0] = corral.train("CartPole-v1", **SMALL, timesteps=64, eval_freq=0).run_dir
+        return Counter(7)
+
+    first = corral.train(make, **SMALL, timesteps=64, eval_freq=0).run_dir
+    assert first != inner[0] and {first.parent, inner[0].parent} == {Path("runs").absolute()}
+
+
 def test_a_run_without_checkpoints_says_so(tmp_path):
     run = train(eval_freq=0, timesteps=64).run_dir
     shutil.rmtree(run / "checkpoints")
@@ -350,18 +391,73 @@ def test_threads_of_number_libraries_do_not_change_results():
     assert len(hashes) == 1
 
 
-def test_a_full_disk_does_not_end_a_run(monkeypatch, capsys):
-    from corral.training.run_directory import RunDirectory
+def test_a_full_disk_does_not_end_a_run_and_metrics_go_on_after_it(capfd):
+    """With a limit on the size of files, which is what a full disk is to whoever writes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    real = RunDirectory.lock
+    def fill(state):
+        full = state.iteration in (2, 3)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]) if full else before)
 
-    def fill(self):
-        real(self)
-        self.metrics_file.symlink_to("/dev/full")
+    try:
+        result = train(eval_freq=0, checkpoint_freq=64, callback=fill)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    err = capfd.readouterr().err
+    assert err.count("metrics cannot be written") == 1 and "Traceback" not in err
+    assert result.summary.steps == 256
+    rows = [row["time/total_timesteps"] for row in read_metrics(result.run_dir / "metrics.jsonl")]
+    table = [int(row["time/total_timesteps"]) for row in csv.DictReader((result.run_dir / "progress.csv").open())]
+    events = EventAccumulator(str(result.run_dir / "tensorboard"))
+    events.Reload()
+    assert rows == table == [event.step for event in events.Scalars("train/loss")] == [64, 256]
 
-    monkeypatch.setattr(RunDirectory, "lock", fill)
-    assert train(eval_freq=0).summary.steps == 256
-    assert "metrics cannot be written" in capsys.readouterr().err
+
+PENDULUM = {"normalize_obs": True, "overlap": True, "kl_ref_coef": 0.1, "backend": "process", "num_workers": 2}
+
+
+@pytest.mark.parametrize(
+    ("env", "settings"),
+    [
+        ("CartPole-v1", {"eval_freq": 0}),
+        ("Pendulum-v1", PENDULUM),
+        ("card-battle", {"opponent": "mixed:random=1,greedy=1,checkpoint=1", "snapshot_freq": 64, "n_epochs": 1}),
+        (
+            "card-battle",
+            {
+                "stages": [
+                    {"name": "one", "opponent": "random", "timesteps": 64, "win_rate": 0.99},
+                    {"name": "two", "opponent": "mixed:greedy=1,current=1", "timesteps": 64},
+                ]
+            },
+        ),
+    ],
+    ids=["plain", "pendulum", "mixed", "stages"],
+)
+def test_the_columns_of_the_table_are_known_at_start(env, settings):
+    seen = []
+
+    def look(state):
+        seen.append((state.run_dir / "progress.csv").read_text().splitlines()[0])
+        state.log("mine/number", 1)
+
+    def same_header(run):
+        (header,) = {*seen, (run / "progress.csv").read_text().splitlines()[0]}
+        return header.split(",")
+
+    run = train(env, **{"eval_episodes": 1, **settings}, callback=look).run_dir
+    rows = read_metrics(run / "metrics.jsonl")
+    columns = same_header(run)
+    names = {name for row in rows for name in row if not name.startswith((INFO_PREFIX, "mine/"))}
+    assert names <= {*columns} and not [name for name in columns if name.startswith((INFO_PREFIX, "mine/"))]
+    never = {*columns} - names
+    assert not [name for name in never if not name.startswith(("eval/", "opponents/", "rollout/"))], never
+    inode = (run / "progress.csv").stat().st_ino
+    corral.resume(run, timesteps=384, backend="serial", callback=look, quiet=True)
+    assert same_header(run) == columns and (run / "progress.csv").stat().st_ino == inode
+    with (run / "progress.csv").open() as file:
+        steps = [row["time/total_timesteps"] for row in csv.DictReader(file)]
+    assert steps == [str(row["time/total_timesteps"]) for row in read_metrics(run / "metrics.jsonl")]
 
 
 def test_a_directory_with_other_files_is_refused_and_left_alone(tmp_path):

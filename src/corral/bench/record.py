@@ -5,7 +5,6 @@ Nothing that a run directory names is imported.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from dataclasses import dataclass
@@ -14,14 +13,17 @@ from typing import Any
 
 from corral.core.config import TrainConfig
 from corral.core.errors import UsageError
-from corral.monitor.writers import read_metrics
-from corral.training.run_directory import find_run
+from corral.core.files import read_json
+from corral.monitor.writers import iterate_metrics
+from corral.training.run_directory import MOST_SUMMARY, find_run
 
 __all__ = ["EPISODES", "FPS", "LOSS", "REWARD", "SECONDS", "STEPS", "Curve", "RunRecord", "read_record"]
 
 STEPS, SECONDS, FPS = "time/total_timesteps", "time/time_elapsed", "time/fps"
 REWARD, EPISODES, LOSS = "rollout/ep_rew_mean", "rollout/episodes", "train/loss"
 EVALUATION = "eval/mean_reward"
+_COMPARED = ("time/", "system/", REWARD, EPISODES, LOSS, EVALUATION)
+"""Beginnings of the names of metrics that are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class RunRecord:
     """The path as the user knows it."""
     config: TrainConfig
     rows: list[dict[str, float]]
-    """One per iteration, at least one, with only finite numbers in it."""
+    """One per iteration, at least one, with only finite numbers in it, and of those what is compared."""
     summary: dict[str, Any]
     """``summary.json``, or empty if the run has none or went on after it was written."""
 
@@ -121,13 +123,11 @@ def read_record(run: str | os.PathLike[str]) -> RunRecord:
     except UsageError as error:
         raise UsageError(f"{directory.shown} is not a run that can be read: {error}") from None
     try:
-        found = read_metrics(directory.metrics_file)
+        rows = [row for line in iterate_metrics(directory.metrics_file) if STEPS in (row := _numbers(line.row))]
     except FileNotFoundError:
-        found = []
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {directory.shown}/metrics.jsonl: {error}") from None
-    rows = [_numbers(row) for row in found if isinstance(row, dict)]
-    rows = [row for row in rows if STEPS in row]
+        rows = []
+    except OSError as error:
+        raise UsageError(f"cannot read {directory.shown}/metrics.jsonl: {error.strerror or error}") from None
     if not rows:
         raise UsageError(
             f"{directory.shown} has no metrics yet: its metrics.jsonl should hold a line per iteration; "
@@ -143,13 +143,14 @@ def _numbers(row: dict[str, Any]) -> dict[str, float]:
     return {
         str(name): value
         for name, value in row.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if name.startswith(_COMPARED) and isinstance(value, int | float) and not isinstance(value, bool)
+        if math.isfinite(value)
     }
 
 
 def _summary(path: Path) -> dict[str, Any]:
     try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
+        summary = read_json(path, MOST_SUMMARY)
     except (OSError, ValueError):
         return {}
     return summary if isinstance(summary, dict) else {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 from pathlib import Path
 
 import gymnasium as gym
@@ -13,11 +12,12 @@ from rich.console import Console
 from corral.cli.flags import own_kwargs
 from corral.core.atari import is_atari
 from corral.core.config import parse_env_kwargs
-from corral.core.envs import BUILT_IN, ENVPOOL, import_callable
+from corral.core.envs import BUILT_IN, ENVPOOL
 from corral.core.errors import UsageError
+from corral.core.files import read_json
 from corral.doctor.checks import examine
 from corral.doctor.replay import replay_fault
-from corral.training.run_directory import ROOT
+from corral.training.run_directory import MOST_SUMMARY, ROOT
 
 __all__ = ["run_doctor", "run_list"]
 
@@ -68,11 +68,14 @@ def run_list(options: argparse.Namespace) -> int:
         _list_runs(console)
         return 0
     if options.what == "envpool":
-        tasks = import_callable("corral.games.envpools:tasks", "env")()
-        console.print("\n".join(f"{ENVPOOL}{task}" for task in tasks), markup=False, soft_wrap=True)
+        from corral.games.envpools import tasks
+
+        console.print("\n".join(f"{ENVPOOL}{task}" for task in tasks()), markup=False, soft_wrap=True)
         return 0
     if options.what == "atari":
-        import_callable("corral.games.atari:register", "env")()
+        from corral.games.atari import register
+
+        register()
         console.print("\n".join(sorted(filter(is_atari, gym.registry))), markup=False, soft_wrap=True)
         return 0
     console.print("built in: " + ", ".join(sorted(BUILT_IN)), markup=False)
@@ -99,10 +102,10 @@ def run_list(options: argparse.Namespace) -> int:
 
 
 def _list_runs(console: Console) -> None:
-    configs = sorted(ROOT.glob("*/config.yaml"), key=lambda path: path.stat().st_mtime)
+    configs = sorted(ROOT.glob("*/config.yaml"), key=lambda path: path.lstat().st_mtime)
     for config in configs:
         console.print(f"{config.parent}  {_ending(config.parent / 'summary.json')}", markup=False, soft_wrap=True)
-    sweeps = sorted(ROOT.glob("*/sweep.yaml"), key=lambda path: path.stat().st_mtime)
+    sweeps = sorted(ROOT.glob("*/sweep.yaml"), key=lambda path: path.lstat().st_mtime)
     for sweep in sweeps:
         console.print(f"{sweep.parent}  a sweep, with its runs in trials/", markup=False, soft_wrap=True)
     if not configs and not sweeps:
@@ -111,7 +114,7 @@ def _list_runs(console: Console) -> None:
 
 def _ending(summary: Path) -> str:
     try:
-        s = json.loads(summary.read_text(encoding="utf-8"))
+        s = read_json(summary, MOST_SUMMARY)
         reward = "none" if s["mean_reward"] is None else f"{s['mean_reward']:,.2f}"
         return f"{s['steps']:,} steps, reward {reward}, {s['fps']:,.0f} fps, ended by {s['exit_reason']}"
     except (OSError, ValueError, KeyError, TypeError):

@@ -14,6 +14,7 @@ from rich.table import Table
 from corral.cli.train import settings_of
 from corral.core.envs import EnvFactory, resolve_env
 from corral.core.errors import UsageError
+from corral.core.files import replace_file
 from corral.recipes.curriculum import curriculum
 from corral.recipes.hybrid import hybrid
 from corral.recipes.selfplay import selfplay
@@ -79,18 +80,12 @@ def closing_games(result: TrainResult, games: int, env: str | None, policy: str 
     side = Side.of("policy", load(result.run_dir, checkpoint="latest", policy=network))
     roles: Roles = roles_of_names(names)
     matches = play_matches(factory, side, roles.both, games, 0, "games of the final policy, most likely moves")
-    (result.run_dir / MATCHES).write_text(
-        json.dumps(
-            [
-                {"opponent": match.opponent, "games": len(match.outcomes), "win_rate": match.win_rate}
-                | {"interval": match.interval, "mean_length": match.mean_length}
-                for match in matches
-            ],
-            indent=1,
-        )
-        + "\n",
-        encoding="utf-8",
-    )
+    told = [
+        {"opponent": match.opponent, "games": len(match.outcomes), "win_rate": match.win_rate}
+        | {"interval": match.interval, "mean_length": match.mean_length}
+        for match in matches
+    ]
+    replace_file(result.run_dir / MATCHES, f"{json.dumps(told, indent=1)}\n".encode())
 
 
 def play_matches(

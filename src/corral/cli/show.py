@@ -276,10 +276,10 @@ def _load(options: argparse.Namespace) -> tuple[Model, EnvFactory, dict[str, Any
     named = options.policy or config.policy
     network = import_callable(named, "policy") if named is not None else None
     model = load(directory.path, checkpoint=options.checkpoint, policy=network)
-    if changed:
-        facts = facts_of(factory)
-        if (facts.observation_space, facts.action_space) != (model.observation_space, model.action_space):
-            raise UsageError(f"with {changed} the env has other observations or actions than the run was trained on")
+    facts = facts_of(factory)
+    if (facts.observation_space, facts.action_space) != (model.observation_space, model.action_space):
+        env = f"with {changed} the env" if changed else factory.name
+        raise UsageError(f"{env} has other observations or actions than the run was trained on")
     last = config.stages[-1].options if config.stages else {}
     return model, factory, {name: value for name, value in last.items() if name not in changed} or None
 

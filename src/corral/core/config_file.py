@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import Counter
 from collections.abc import Hashable, Mapping
@@ -12,10 +13,16 @@ import yaml
 
 from corral.core.config import SECTIONS, TrainConfig
 from corral.core.errors import UsageError, one_line
+from corral.core.files import read_regular
 from corral.core.spelling import did_you_mean, shown
 from corral.core.yaml_values import PlainLoader
 
 __all__ = ["dump_yaml", "load_yaml", "read_mapping"]
+
+MOST_BYTES = 1 << 20
+"""Size of a YAML file that is read."""
+MOST_NODES = 100_000
+"""Values in it, those that aliases repeat counted each time."""
 
 
 class _OneValuePerKey(PlainLoader):
@@ -31,10 +38,13 @@ class _OneValuePerKey(PlainLoader):
         return super().construct_mapping(node, deep)
 
 
-def read_mapping(path: str | os.PathLike[str], what: str = "config") -> dict[str, Any]:
-    """The keys and values of a YAML file; ``what`` names it in complaints. Never runs code."""
+def read_mapping(path: str | os.PathLike[str], what: str = "config", untrusted: bool = False) -> dict[str, Any]:
+    """The keys and values of a YAML file; ``what`` names it in complaints. Never runs code.
+
+    An ``untrusted`` file, one that the user did not name, must be a regular file.
+    """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = _read_text(Path(path), untrusted)
     except OSError as error:
         raise UsageError(f"cannot read {what} {str(path)!r}: {error.strerror or error}") from None
     except UnicodeDecodeError:
@@ -42,7 +52,11 @@ def read_mapping(path: str | os.PathLike[str], what: str = "config") -> dict[str
     except ValueError as error:  # a null character in the name
         raise UsageError(f"cannot read {what} {str(path)!r}: {error}") from None
     try:
-        data = _OneValuePerKey(text).get_single_data()
+        loader = _OneValuePerKey(text)
+        node = loader.get_single_node()
+        if node is not None:
+            _count_nodes(node, {})
+        data = None if node is None else loader.construct_document(node)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" at line {mark.line + 1}" if mark else ""
@@ -57,10 +71,41 @@ def read_mapping(path: str | os.PathLike[str], what: str = "config") -> dict[str
     return data
 
 
-def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
+def _read_text(path: Path, untrusted: bool) -> str:
+    if untrusted:
+        return read_regular(path, MOST_BYTES).decode("utf-8")
+    with path.open("rb") as file:  # which may be a pipe, if the user says so
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES:,} bytes")
+    return data.decode("utf-8")
+
+
+def _count_nodes(node: yaml.Node, known: dict[int, int]) -> int:
+    """How many values a node stands for once its aliases are written out; too many are refused, before they are made.
+
+    ``known`` has the counts of the nodes below, by identity; 0 for one that is being counted.
+    """
+    if id(node) in known:
+        if known[id(node)]:
+            return known[id(node)]
+        raise yaml.MarkedYAMLError(problem="a value contains itself", problem_mark=node.start_mark)
+    known[id(node)], count = 0, 1
+    if isinstance(node, yaml.CollectionNode):
+        for part in node.value:
+            for child in part if isinstance(node, yaml.MappingNode) else (part,):
+                count += _count_nodes(child, known)
+    if count > MOST_NODES:
+        problem = f"its aliases stand for more than {MOST_NODES:,} values"
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+    known[id(node)] = count
+    return count
+
+
+def load_yaml(path: str | os.PathLike[str], untrusted: bool = False) -> dict[str, Any]:
     """The settings in a YAML file, flat, with the headings ``parallel`` and ``training`` dissolved. Never runs code."""
     flat: dict[str, Any] = {}
-    for key, value in read_mapping(path).items():
+    for key, value in read_mapping(path, untrusted=untrusted).items():
         section = key in SECTIONS and (value is None or isinstance(value, dict))
         items = (value or {}).items() if section else [(key, value)]
         for name, setting in items:

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.util
 import inspect
 import re
@@ -234,11 +235,13 @@ class EnvFactory:
         if self.live is not None:
             return self.live
         if is_atari(self.name):
-            return functools.partial(import_callable(f"{_ATARI_GAMES}:make", "env"), self.name)
+            return functools.partial(_import_own(f"{_ATARI_GAMES}:make"), self.name)
         if self.born_seeded:
-            return import_callable(f"{_ENVPOOL}:make", "env")
+            return _import_own(f"{_ENVPOOL}:make")
+        if self.name in BUILT_IN:
+            return _import_own(BUILT_IN[self.name])
         if self.pickled is None:
-            return import_callable(BUILT_IN.get(self.name, self.spec or self.name), "env")
+            return import_callable(self.spec or self.name, "env")
         return _unpickle(self.pickled)
 
 
@@ -260,7 +263,7 @@ def resolve_env(env: str | Callable[..., Env] | EnvFactory, kwargs: Mapping[str,
     if env in BUILT_IN or env.startswith(ENVPOOL):
         return EnvFactory(env, kwargs)
     if is_atari(env):
-        import_callable(f"{_ATARI_GAMES}:register", "env")()
+        _import_own(f"{_ATARI_GAMES}:register")()
         _gym_spec(env)
         return EnvFactory(env, kwargs)
     if _GYM_ID.match(env) or env in gym.registry:
@@ -298,7 +301,7 @@ def settings_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     if is_atari(name) and is_prepared(kwargs):
         own = ATARI_SETTINGS
     elif name.startswith(ENVPOOL):
-        own = import_callable(f"{_ENVPOOL}:settings", "env")(name.removeprefix(ENVPOOL))
+        own = _import_own(f"{_ENVPOOL}:settings")(name.removeprefix(ENVPOOL))
     if any(str(word).partition("=")[0] == "opponent" for word in kwargs):
         given = {**given, "opponent": None}
     budget = {"timesteps", "num_episodes", "duration", "stages"}
@@ -316,12 +319,19 @@ def python_name(thing: Any) -> str:
 
 
 def names_code(spec: str) -> bool:
-    """Whether ``spec`` makes Python import something: such a name is not followed when it comes from a file."""
+    """Whether an env's name makes Python import something: such a name is not followed when it comes from a file."""
     return spec not in BUILT_IN and not spec.startswith(ENVPOOL) and (":" in spec or spec.endswith(".py"))
 
 
+def _import_own(spec: str) -> Callable[..., Any]:
+    """The object behind ``module:callable`` of Corral itself; the current directory has no part in it."""
+    module, _, attribute = spec.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
 def import_callable(spec: str, what: str) -> Callable[..., Any]:
-    """The object behind ``package.module:callable`` or ``file.py:callable``."""
+    """The object behind ``package.module:callable`` or ``file.py:callable``, which the user named."""
     source, _, attribute = spec.rpartition(":") if isinstance(spec, str) else ("", "", "")
     if not source or not attribute or (not source.endswith(".py") and "" in source.split(".")):
         raise UsageError(f"{what} {shown(spec)} should look like package.module:callable or file.py:callable")
@@ -372,17 +382,16 @@ def _nearest(name: str) -> str:
     """A hint at the env that was meant, which may lack no more than its prefix."""
     known = [*BUILT_IN, *gym.registry]
     with contextlib.suppress(MissingPackage):
-        known += [f"{ENVPOOL}{task}" for task in import_callable(f"{_ENVPOOL}:tasks", "env")()]
+        known += [f"{ENVPOOL}{task}" for task in _import_own(f"{_ENVPOOL}:tasks")()]
     with contextlib.suppress(MissingPackage):
-        import_callable(f"{_ATARI_GAMES}:register", "env")()
+        _import_own(f"{_ATARI_GAMES}:register")()
         known += [game for game in gym.registry if is_atari(game)]
     whole = [other for other in known if other.endswith((f"/{name}", f":{name}"))]
     return did_you_mean(name, whole) or did_you_mean(name, known)
 
 
 def _import_module(name: str, what: str) -> Any:
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # what `python -m` does; an installed `corral` command would not
+    _serve_from_here(name)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -391,6 +400,17 @@ def _import_module(name: str, what: str) -> Any:
         raise _import_failed(name, what, error) from error
     except Exception as error:
         raise _import_failed(name, what, error) from error
+
+
+def _serve_from_here(name: str) -> None:
+    """Let a module that the user named be found in the current directory, if it lies there; else nothing is."""
+    here, top = str(Path.cwd()), name.partition(".")[0]
+    if "" in sys.path or here in sys.path:
+        return
+    found = importlib.machinery.PathFinder.find_spec(top, [here])
+    if found is None or (found.origin is None and importlib.util.find_spec(top) is not None):
+        return  # a mere folder of that name gives way to a package that is installed
+    sys.path.insert(0, here)
 
 
 def _import_file(source: str, what: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,9 @@ import numpy as np
 from gymnasium import spaces
 
 __all__ = ["space_from_data", "space_to_data"]
+
+MOST_NUMBERS = 1 << 26
+"""In one value of a Box that is read."""
 
 
 def space_to_data(space: spaces.Space[Any]) -> dict[str, Any]:
@@ -39,6 +43,8 @@ def space_from_data(data: Mapping[str, Any]) -> spaces.Space[Any]:
             return spaces.Tuple([space_from_data(sub) for sub in data["spaces"]])
         case "Box":
             shape, dtype = tuple(data["shape"]), np.dtype(data["dtype"])
+            if any(type(size) is not int or size < 0 for size in shape) or math.prod(shape) > MOST_NUMBERS:
+                raise ValueError(f"a Box of shape {shape!r:.80}; at most {MOST_NUMBERS:,} numbers are taken")
             return spaces.Box(_array(data["low"], shape, dtype), _array(data["high"], shape, dtype), shape, dtype.type)
         case "Discrete":
             return spaces.Discrete(data["n"], start=data["start"], dtype=np.dtype(data["dtype"]).type)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -64,14 +65,15 @@ class ProcessMeter:
         return found
 
     def _names(self) -> list[tuple[str, int]]:
-        return [("trainer", psutil.Process().pid), *((f"worker_{i}", pid) for i, pid in enumerate(self._pids()))]
+        return [("trainer", os.getpid()), *((f"worker_{i}", pid) for i, pid in enumerate(self._pids()))]
 
     def _look(self, pid: int) -> tuple[float, float] | None:
         """Processor seconds, and MB that are not shared with other processes."""
         try:
-            process = self._known.setdefault(pid, psutil.Process(pid))
+            process = self._known.get(pid) or psutil.Process(pid)
+            self._known[pid] = process
             with process.oneshot():
                 times, memory = process.cpu_times(), process.memory_info()
-        except psutil.Error:
+        except (psutil.Error, OSError):  # it is gone, or there is no descriptor left to look with
             return None
         return times.user + times.system, (memory.rss - getattr(memory, "shared", 0)) / 2**20

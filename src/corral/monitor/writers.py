@@ -1,37 +1,52 @@
-"""``metrics.jsonl`` and ``progress.csv``: one line per iteration, flushed, and clean after a resume."""
+"""``metrics.jsonl`` and ``progress.csv``: one line per row, on disk at once, and only appended to."""
 
 from __future__ import annotations
 
 import csv
+import errno
+import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, NamedTuple
 
-__all__ = ["CsvWriter", "JsonLinesWriter", "read_metrics"]
+from corral.core.files import open_regular, parse_json
+from corral.monitor.appended_file import MOST_LINE, AppendedFile
+
+__all__ = ["CsvWriter", "JsonLinesWriter", "MetricsLine", "iterate_metrics", "read_metrics"]
 
 STEPS = "time/total_timesteps"
+MOST_METRICS = 4 << 30
+"""Bytes of a ``metrics.jsonl`` that is read."""
 Row = Mapping[str, float]
 
 
+class MetricsLine(NamedTuple):
+    """A line of a ``metrics.jsonl``, as it is and as what it says."""
+
+    text: bytes
+    row: dict[str, Any]
+
+
 class JsonLinesWriter:
-    """One JSON object per line. On resume, lines of steps that will be taken again are dropped first."""
+    """One JSON object per line. On resume, lines of steps that will be taken again are cut off first."""
 
     def __init__(self, path: Path, resume_from: int | None = None) -> None:
-        self.kept: list[dict[str, Any]] = []
-        """Rows of an earlier part of the run."""
-        if resume_from is not None and path.exists():
-            self.kept = [row for row in read_metrics(path) if row.get(STEPS, 0) <= resume_from]
-            temporary = path.with_suffix(".tmp")
-            temporary.write_text("".join(json.dumps(row) + "\n" for row in self.kept), encoding="utf-8")
-            temporary.replace(path)
-        self._file: IO[str] = path.open("a", encoding="utf-8")
+        self._file = AppendedFile(path)
+        self.damaged = 0
+        """Lines that could not be read on the way to where the run goes on."""
+        cut = 0
+        if resume_from is not None:
+            cut, self.damaged = self._file.find_cut(_steps_of_json, resume_from)
+        self._file.cut(cut)
 
     def write(self, row: Row) -> None:
         """Append a line. What is not a finite number becomes null: NaN is not JSON."""
-        self._file.write(json.dumps({k: v if math.isfinite(v) else None for k, v in row.items()}) + "\n")
-        self._file.flush()
+        told = {name: value if math.isfinite(value) else None for name, value in row.items()}
+        self._file.append(f"{json.dumps(told)}\n".encode())
 
     def close(self) -> None:
         """Close the file."""
@@ -39,47 +54,97 @@ class JsonLinesWriter:
 
 
 class CsvWriter:
-    """The same for spreadsheets. A metric that appears late gets its column by rewriting the file once."""
+    """The same for spreadsheets and ``tail -f``, with columns that never change.
 
-    def __init__(self, path: Path, kept: Sequence[Mapping[str, Any]] | None = None) -> None:
-        self._path = path
-        self._columns = list(dict.fromkeys(name for row in kept or () for name in row))
-        if kept is not None:
-            self._rewrite(kept)
-        self._file: IO[str] = path.open("a", newline="", encoding="utf-8")
+    A metric that is not among them is left out. On resume the file keeps the columns that it has.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str], resume_from: int | None = None) -> None:
+        self._file = AppendedFile(path)
+        header = self._file.first_line()
+        found = _cells(header) if header is not None else None
+        if header is None or found is None or STEPS not in found:
+            self._columns = [name for name in columns if name.isprintable()]
+            self._file.cut(0)
+            self._file.append(self._line(dict.fromkeys(self._columns, ""), header=True))
+            return
+        self._columns = found
+        cut = len(header)
+        if resume_from is not None:
+            cut = self._file.find_cut(self._steps_of, resume_from, first=len(header)).position
+        self._file.cut(cut)
 
     def write(self, row: Row) -> None:
         """Append a line."""
-        new = [name for name in row if name not in self._columns]
-        if new:
-            self._file.close()
-            with self._path.open(newline="", encoding="utf-8") as file:
-                rows = list(csv.DictReader(file))
-            self._columns += new
-            self._rewrite(rows)
-            self._file = self._path.open("a", newline="", encoding="utf-8")
-        csv.DictWriter(self._file, self._columns, restval="").writerow(row)
-        self._file.flush()
+        self._file.append(self._line(row))
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
-    def _rewrite(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        temporary = self._path.with_suffix(".csv.tmp")
-        with temporary.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, self._columns, restval="", extrasaction="ignore")
+    def _line(self, row: Mapping[str, Any], header: bool = False) -> bytes:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self._columns, restval="", extrasaction="ignore")
+        if header:
             writer.writeheader()
-            writer.writerows(rows)
-        temporary.replace(self._path)
+        else:
+            writer.writerow(row)
+        return text.getvalue().encode()
+
+    def _steps_of(self, line: bytes) -> float | None:
+        cells = _cells(line)
+        if cells is None or len(cells) != len(self._columns):
+            return None
+        try:
+            return float(cells[self._columns.index(STEPS)])
+        except ValueError:
+            return None
+
+
+def iterate_metrics(path: Path) -> Iterator[MetricsLine]:
+    """The lines of a ``metrics.jsonl``, one at a time. Damaged ones are left out, with a warning at the end.
+
+    A last line without an end is what a crash left, or is just being written: it is left out in silence.
+    """
+    damaged: list[int] = []
+    with os.fdopen(open_regular(path), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MOST_METRICS:
+            raise OSError(errno.EFBIG, f"it has {size:,} bytes, and at most {MOST_METRICS:,} are read", str(path))
+        number = 0
+        while line := file.readline(MOST_LINE):
+            number += 1
+            row = _row_of(line) if line.endswith(b"\n") else None
+            if row is not None:
+                yield MetricsLine(line, row)
+            elif line.endswith(b"\n") or file.tell() < size:
+                damaged.append(number)
+    if damaged:
+        others = f" and {len(damaged) - 1:,} more" if len(damaged) > 1 else ""
+        warnings.warn(f"{path}: line {damaged[0]:,}{others} cannot be read and was left out", stacklevel=2)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a ``metrics.jsonl``; a last line that was cut off by a crash is left out."""
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            break
-    return rows
+    """The rows of a ``metrics.jsonl``, as ``iterate_metrics`` reads them."""
+    return [line.row for line in iterate_metrics(path)]
+
+
+def _row_of(line: bytes) -> dict[str, Any] | None:
+    """The row in a line; None if it is damaged. Every row has a number of steps."""
+    try:
+        row = parse_json(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and type(row.get(STEPS)) in (int, float) else None
+
+
+def _steps_of_json(line: bytes) -> float | None:
+    row = _row_of(line)
+    return None if row is None else float(row[STEPS])
+
+
+def _cells(line: bytes) -> list[str] | None:
+    try:
+        return next(csv.reader([line.decode()]), None)
+    except (UnicodeDecodeError, csv.Error):
+        return None

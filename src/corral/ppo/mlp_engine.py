@@ -22,6 +22,7 @@ from corral.policy.policy import FEATURES, Policy
 from corral.policy.scoring import ACTION_FEATURES
 from corral.ppo.adam import Adam
 from corral.ppo.gae import Advantages
+from corral.ppo.moments import check_moments
 from corral.ppo.shares import MEASURED, Alone, Crew, Shares, ShareSetup
 from corral.ppo.terms import PLAIN, Terms
 
@@ -202,6 +203,7 @@ class MlpEngine:
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from moments that ``copies`` gave."""
+        check_moments(state, self.policy.named_parameters())
         self._adam.restore({name: tensor.numpy() for name, tensor in state.items()})
 
 

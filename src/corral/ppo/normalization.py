@@ -43,8 +43,11 @@ class RunningMoments:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state``."""
-        self.mean, self.variance = np.asarray(state["mean"]), np.asarray(state["variance"])
-        self.count = int(state["count"])
+        mean, variance = (_numbers_like(self.mean, state[name], name) for name in ("mean", "variance"))
+        count = int(state["count"])
+        if (variance < 0).any() or count < 0:
+            raise ValueError("a variance or a count is negative")
+        self.mean, self.variance, self.count = mean, variance, count
 
 
 class ReturnScaler:
@@ -72,4 +75,12 @@ class ReturnScaler:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state``."""
         self.moments.restore(state)
-        self._return = np.asarray(state["return"], dtype=np.float64)
+        self._return = _numbers_like(self._return, state["return"], "return")
+
+
+def _numbers_like(known: Array, given: Any, name: str) -> Array:
+    """Plain data as an array of the same shape as a known one, with only finite numbers."""
+    array = np.asarray(given, dtype=np.float64)
+    if array.shape != known.shape or not np.isfinite(array).all():
+        raise ValueError(f"{name} should be finite numbers of shape {known.shape}, not of shape {array.shape}")
+    return array

@@ -21,6 +21,7 @@ from corral.policy.recurrent import Memory
 from corral.ppo import losses
 from corral.ppo.adam import EPSILON
 from corral.ppo.gae import Advantages
+from corral.ppo.moments import check_moments
 from corral.ppo.side_by_side import SideBySide, shares_of
 from corral.ppo.terms import PLAIN, Terms
 
@@ -270,6 +271,7 @@ class TorchEngine:
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from moments that ``copies`` gave."""
+        check_moments(state, self.policy.named_parameters())
         for name, parameter in self.policy.named_parameters():
             found = {key: state[f"{key}.{name}"] for key in _STATE_NAMES if f"{key}.{name}" in state}
             if found:

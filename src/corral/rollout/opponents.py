@@ -183,6 +183,13 @@ class SharedLineup:
             array[...] = weights[name]
         self.shared.arrays[_STAMPS][slot] += 1
 
+    def expected_weights(self) -> dict[str, Array]:
+        """What the weights of every slot and guest look like, by the names that a checkpoint has for them."""
+        found = {f"{slot}/{name}": array for slot, some in enumerate(self._slots) for name, array in some.items()}
+        return found | {
+            f"guest/{g.name}/{name}": np.asarray(w) for g in self.setup.guests for name, w in g.weights.items()
+        }
+
     def set_chances(self, chances: Sequence[float]) -> None:
         """How likely each opponent is, by number, in episodes that begin from now on."""
         self.shared.arrays[_TABLE][...] = chances

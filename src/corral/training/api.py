@@ -22,7 +22,8 @@ from corral.core.config import (
 )
 from corral.core.config_file import dump_yaml, load_yaml
 from corral.core.envs import EnvFactory, import_callable, python_name, resolve_env, settings_of
-from corral.core.errors import CheckpointError, EnvFault, UsageError
+from corral.core.errors import CheckpointError, CorralError, EnvFault, UsageError, one_line
+from corral.core.files import replace_file
 from corral.core.machine import limit_compute_threads
 from corral.core.seeding import fresh_seed
 from corral.core.spelling import did_you_mean, shown
@@ -34,7 +35,9 @@ from corral.ppo.mlp_engine import MlpEngine
 from corral.training.calibrate import Costs, measure
 from corral.training.checkpoint import FoundCheckpoint, list_checkpoints, newest_checkpoint, set_aside
 from corral.training.choose import EnvsChoice, choose_n_envs
+from corral.training.columns import progress_columns
 from corral.training.faults import keep_fault
+from corral.training.fitting import check_checkpoint
 from corral.training.interrupts import Interrupted, Interrupts
 from corral.training.loop import Callback, train_loop
 from corral.training.policies import device_for
@@ -118,7 +121,12 @@ def resume(
             raise CheckpointError(f"{directory.shown} has no checkpoint to go on from; delete it and start again")
         board = QuietBoard() if quiet else Board()
         network = network_of(recorded.policy, policy)
-        seed = int(recorded.seed or 0) if found is None else int(found.checkpoint.state["seed"])
+        seed = int(recorded.seed or 0)
+        if found is not None:
+            check_checkpoint(config, found.checkpoint)
+            if (n := len(found.checkpoint.envs.get("episode", ()))) != config.n_envs:
+                raise CheckpointError(f"{found.path} does not fit this run's config: it has {n} envs")
+            seed = int(found.checkpoint.state["seed"])
         assembled = assemble(config, seed, factory, network, board.note, warn=board.warn, proven=found is not None)
         if found is None:
             board.warn(f"{directory.shown} ended before anything was saved; beginning at step 0")
@@ -133,9 +141,10 @@ def resume(
                 assembled.backend = dataclasses.replace(assembled.backend, why="as before")
         except BaseException as error:
             assembled.close()
-            if isinstance(error, KeyError | RuntimeError | ValueError | TypeError):
-                raise CheckpointError(f"{found.path} does not fit this run's config: {error}") from None
-            raise
+            if isinstance(error, CorralError) or not isinstance(error, Exception):
+                raise
+            what = f"{type(error).__name__}: {one_line(error)}"
+            raise CheckpointError(f"{found.path} does not fit this run's config: {what}") from None
     except BaseException:
         directory.unlock()
         raise
@@ -164,10 +173,12 @@ def _carry_out(
                     directory.progress_file,
                     directory.tensorboard if config.tensorboard else None,
                     board,
+                    progress_columns(run),
                     resume_from=resumed.checkpoint.timesteps if resumed else None,
                 )
             except OSError as error:
-                raise UsageError(f"{directory.shown} cannot be written to: {error.strerror or error}") from None
+                file = f"/{Path(error.filename).name}" if error.filename else ""
+                raise UsageError(f"{directory.shown}{file} cannot be written to: {error.strerror or error}") from None
             _open_board(board, run, directory, resumed)
             try:
                 reason = train_loop(run, directory, reporter, interrupts, callback)
@@ -232,7 +243,7 @@ def _finish(board: QuietBoard, run: Run, directory: RunDirectory, reason: str) -
     summary = summarize(run, reason)
     text = json.dumps(dataclasses.asdict(summary), indent=1)
     try:
-        directory.summary_file.write_text(text + "\n", encoding="utf-8")
+        replace_file(directory.summary_file, f"{text}\n".encode())
     except OSError as error:
         board.warn(f"summary.json cannot be written: {error}")
     if reason.startswith("failed"):  # the error itself follows
@@ -324,6 +335,4 @@ def _write_config(run: Run, directory: RunDirectory) -> None:
     notes = {"backend": choice.why, "device": run.why_device, "learner": f"rows are inferred in {run.placement}"}
     if run.why_envs:
         notes["n_envs"] = run.why_envs
-    temporary = directory.config_file.with_suffix(".tmp")
-    temporary.write_text(dump_yaml(decided, notes), encoding="utf-8")
-    temporary.replace(directory.config_file)
+    replace_file(directory.config_file, dump_yaml(decided, notes).encode())

@@ -6,10 +6,12 @@ nothing that the manifest does not confirm.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +23,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from corral.core.errors import CheckpointError
+from corral.core.errors import CheckpointError, one_line
+from corral.core.files import parse_json, read_json, read_regular
+from corral.core.machine import available_memory
 
 __all__ = [
     "Checkpoint",
@@ -39,7 +43,13 @@ _STATE = "state.json"
 _EXTRAS = {name: f"{name}.safetensors" for name in ("behind", "opponents", "reference")}
 """What only some runs have."""
 _FILES = ("policy.safetensors", "optimizer.safetensors", "envs.safetensors", _STATE)
+_MANIFEST = "manifest.json"
 _PREFIX, _TEMPORARY, _ASIDE = "ckpt-", ".saving-", "set-aside-"
+_NAME = re.compile(rf"{_PREFIX}(\d{{1,18}})(-\d{{1,9}})?", re.ASCII)
+MOST_JSON = 64 << 20
+"""Bytes of ``state.json`` and ``manifest.json`` that are read."""
+MOST_BYTES = 16 << 30
+"""Bytes of a whole checkpoint that are read; half of the memory that is free, if that is less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +83,7 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
     target = directory / f"{_PREFIX}{checkpoint.timesteps:012d}"
     building = directory / f"{_TEMPORARY}{os.getpid()}"
     try:
+        _refuse_link(directory)
         directory.mkdir(parents=True, exist_ok=True)
         for left_over in directory.glob(f"{_TEMPORARY}*"):  # of a save that was killed: we are the only writer
             shutil.rmtree(left_over, ignore_errors=True)
@@ -84,8 +95,9 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
             if (extra := getattr(checkpoint, name)) is not None:
                 files[file] = safetensors.torch.save(_plain(extra))
         hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-        manifest = {"format": FORMAT, "sha256": hashes}
-        for name, data in {**files, "manifest.json": json.dumps(manifest, indent=1).encode()}.items():
+        sizes = {name: len(data) for name, data in files.items()}
+        manifest = {"format": FORMAT, "sha256": hashes, "bytes": sizes}
+        for name, data in {**files, _MANIFEST: json.dumps(manifest, indent=1).encode()}.items():
             _write_synced(building / name, data)
         _sync_directory(building)
         same_step = [path for path in list_checkpoints(directory) if _step_of(path) == checkpoint.timesteps]
@@ -103,32 +115,61 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
 def load_checkpoint(path: Path) -> Checkpoint:
     """Load and verify; a CheckpointError says what is wrong with it."""
     try:
-        manifest = json.loads((path / "manifest.json").read_bytes())
-        if manifest["format"] != FORMAT:
-            raise CheckpointError(f"{path} has format {manifest['format']!r}; this version of Corral reads {FORMAT}")
-        hashes, files = manifest["sha256"], {}
-        if set(hashes) - set(_EXTRAS.values()) != set(_FILES):
-            raise CheckpointError(f"{path} is damaged: its manifest names {', '.join(hashes)}")
-        for name in hashes:
-            data = (path / name).read_bytes()
-            if hashlib.sha256(data).hexdigest() != hashes[name]:
-                raise CheckpointError(f"{path / name} is damaged: its hash is not the one in the manifest")
-            files[name] = data
-        state = json.loads(files.pop(_STATE))
+        files = _read_files(path)
+        state = _parse_state(path / _STATE, files.pop(_STATE))
         policy, optimizer, envs = (safetensors.torch.load(files[name]) for name in _FILES[:3])
         extras = {name: safetensors.torch.load(files[file]) for name, file in _EXTRAS.items() if file in files}
-        loaded = Checkpoint(policy, optimizer, state, envs, **extras)
-        _ = loaded.timesteps  # what has none is not a checkpoint, whoever vouches for it
-        return loaded
+        return Checkpoint(policy, optimizer, state, envs, **extras)
     except OSError as error:
-        raise CheckpointError(f"{path} is incomplete: {error.filename or ''} {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
-        raise CheckpointError(f"{path} is damaged: {type(error).__name__}: {error}") from None
+        name = Path(error.filename).name if error.filename else ""
+        raise CheckpointError(f"{path} is incomplete: {name}: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, ArithmeticError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{path} is damaged: {type(error).__name__}: {one_line(error)}") from None
+
+
+def _read_files(path: Path) -> dict[str, bytes]:
+    """The files of a checkpoint, each as the manifest says that it is; ``state.json`` too."""
+    manifest = read_json(path / _MANIFEST, MOST_JSON)
+    if manifest["format"] != FORMAT:
+        given = one_line(repr(manifest["format"]), 40)
+        raise CheckpointError(f"{path} has format {given}; this version of Corral reads {FORMAT}")
+    hashes, sizes = manifest["sha256"], manifest.get("bytes")  # written by earlier versions: without sizes
+    if set(hashes) - set(_EXTRAS.values()) != set(_FILES):
+        raise CheckpointError(f"{path} is damaged: its manifest names {one_line(', '.join(hashes))}")
+    files, room = {}, min(MOST_BYTES, available_memory() // 2)
+    for name in hashes:
+        data = read_regular(path / name, min(room, MOST_JSON) if name == _STATE else room)
+        room -= len(data)
+        if sizes is not None and sizes[name] != len(data):
+            raise CheckpointError(f"{path / name} is damaged: it has {len(data):,} bytes, not what the manifest says")
+        if hashlib.sha256(data).hexdigest() != hashes[name]:
+            raise CheckpointError(f"{path / name} is damaged: its hash is not the one in the manifest")
+        files[name] = data
+    return files
+
+
+def _parse_state(path: Path, data: bytes) -> Mapping[str, Any]:
+    try:
+        state = parse_json(data)
+    except ValueError as error:
+        raise CheckpointError(f"{path} is damaged: {one_line(error)}") from None
+    if not isinstance(state, dict) or type(state.get("timesteps")) is not int:
+        raise CheckpointError(f"{path} is damaged: it has no number of timesteps")
+    return state
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
     """Checkpoint directories, oldest first."""
-    return sorted(path for path in directory.glob(f"{_PREFIX}*") if path.is_dir())
+    _refuse_link(directory)
+    if not directory.is_dir():
+        return []
+    return sorted(path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.is_dir())
+
+
+def _refuse_link(directory: Path) -> None:
+    """A link could lead to files that are not the run's: nothing is written or deleted behind it."""
+    if directory.is_symlink():
+        raise CheckpointError(f"{directory} is a link, and no link is followed there; put the directory itself there")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +202,8 @@ def set_aside(directory: Path, newer_than: int) -> None:
 
 
 def _step_of(path: Path) -> int:
-    step = path.name.removeprefix(_PREFIX).partition("-")[0]
-    return int(step) if step.isdigit() else -1
+    found = _NAME.fullmatch(path.name)
+    return -1 if found is None else int(found[1])
 
 
 def _delete(path: Path) -> None:
@@ -183,10 +224,11 @@ def _free_name(path: Path) -> Path:
 
 def prune(directory: Path, keep: int) -> None:
     """Delete all but the newest ``keep``, and left-overs of saves that did not finish."""
-    for path in list_checkpoints(directory)[:-keep]:
-        _delete(path)
-    for path in directory.glob(f"{_TEMPORARY}*"):
-        shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):  # without a free descriptor, for one: then the next time
+        for path in list_checkpoints(directory)[:-keep]:
+            _delete(path)
+        for path in directory.glob(f"{_TEMPORARY}*"):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -194,7 +236,7 @@ def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _write_synced(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
+    with path.open("xb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -11,6 +11,7 @@ from typing import Any
 from corral.core.command import command
 from corral.core.config import TrainConfig
 from corral.core.errors import EnvFault, UsageError
+from corral.core.files import read_json, replace_file
 from corral.core.opponents import OPPONENT, opponent_number
 from corral.training.run_directory import RunDirectory
 
@@ -18,6 +19,8 @@ __all__ = ["FAULTS", "MOST_FAULTS", "keep_fault", "read_fault"]
 
 FAULTS = "faults"
 """The folder in a run directory."""
+MOST_BYTES = 256 << 20
+"""Size of a file that is read."""
 MOST_FAULTS = 5
 """That did not end the run; one that does is always written."""
 
@@ -39,7 +42,7 @@ def keep_fault(
     told = {"env": config.env, "env_kwargs": config.env_kwargs, "raised": fault.summary, "place": str(place)}
     try:
         folder.mkdir(exist_ok=True)
-        path.write_text(json.dumps({**told, **fault.script, "options": options}) + "\n", encoding="utf-8")
+        replace_file(path, f"{json.dumps({**told, **fault.script, 'options': options})}\n".encode())
     except (OSError, TypeError):  # a full disk; options that are no plain data
         return None
     shown = str(Path(directory.shown) / FAULTS / path.name)
@@ -51,7 +54,7 @@ def keep_fault(
 def read_fault(path: str) -> dict[str, Any]:
     """What ``keep_fault`` wrote."""
     try:
-        told = json.loads(Path(path).read_text(encoding="utf-8"))
+        told = read_json(Path(path).resolve(), MOST_BYTES)
         actions, seed = told["actions"], told["seed"]
         if not isinstance(actions, dict) or not all(isinstance(rows, list) for rows in actions.values()):
             raise ValueError("its actions are not lists")

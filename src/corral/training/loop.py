@@ -124,12 +124,14 @@ def train_loop(
             if said is not None:
                 reporter.board.note(said)
 
+            save_due = is_due(config.checkpoint_freq, before, progress.timesteps)
             row = _metrics(run, rollout, stats, rate, rho, collected - started, updated - collected)
             if config.kl_ref_coef:
                 row["train/kl_ref_coef"] = terms.kl_ref
             if config.log_episodes:
                 epochs = (learner.n_updates - updates) * config.minibatch_size / config.rollout_size
                 reporter.board.note(update_line(row, epochs, config.rollout_size, progress.seconds))
+            measured = len(row)
             try:
                 if reason or is_due(config.eval_freq, before, progress.timesteps):
                     row |= _evaluate(run, directory, reporter, interrupts)
@@ -138,10 +140,12 @@ def train_loop(
                     reason = asked
                     row |= {} if "eval/mean_reward" in row else _evaluate(run, directory, reporter, interrupts)
             finally:
-                reporter.write(row, budgets_of(config, progress)[0].done)
+                more = len(row) > measured  # an evaluation, or what a callback logged
+                keep = more or said is not None or reason is not None or save_due
+                reporter.write(row, budgets_of(config, progress)[0].done, keep)
                 if said is not None or reason is not None:
                     _write_phase(run, directory, reporter)
-            if is_due(config.checkpoint_freq, before, progress.timesteps):
+            if save_due:
                 run.saved_at = _save(run, directory, reporter, run.safe)
     finally:
         progress.mishaps += source.drain_mishaps()  # of a rollout that was never finished
@@ -358,6 +362,7 @@ def _evaluate_between_iterations(run: Run, directory: RunDirectory, reporter: Re
 
 def _write_phase(run: Run, directory: RunDirectory, reporter: Reporter) -> None:
     """Write the files of the stage that was played last, in runs that have stages."""
+    reporter.flush()
     problem = None if run.opponents is None else write_phase(run, directory, run.opponents, run.opponents.played)
     if problem is not None:
         reporter.board.warn(problem)

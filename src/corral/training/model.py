@@ -15,10 +15,10 @@ from corral.core.config import TrainConfig
 from corral.core.errors import CheckpointError, UsageError
 from corral.core.paths import is_directory
 from corral.core.seeding import action_noise, fresh_seed
-from corral.core.space_data import space_from_data
 from corral.policy.policy import NetworkFactory
 from corral.rollout.actors import actor_setup
 from corral.training.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint
+from corral.training.fitting import check_checkpoint, check_tensors, spaces_of
 from corral.training.policies import build_policy, check_encoding
 from corral.training.run_directory import find_run
 
@@ -38,17 +38,15 @@ class Model:
 
     def __init__(self, config: TrainConfig, checkpoint: Checkpoint, network: NetworkFactory | None = None) -> None:
         self.config, self.network = config, network
+        check_checkpoint(config, checkpoint)
         self.timesteps = checkpoint.timesteps
         self.masked = bool(checkpoint.state["masked"])
         """Whether it was trained with action masks, and so should be asked with them."""
-        self.observation_space = space_from_data(checkpoint.state["spaces"]["observation"])
-        self.action_space = space_from_data(checkpoint.state["spaces"]["action"])
+        self.observation_space, self.action_space = spaces_of(checkpoint.state)
         self.policy = build_policy(config, self.observation_space, self.action_space, network)
         check_encoding(checkpoint.state, self.policy)
-        try:
-            self.policy.load_state_dict(dict(checkpoint.policy))
-        except RuntimeError as error:
-            raise CheckpointError(f"the checkpoint does not fit this run's config: {error}") from None
+        check_tensors("policy", checkpoint.policy, self.policy.state_dict())
+        self.policy.load_state_dict(dict(checkpoint.policy))
         self.policy.eval()
         self.actor_setup = actor_setup(self.policy, network, torch.device("cpu"), n_envs=1)
         self.actor = self.actor_setup.build(0, 1)

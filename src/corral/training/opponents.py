@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,15 @@ from corral.rollout.actors import ActorSetup
 from corral.rollout.env_costs import FirstMix
 from corral.rollout.opponents import Guest, LineupSetup, SharedLineup
 from corral.training.model import load
+from corral.training.opponents_state import (
+    FIRST_RATING,
+    OpponentsState,
+    PastSelf,
+    StageResult,
+    check_state,
+    check_weights,
+    parse_state,
+)
 from corral.training.progress import is_due
 from corral.training.roles import roles_of_names
 from corral.vec.api import EnvFacts
@@ -38,83 +47,7 @@ Array = npt.NDArray[Any]
 CURRENT, CHECKPOINT = "current", "checkpoint"
 RECENT = 100
 """Games that a win rate is taken over."""
-_FIRST_RATING, _STEP = 1000.0, 16.0
-
-
-@dataclass(frozen=True, slots=True)
-class StageResult:
-    """How a stage ended."""
-
-    name: str
-    played: str
-    """Against whom, or with which options."""
-    steps: int
-    games: int
-    win_rate: float | None
-    """Over its last games."""
-    target: float | None
-    needed: int
-    """Games that a win rate has to be of, to count."""
-    reward: float | None
-    """Mean reward of its last games."""
-
-    @property
-    def told(self) -> str:
-        """How it went, for people."""
-        if self.reward is None:
-            return "no games"
-        won = "" if self.win_rate is None else f"{self.win_rate:.0%} won, "
-        return f"{won}mean reward {self.reward:.2f}"
-
-    @property
-    def passed(self) -> bool | None:
-        """Whether its target was reached; None if it had none."""
-        if self.target is None:
-            return None
-        return self.win_rate is not None and self.win_rate >= self.target and self.games >= self.needed
-
-
-@dataclass(slots=True)
-class _Past:
-    """A past self in a slot."""
-
-    slot: int
-    step: int
-    rating: float
-
-
-@dataclass(slots=True)
-class _State:
-    """All that decides how it goes on."""
-
-    stage: int = 0
-    since: int = 0
-    """Steps at which the stage began."""
-    looked_at: int = 0
-    """Steps at which it was last asked for opponents."""
-    noted_at: int = 0
-    """Steps up to which games were taken in."""
-    ended_at: int | None = None
-    """The budget of the run when its last stage ended: with another one it goes on."""
-    older: list[int] = field(default_factory=list)
-    """Envs in an episode that began before the stage did."""
-    now: int | None = None
-    """The slot that holds the policy as it is."""
-    pool: list[_Past] = field(default_factory=list)
-    past: list[int] = field(default_factory=list)
-    """Slots that hold a past self, though perhaps one that left the pool and only ends its games."""
-    rating: float = _FIRST_RATING
-    ratings: dict[str, float] = field(default_factory=dict)
-    """Of the opponents that never change."""
-    games: int = 0
-    """In this stage."""
-    outcomes: list[float] = field(default_factory=list)
-    """Of the stage's last games."""
-    rewards: list[float] = field(default_factory=list)
-    """Of the same."""
-    recent: dict[str, list[float]] = field(default_factory=dict)
-    """Outcomes of the last games against each kind of opponent."""
-    results: list[dict[str, Any]] = field(default_factory=list)
+_STEP = 16.0
 
 
 def stages_of(config: TrainConfig) -> tuple[Stage, ...]:
@@ -191,7 +124,7 @@ class Opponents:
         self._mixes = [_mix_of(stage, (*self._fixed, CURRENT, CHECKPOINT)) for stage in self.stages]
         self._rated = self.stages[0].opponent is not None
         self._keeps_past = any(CHECKPOINT in mix for mix in self._mixes)
-        self._s = _State(ratings=dict.fromkeys(self._fixed, _FIRST_RATING))
+        self._s = OpponentsState(ratings=dict.fromkeys(self._fixed, FIRST_RATING))
         self._kept: dict[int, dict[str, Array]] = {}
         self._row: dict[str, float] = {}
         self._before: tuple[dict[str, Any], dict[int, dict[str, Array]]] | None = None
@@ -207,7 +140,7 @@ class Opponents:
             arrays = {name: np.asarray(w.cpu() if isinstance(w, Tensor) else w) for name, w in weights.items()}
             if self._keeps_past and is_due(self._every, s.looked_at, timesteps):
                 slot = self._fill(arrays, playing - first)
-                s.pool = [*s.pool, _Past(slot, timesteps, s.rating)][-self._pool_size :]
+                s.pool = [*s.pool, PastSelf(slot, timesteps, s.rating)][-self._pool_size :]
                 s.past.append(slot)
             s.now = self._fill(arrays, playing - first)
         s.looked_at = timesteps
@@ -332,6 +265,18 @@ class Opponents:
         """For the row of the iteration whose games were last noted."""
         return self._row
 
+    def metric_names(self) -> list[str]:
+        """All names that ``metrics`` can have."""
+        met = [name for name in (*self._fixed, CURRENT, CHECKPOINT) if any(name in mix for mix in self._mixes)]
+        if CHECKPOINT in met and CURRENT not in met:
+            met.append(CURRENT)  # as long as there is no past self, the policy itself plays
+        judged = self._rated or any(stage.win_rate is not None for stage in self.stages)
+        names = ["opponents/stage", *(["opponents/rating"] if self._rated else [])]
+        names += ["opponents/win_rate"] if judged else []
+        names += [f"opponents/win_rate/{name}" for name in met if self._rated]
+        names += [f"opponents/rating/{name}" for name in self._fixed if self._rated and name in met]
+        return names + (["opponents/pool_size", "opponents/pool_rating"] if self._keeps_past else [])
+
     def _measure(self) -> dict[str, float]:
         s = self._s
         row = {"opponents/stage": float(s.stage)}
@@ -363,11 +308,15 @@ class Opponents:
 
     def restore(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Go on from there."""
+        expected = self.lineup.expected_weights()
+        restored = parse_state(state)
+        check_state(restored, len(self.stages), self._n_envs, self._fixed, self.lineup.setup.slots)
+        check_weights(restored, tensors, expected)
         for guest in self.lineup.setup.guests:
             for name, array in guest.weights.items():
                 if not np.array_equal(tensors[f"guest/{guest.name}/{name}"].numpy(), array):
                     raise CheckpointError(f"the opponent {guest.name} is no longer the policy that the run began with")
-        self._s = _State(**{**state, "pool": [_Past(**past) for past in state["pool"]]})
+        self._s = restored
         self._kept, self._before = {}, None
         for key, tensor in tensors.items():
             slot, _, name = key.partition("/")
@@ -375,6 +324,11 @@ class Opponents:
                 self._kept.setdefault(int(slot), {})[name] = tensor.numpy()
         for number, weights in self._kept.items():
             self.lineup.write(number, weights)
+
+    def has(self, number: int) -> bool:
+        """Whether an opponent of this number is there to be played against."""
+        slot = number - self.lineup.setup.first_slot
+        return 0 <= number < len(self._fixed) or slot in self._kept
 
     def close(self) -> None:
         """Give up the memory."""

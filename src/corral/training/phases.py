@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
+from pathlib import Path
 
 from corral.core.errors import CheckpointError
-from corral.monitor.writers import CsvWriter, read_metrics
+from corral.monitor.writers import CsvWriter, iterate_metrics
 from corral.training.checkpoint import prune, save_checkpoint
+from corral.training.columns import progress_columns
 from corral.training.opponents import Opponents
 from corral.training.run import Run
 from corral.training.run_directory import RunDirectory
@@ -24,17 +27,26 @@ def write_phase(run: Run, directory: RunDirectory, opponents: Opponents, stage: 
     path = directory.path / "phases" / opponents.stages[stage].name
     try:
         path.mkdir(parents=True, exist_ok=True)
-        lines = directory.metrics_file.read_text(encoding="utf-8").splitlines(keepends=True)
-        kept = [
-            (line, row)
-            for line, row in zip(lines, read_metrics(directory.metrics_file), strict=False)
-            if row.get("opponents/stage") == stage
-        ]
-        (path / "metrics.jsonl").write_text("".join(line for line, _ in kept), encoding="utf-8")
-        CsvWriter(path / "progress.csv", [row for _, row in kept]).close()
+        _write_rows(directory.metrics_file, path, stage, progress_columns(run))
         save_checkpoint(path / "checkpoints", run.safe)
     except (OSError, CheckpointError) as error:
         return f"the files of stage {opponents.stages[stage].name} cannot be written: {error}"
     with contextlib.suppress(OSError):
         prune(path / "checkpoints", keep=1)
     return None
+
+
+def _write_rows(metrics: Path, path: Path, stage: int, columns: Sequence[str]) -> None:
+    """Write a stage's ``metrics.jsonl`` and ``progress.csv`` anew, from the rows of the run that belong to it."""
+    lines, table = path / "metrics.jsonl", path / "progress.csv"
+    for file in (lines, table):
+        file.unlink(missing_ok=True)
+    writer = CsvWriter(table, columns)
+    try:
+        with lines.open("xb") as copy:
+            for line in iterate_metrics(metrics):
+                if line.row.get("opponents/stage") == stage:
+                    copy.write(line.text)
+                    writer.write(line.row)
+    finally:
+        writer.close()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from corral.core.config import TrainConfig
 from corral.core.envs import EnvFactory
-from corral.core.errors import UsageError
+from corral.core.errors import CheckpointError, UsageError, one_line
 from corral.core.machine import available_cores, limit_compute_threads
 from corral.core.pictures import is_normalizable
 from corral.core.space_data import space_to_data
@@ -37,6 +37,7 @@ from corral.rollout.workers import WorkerSource
 from corral.training.calibrate import Costs, measure
 from corral.training.checkpoint import Checkpoint
 from corral.training.choose import BackendChoice, EnvsChoice, choose_backend
+from corral.training.fitting import check_envs, check_tensors
 from corral.training.opponents import Opponents, seat_opponents
 from corral.training.policies import build_policy, check_encoding, device_for
 from corral.training.progress import Progress
@@ -333,10 +334,16 @@ def capture(run: Run) -> Checkpoint:
 def restore(run: Run, checkpoint: Checkpoint) -> None:
     """Continue from a checkpoint of the same config."""
     state = checkpoint.state
+    policy = run.learner.policy
     if state["spaces"] != run.spaces:
-        raise ValueError(f"the env has spaces {run.spaces}, but the run was made with {state['spaces']}")
-    check_encoding(state, run.learner.policy)
-    run.learner.policy.load_state_dict(dict(checkpoint.policy))
+        given, recorded = one_line(run.spaces), one_line(state["spaces"])
+        raise CheckpointError(f"the env has spaces {given}, but the run was made with {recorded}")
+    check_encoding(state, policy)
+    for name in ("policy", "behind", "reference"):
+        if (weights := getattr(checkpoint, name)) is not None:
+            check_tensors(name, weights, policy.state_dict())
+    check_envs(checkpoint.envs, run.config.n_envs, policy.layout, policy.codec, run.masked, policy.n_state)
+    policy.load_state_dict(dict(checkpoint.policy))
     run.learner.engine.restore(checkpoint.optimizer)
     if checkpoint.reference is not None:
         run.learner.set_reference(checkpoint.reference)
@@ -346,6 +353,9 @@ def restore(run: Run, checkpoint: Checkpoint) -> None:
         part.restore(state["parts"][name])
     if run.opponents is not None:
         run.opponents.restore(state["opponents"], checkpoint.opponents or {})
+    numbers = checkpoint.envs["opponent"].tolist() if "opponent" in checkpoint.envs else []
+    if strangers := [n for n in numbers if n != -1 and (run.opponents is None or not run.opponents.has(n))]:
+        raise CheckpointError(f"the checkpoint does not fit this run's config: there is no opponent {strangers[0]}")
     run.source.restore({name: tensor.numpy() for name, tensor in checkpoint.envs.items()})
     run.safe = checkpoint
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 import os
 import re
@@ -9,28 +11,44 @@ import shlex
 import shutil
 import sys
 import time
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from corral.core.command import command
 from corral.core.config import TrainConfig, parse_config
 from corral.core.config_file import load_yaml
 from corral.core.envs import names_code
-from corral.core.errors import RunInUse, UnrepeatedCode, UsageError
+from corral.core.errors import RunInUse, UnrepeatedCode, UsageError, one_line
+from corral.core.files import find_link, open_regular
 from corral.core.paths import is_file
 
-__all__ = ["RunDirectory", "bare", "check_named_code", "code_flags", "find_run", "plan_run"]
+__all__ = ["MOST_SUMMARY", "RunDirectory", "bare", "check_named_code", "code_flags", "find_run", "plan_run"]
 
 ROOT = Path("runs")
 _LONGEST_STEM = 100  # of a run's name: most file systems take 255 bytes
+MOST_SUMMARY = 1 << 20
+"""Bytes of a ``summary.json`` that are read."""
 _LEFT_OVER = (".lock", "config.tmp", "sweep.tmp")
 """Of a run, or a sweep, that was killed before it had begun."""
+
+
+_FOLDERS = ("checkpoints", "best", "faults", "phases", "tensorboard", "trials")
+"""Folders of a run, or of a sweep, that Corral writes to."""
+_HELD = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
+"""What the system answers when another process has the lock; anything else means that it cannot lock files there."""
 
 
 class RunDirectory:
     """The files of one run. Holding one means being its only writer."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, others: Iterator[Path] | None = None) -> None:
+        self._others = others
+        """Where else a new run may go, if another process takes this place first."""
+        self._lock: int | None = None
+        self._place(path)
+
+    def _place(self, path: Path) -> None:
         self.shown = str(path)
         """The path as the user knows it."""
         self.path = path = path.absolute()  # an env may change the working directory
@@ -41,36 +59,84 @@ class RunDirectory:
         self.checkpoints = path / "checkpoints"
         self.best = path / "best"
         self.summary_file = path / "summary.json"
-        self._lock: IO[str] | None = None
 
     def create(self) -> None:
-        """Make it and become its only writer."""
+        """Make it and become its only writer; another process may have put a run there since it was planned."""
+        if self._lock is not None:
+            return  # it is ours already
+        while True:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                self.lock()
+                break
+            except OSError as error:
+                raise UsageError(f"output_dir {self.shown!r} cannot be used: {error.strerror or error}") from None
+            except RunInUse:
+                if self._others is None:
+                    raise
+                self._place(next(self._others))
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self.lock()
+            self.check_free()
+        except UsageError:
+            self.unlock()
+            raise
+
+    def check_free(self) -> None:
+        """Refuse a directory that holds anything: a run, or files of others."""
+        if self.config_file.exists():
+            again = f"{command()} resume {shlex.quote(self.shown)}"
+            raise UsageError(f"{self.shown} already holds a run; go on with `{again}`, or choose another --output-dir")
+        if self.path.is_dir() and any(child.name not in _LEFT_OVER for child in self.path.iterdir()):
+            raise UsageError(f"output_dir {self.shown!r} is not empty; choose another")
+
+    def refuse_links(self) -> None:
+        """Refuse a directory with links in it: they could lead what is written, deleted or read elsewhere."""
+        try:
+            link = find_link(self.path, _FOLDERS)
         except OSError as error:
-            raise UsageError(f"output_dir {self.shown!r} cannot be used: {error.strerror or error}") from None
+            raise UsageError(f"{self.shown} cannot be used: {error.strerror or error}") from None
+        if link is not None:
+            name = one_line(link.relative_to(self.path))
+            raise UsageError(f"{self.shown} has a link in it, {name}; no link is followed there, so remove it")
 
     def lock(self) -> None:
         """Become the only writer. The system frees the lock when the process ends, however it ends."""
         if self._lock is not None:
             return
-        try:
-            file = (self.path / ".lock").open("a+", encoding="ascii")
-        except OSError as error:
-            raise UsageError(f"{self.shown} cannot be used: {error.strerror or error}") from None
+        self.refuse_links()
+        path = self.path / ".lock"
+        while True:
+            try:
+                file = open_regular(path, os.O_RDWR | os.O_CREAT)
+            except OSError as error:
+                raise UsageError(f"{self.shown}/.lock cannot be used: {error.strerror or error}") from None
+            self._take(file)
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.fstat(file), os.lstat(path)):
+                    break
+            os.close(file)  # whoever had it before removed the file, and a lock on that would keep nobody out
+        os.ftruncate(file, 0)
+        os.lseek(file, 0, os.SEEK_SET)
+        os.write(file, str(os.getpid()).encode())
+        self._lock = file
+
+    def _take(self, file: int) -> None:
+        """Lock an open file, or close it and say who has the lock."""
         try:
             _lock(file)
-        except OSError:
-            file.seek(0)
-            pid = file.read().strip() or "unknown"
-            file.close()
-            raise RunInUse(f"{self.shown} is in use by process {pid}; wait for it to end, or stop it") from None
-        file.seek(0)
-        file.truncate()
-        file.write(str(os.getpid()))
-        file.flush()
-        self._lock = file
+        except OSError as error:
+            if error.errno not in _HELD:
+                warnings.warn(
+                    f"the file system of {self.shown} has no locks ({error.strerror}), so nothing keeps a second "
+                    "process from writing there too; make sure that there is none, or choose another --output-dir",
+                    stacklevel=2,
+                )
+                return
+            os.lseek(file, 0, os.SEEK_SET)
+            pid = os.read(file, 20).decode("ascii", "replace").strip()
+            os.close(file)
+            who = f"process {pid}" if pid.isdecimal() else "another process"
+            raise RunInUse(f"{self.shown} is in use by {who}; wait for it to end, or stop it") from None
 
     def has_metrics(self) -> bool:
         """Whether an iteration was ever finished here."""
@@ -79,7 +145,7 @@ class RunDirectory:
     def unlock(self) -> None:
         """Let others write."""
         if self._lock is not None:
-            self._lock.close()  # the file stays: deleting it could take the lock from under somebody else
+            os.close(self._lock)  # the file stays: deleting it could take the lock from under somebody else
             self._lock = None
 
     def discard(self) -> None:
@@ -88,7 +154,7 @@ class RunDirectory:
 
     def read_config(self) -> TrainConfig:
         """The config that the run was started with."""
-        return parse_config(load_yaml(self.config_file))
+        return parse_config(load_yaml(self.config_file, untrusted=True))
 
 
 def plan_run(output_dir: str | None, env: str) -> RunDirectory:
@@ -101,18 +167,18 @@ def plan_run(output_dir: str | None, env: str) -> RunDirectory:
         name = Path(source).stem if source.endswith(".py") else attribute
         stem = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-')[:_LONGEST_STEM]}-{time.strftime('%Y%m%d-%H%M%S')}"
         names = (ROOT / (stem if i == 1 else f"{stem}-{i}") for i in itertools.count(1))
-        return RunDirectory(next(path for path in names if not path.exists()))
+        free = (path for path in names if not path.exists())
+        return RunDirectory(next(free), free)
     run = RunDirectory(Path(output_dir))
     _check_reachable(run)
     if run.path.exists() and not run.path.is_dir():
         raise UsageError(f"output_dir {output_dir!r} is a file, expected a directory")
+    if run.path.exists():
+        run.refuse_links()
     if run.config_file.exists():
         run.lock()  # raises if it is in use
         run.unlock()
-        again = f"{command()} resume {shlex.quote(output_dir)}"
-        raise UsageError(f"{output_dir} already holds a run; go on with `{again}`, or choose another --output-dir")
-    if run.path.is_dir() and any(child.name not in _LEFT_OVER for child in run.path.iterdir()):
-        raise UsageError(f"output_dir {output_dir!r} is not empty; choose another")
+    run.check_free()
     return run
 
 
@@ -132,14 +198,15 @@ def _check_reachable(run: RunDirectory) -> None:
 def find_run(name: str | os.PathLike[str]) -> RunDirectory:
     """The run at a path, or the newest one under ``runs/`` for ``latest``."""
     if str(name) == "latest":
-        configs = sorted(ROOT.glob("*/config.yaml"), key=lambda path: path.stat().st_mtime)
+        configs = sorted(ROOT.glob("*/config.yaml"), key=lambda path: path.lstat().st_mtime)
         if not configs:
             raise UsageError(f"there is no run under {ROOT}/; start one with `corral train ENV`")
-        return RunDirectory(configs[-1].parent)
-    path = Path(name)
-    if not is_file(path / "config.yaml"):
+        name = configs[-1].parent
+    run = RunDirectory(Path(name))
+    if not is_file(run.config_file) and not os.path.islink(run.config_file):
         raise UsageError(f"{str(name)!r} is not a run directory: it has no config.yaml")
-    return RunDirectory(path)
+    run.refuse_links()
+    return run
 
 
 def check_named_code(recorded: TrainConfig, env: str | None, policy: str | None) -> None:
@@ -151,7 +218,8 @@ def check_named_code(recorded: TrainConfig, env: str | None, policy: str | None)
     for name, said in given.items():
         if said is not None and bare(said) != bare(known[name] or ""):
             raise UsageError(f"{name} {said!r} is not what the run was made with: {known[name] or 'the built-in one'}")
-    missing = {name: spec for name, spec in known.items() if given[name] is None and spec and names_code(spec)}
+    code = _code_named(recorded)
+    missing = {name: spec for name, spec in code.items() if given[name] is None}
     if any(spec.startswith("python:") for spec in missing.values()):
         words = ", ".join(f"{name}=..." for name in missing)
         raise UsageError(
@@ -164,8 +232,13 @@ def check_named_code(recorded: TrainConfig, env: str | None, policy: str | None)
 
 def code_flags(config: TrainConfig) -> str:
     """The flags that a command on this run needs, because its env or policy is code."""
-    named = {"env": config.env, "policy": config.policy}
-    return " ".join(f"--{name} {shlex.quote(spec)}" for name, spec in named.items() if spec and names_code(spec))
+    return " ".join(f"--{name} {shlex.quote(spec)}" for name, spec in _code_named(config).items())
+
+
+def _code_named(config: TrainConfig) -> dict[str, str]:
+    """What of a run's env and policy makes Python import something: every policy does, and some envs."""
+    env = {"env": config.env} if names_code(config.env) else {}
+    return env if config.policy is None else {**env, "policy": config.policy}
 
 
 def bare(spec: str) -> str:
@@ -174,12 +247,12 @@ def bare(spec: str) -> str:
     return f"{Path(source).name}:{attribute}" if colon and source.endswith(".py") else spec
 
 
-def _lock(file: IO[str]) -> None:
+def _lock(file: int) -> None:
     if sys.platform == "win32":
         import msvcrt
 
-        file.seek(1 << 20)  # past the pid, which others must be able to read
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        os.lseek(file, 1 << 20, os.SEEK_SET)  # past the pid, which others must be able to read
+        msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
     else:
         import fcntl
 

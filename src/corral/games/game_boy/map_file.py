@@ -33,7 +33,7 @@ def read_map(path: str | os.PathLike[str]) -> MemoryMap:
         raise UsageError(f"memory map {path!r:.80} should be the path of a file")
     try:
         read_file(path, LARGEST_FILE)
-        data = read_mapping(path, "memory map")
+        data = read_mapping(Path(path).resolve(), "memory map", untrusted=True)
     except (OSError, RecursionError, ValueError) as error:
         raise UsageError(f"cannot read memory map {name!r}: {getattr(error, 'strerror', None) or error}") from None
     return _Reader(name).whole(data)

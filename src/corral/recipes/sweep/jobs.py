@@ -21,6 +21,7 @@ from typing import IO, Any
 import cloudpickle
 
 from corral.core.errors import CorralError
+from corral.core.files import open_regular
 from corral.core.machine import CORES
 from corral.core.output import forgive_output
 from corral.recipes.sweep.trial import Order, Outcome, carry_out
@@ -57,7 +58,7 @@ class Job:
     def __init__(self, cores: int, log: Path, events: queue.Queue[tuple[Job, Event]]) -> None:
         self.label: str | None = None
         """Of the trial that it works at."""
-        with log.open("ab") as file:
+        with os.fdopen(open_regular(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
             try:
                 self._process = subprocess.Popen(
                     [sys.executable, "-c", _START],

@@ -17,6 +17,7 @@ from corral.core.config import TrainConfig, parse_config
 from corral.core.config_file import read_mapping
 from corral.core.envs import settings_of
 from corral.core.errors import UsageError
+from corral.core.files import replace_file
 from corral.core.seeding import fresh_seed
 from corral.core.spelling import did_you_mean
 from corral.recipes.sweep.space import Space, as_setting, default_words, parse_space, some_settings
@@ -116,14 +117,12 @@ class SweepRequest:
     def write(self, path: Path) -> None:
         """Keep it; ``read`` has it again."""
         text = yaml.safe_dump(dataclasses.asdict(self), sort_keys=False, default_flow_style=None, width=110)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(f"# What was asked; `corral resume` on this directory goes on with it.\n{text}", "utf-8")
-        temporary.replace(path)
+        replace_file(path, f"# What was asked; `corral resume` on this directory goes on with it.\n{text}".encode())
 
     @classmethod
     def read(cls, path: Path) -> SweepRequest:
         """The request in a sweep's directory."""
-        data = read_mapping(path, "sweep")
+        data = read_mapping(path, "sweep", untrusted=True)
         try:
             request = cls(**data)
             request.check()

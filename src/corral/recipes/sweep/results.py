@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.core.config_file import dump_yaml
+from corral.core.files import replace_file
 from corral.recipes.sweep.plan import Entry
 from corral.recipes.sweep.request import SweepRequest
 from corral.recipes.sweep.trial import read_summaries
@@ -70,17 +71,17 @@ def ranked(results: Sequence[Result]) -> list[Result]:
 def write_results(directory: Path, request: SweepRequest, results: Sequence[Result], picture: bool) -> None:
     """Write ``results.csv``, ``results.md``, ``best.yaml`` and, if asked, ``sweep.png``, each whole or not at all."""
     best = best_of(results)
-    _replace(directory / "results.csv", _csv(request, results).encode())
-    _replace(directory / "results.md", _markdown(request, results, best).encode())
+    replace_file(directory / "results.csv", _csv(request, results).encode())
+    replace_file(directory / "results.md", _markdown(request, results, best).encode())
     if best is not None:
         config = request.config_of(best.varied).model_copy(update={"output_dir": None})
         seeds = f", mean over {request.seeds} seeds" if request.seeds > 1 else ""
         head = f"# The best of {len(results)} trials, {best.label}: {request.judged_by} {best.objective:,.2f}{seeds}.\n"
-        _replace(directory / "best.yaml", (head + dump_yaml(config)).encode())
+        replace_file(directory / "best.yaml", (head + dump_yaml(config)).encode())
     if picture:
         drawn = io.BytesIO()
         _draw(drawn, request, results)
-        _replace(directory / "sweep.png", drawn.getvalue())
+        replace_file(directory / "sweep.png", drawn.getvalue())
 
 
 def shown(value: Any) -> str:
@@ -208,9 +209,3 @@ def _draw(file: io.BytesIO, request: SweepRequest, results: Sequence[Result]) ->
     panel.grid(alpha=0.3)
     panel.spines[["top", "right"]].set_visible(False)
     figure.savefig(file, dpi=110, format="png")
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from corral.core.errors import CorralError, MissingPackage, UsageError
+from corral.core.files import open_regular, parse_json, read_regular
 from corral.recipes.sweep.plan import Entry
 from corral.recipes.sweep.request import SweepRequest
 from corral.recipes.sweep.space import Dimension, Range, first_values
@@ -31,6 +32,8 @@ except ModuleNotFoundError:
 __all__ = ["SearchPlan"]
 
 _NAME, _ERROR = "sweep", "error"
+MOST_BYTES = 1 << 30
+"""Size of a journal that is read."""
 MARKS = 20
 """A trial is compared with the others whenever another twentieth of its budget is used."""
 _FIRST_MARK = 6
@@ -141,14 +144,14 @@ class _Journal(BaseJournalBackend):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        data = path.read_bytes() if path.exists() else b""
+        data = read_regular(path, MOST_BYTES) if path.exists() else b""
         whole = data[: data.rfind(b"\n") + 1]
         if whole != data:
             os.truncate(path, len(whole))
         self._lines = whole.splitlines()
         for number, line in enumerate(self._lines, 1):
             try:
-                json.loads(line)
+                parse_json(line)
             except ValueError:
                 raise UsageError(f"{path} is damaged at line {number}; start the sweep again elsewhere") from None
 
@@ -161,7 +164,7 @@ class _Journal(BaseJournalBackend):
         lines = [json.dumps(log, separators=(",", ":")).encode() for log in logs]
         size = self._path.stat().st_size if self._path.exists() else 0
         try:
-            with self._path.open("ab") as file:
+            with os.fdopen(open_regular(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
                 file.write(b"\n".join(lines) + b"\n")
                 file.flush()
                 os.fsync(file.fileno())

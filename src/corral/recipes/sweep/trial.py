@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import statistics
 import time
@@ -16,9 +15,11 @@ from typing import Any, Literal
 from corral.core.config import TrainConfig, parse_config
 from corral.core.envs import EnvFactory
 from corral.core.errors import CorralError, RunInUse
+from corral.core.files import read_json
 from corral.policy.policy import NetworkFactory
 from corral.training.api import TrainResult, resume, train
 from corral.training.loop import Callback, TrainingState
+from corral.training.run_directory import MOST_SUMMARY
 
 __all__ = ["Listener", "Order", "Outcome", "State", "carry_out", "finished", "objective", "read_summaries", "run_dirs"]
 
@@ -144,7 +145,7 @@ def _share(config: TrainConfig, state: TrainingState) -> float:
 
 def _read_summary(path: Path) -> dict[str, Any] | None:
     try:
-        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        summary = read_json(path / "summary.json", MOST_SUMMARY)
     except (OSError, ValueError):
         return None
     return summary if isinstance(summary, dict) and "exit_reason" in summary else None

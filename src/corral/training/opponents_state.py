@@ -1,0 +1,150 @@
+"""What a checkpoint holds of the opponents of a run, as plain data, and whether it fits the run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor
+
+from corral.core.errors import CheckpointError, one_line
+
+__all__ = [
+    "FIRST_RATING",
+    "OpponentsState",
+    "PastSelf",
+    "StageResult",
+    "check_state",
+    "check_weights",
+    "parse_state",
+]
+
+FIRST_RATING = 1000.0
+_GUEST = "guest"
+_MOST = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class StageResult:
+    """How a stage ended."""
+
+    name: str
+    played: str
+    """Against whom, or with which options."""
+    steps: int
+    games: int
+    win_rate: float | None
+    """Over its last games."""
+    target: float | None
+    needed: int
+    """Games that a win rate has to be of, to count."""
+    reward: float | None
+    """Mean reward of its last games."""
+
+    @property
+    def told(self) -> str:
+        """How it went, for people."""
+        if self.reward is None:
+            return "no games"
+        won = "" if self.win_rate is None else f"{self.win_rate:.0%} won, "
+        return f"{won}mean reward {self.reward:.2f}"
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether its target was reached; None if it had none."""
+        if self.target is None:
+            return None
+        return self.win_rate is not None and self.win_rate >= self.target and self.games >= self.needed
+
+
+@dataclass(slots=True)
+class PastSelf:
+    """A past self in a slot."""
+
+    slot: int
+    step: int
+    rating: float
+
+
+@dataclass(slots=True)
+class OpponentsState:
+    """All that decides how it goes on."""
+
+    stage: int = 0
+    since: int = 0
+    """Steps at which the stage began."""
+    looked_at: int = 0
+    """Steps at which it was last asked for opponents."""
+    noted_at: int = 0
+    """Steps up to which games were taken in."""
+    ended_at: int | None = None
+    """The budget of the run when its last stage ended: with another one it goes on."""
+    older: list[int] = field(default_factory=list)
+    """Envs in an episode that began before the stage did."""
+    now: int | None = None
+    """The slot that holds the policy as it is."""
+    pool: list[PastSelf] = field(default_factory=list)
+    past: list[int] = field(default_factory=list)
+    """Slots that hold a past self, though perhaps one that left the pool and only ends its games."""
+    rating: float = FIRST_RATING
+    ratings: dict[str, float] = field(default_factory=dict)
+    """Of the opponents that never change."""
+    games: int = 0
+    """In this stage."""
+    outcomes: list[float] = field(default_factory=list)
+    """Of the stage's last games."""
+    rewards: list[float] = field(default_factory=list)
+    """Of the same."""
+    recent: dict[str, list[float]] = field(default_factory=dict)
+    """Outcomes of the last games against each kind of opponent."""
+    results: list[dict[str, Any]] = field(default_factory=list)
+
+
+def parse_state(state: Any) -> OpponentsState:
+    """The state in a ``state.json``; a CheckpointError if it has values of other types than a run writes."""
+    try:
+        data = json.dumps(state, allow_nan=False)
+        found = TypeAdapter(OpponentsState).validate_json(data, strict=True)
+        TypeAdapter(list[StageResult]).validate_json(json.dumps(found.results), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = "/".join(map(str, first["loc"]))
+        raise CheckpointError(f"state.json does not fit: opponents: {one_line(place)}: {first['msg']}") from None
+    except ValueError:  # what is too large for a float became infinite
+        raise CheckpointError("state.json does not fit: opponents: a number is not finite") from None
+    return found
+
+
+def check_state(state: OpponentsState, stages: int, n_envs: int, fixed: Sequence[str], slots: int) -> None:
+    """Refuse a state that no run with so many stages, envs and slots, and with these fixed opponents, has."""
+    counts = (state.since, state.looked_at, state.noted_at, state.games, *(past.step for past in state.pool))
+    places = {*state.past, *(past.slot for past in state.pool), *([] if state.now is None else [state.now])}
+    if (
+        not 0 <= state.stage < stages
+        or len(state.results) != state.stage
+        or not {*state.older} <= {*range(n_envs)}
+        or not places <= {*range(slots)}
+        or state.ratings.keys() != {*fixed}
+        or not all(0 <= count <= _MOST for count in counts)
+    ):
+        raise CheckpointError("state.json does not fit: its opponents are not those of this run's config")
+
+
+def check_weights(state: OpponentsState, given: Mapping[str, Tensor], expected: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Refuse weights of opponents that do not fit where they go, and a slot in use without all of its weights."""
+    used = {*(past.slot for past in state.pool), *([] if state.now is None else [state.now])}
+    kept = {key.partition("/")[0] for key in given} | {str(slot) for slot in used} | {_GUEST}
+    for key in expected:
+        if key.partition("/")[0] in kept and key not in given:
+            raise CheckpointError(f"the opponents do not fit this run's config: there is no {one_line(key)}")
+    for key, tensor in given.items():
+        wanted = expected.get(key)
+        if wanted is None or tuple(tensor.shape) != wanted.shape or tensor.numpy().dtype != wanted.dtype:
+            raise CheckpointError(f"the opponents do not fit this run's config: {one_line(key)} has no such place")
+        if wanted.dtype.kind == "f" and not np.isfinite(tensor.numpy()).all():
+            raise CheckpointError(f"the opponents do not fit this run's config: {one_line(key)} is not finite")
