@@ -1,3 +1,5 @@
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -267,3 +269,40 @@ def test_settings_of_imitation_and_self_play_are_honoured_or_refused(settings, c
     with pytest.raises(UsageError, match=complaint):
         parse_config({"env": "x", **settings})
     parse_config({"env": "x", "pool_size": 3, "opponent": "mixed:checkpoint=1,greedy=1"})
+
+
+NINES = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 10)]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("\n  ".join(["a0: &a0 [1]", *NINES]), "stand for more than 100,000 values"),
+        ("a: &a [*a]", "contains itself"),
+        (
+            "m0: &m0 {k: 1}\n  "
+            + "\n  ".join(f"m{i}: &m{i} {{<<: [{', '.join([f'*m{i - 1}'] * 9)}]}}" for i in range(1, 9)),
+            "aliases",
+        ),
+    ],
+    ids=["lists", "circle", "merges"],
+)
+def test_aliases_that_stand_for_too_much_are_refused(tmp_path, text, complaint):
+    (tmp_path / "c.yaml").write_text(f"env_kwargs:\n  {text}\n")
+    with pytest.raises(UsageError, match=complaint):
+        load_yaml(tmp_path / "c.yaml")
+
+
+def test_a_few_aliases_are_as_good_as_what_they_stand_for(tmp_path):
+    (tmp_path / "c.yaml").write_text("net_arch: {pi: &sizes [64, 64], vf: *sizes}\nenv_kwargs: &none {}\n")
+    assert load_yaml(tmp_path / "c.yaml") == {"net_arch": {"pi": [64, 64], "vf": [64, 64]}, "env_kwargs": {}}
+
+
+def test_a_config_may_come_through_a_pipe_but_not_without_end(tmp_path):
+    ours, theirs = os.pipe()
+    os.write(theirs, b"seed: 3\n")
+    os.close(theirs)
+    assert load_yaml(f"/dev/fd/{ours}") == {"seed": 3}
+    os.close(ours)
+    with pytest.raises(UsageError, match="more than 1,048,576 bytes"):
+        load_yaml("/dev/zero")

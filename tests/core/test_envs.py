@@ -1,4 +1,5 @@
 import pickle
+import sys
 
 import gymnasium as gym
 import pytest
@@ -26,6 +27,22 @@ def test_module_and_file_callables_make_envs(tmp_path, monkeypatch):
     assert corral.make_env("tests.envs:Counter", length=4).length == 4
     assert corral.make_env("game.py:make", extra=2).length == 5
     assert resolve_env("game.py:make")().length == 3
+
+
+def test_the_current_directory_serves_only_what_the_user_names(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    for name in ("pyboy", "envpool", "ale_py", "named_here"):
+        (tmp_path / f"{name}.py").write_text("from tests.envs import Counter as make\nopen(__name__, 'w').close()\n")
+    (tmp_path / "gymnasium").mkdir()  # a mere folder, which is no package
+    for name in ("toy-maze", "tests.envs:Counter", "gymnasium.envs.classic_control:CartPole-v1"):
+        corral.make_env(name).close()
+    with pytest.raises(UsageError):
+        corral.make_env("nothing-like-it")  # looks for names like it in all packages
+    assert str(tmp_path) not in sys.path and not [
+        path for path in tmp_path.iterdir() if not path.suffix and path.is_file()
+    ]
+    assert isinstance(corral.make_env("named_here:make"), Counter)
+    assert sys.path[0] == str(tmp_path) and (tmp_path / "named_here").exists()
 
 
 def test_render_mode_reaches_the_env():

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from corral.cli.main import main
-from tests.faults.harness import GAMES, flags
+from tests.faults.harness import GAMES, WATCHDOG_SECONDS, flags
+from tests.faults.system import can_trace
 
 
 def refused(run, *complaints, wrap=(), more=()):
@@ -109,6 +110,37 @@ def test_a_second_writer_is_refused_and_the_first_does_not_notice(make_run, verb
     first.signal(signal.SIGTERM)
     first.wait(143)
     other.wait(3)
+
+
+def test_of_two_runs_that_begin_in_the_same_instant_one_is_refused(make_run):
+    """Both see an empty directory; who comes second leaves it to the other."""
+    run = make_run(timesteps=640)
+    both = [run.train(), run.train()]
+    codes = {trainer: trainer.process.wait(WATCHDOG_SECONDS) for trainer in both}
+    assert sorted(codes.values())[0] == 0 and sorted(codes.values())[1] in (2, 3), [trainer.err for trainer in both]
+    for trainer, code in codes.items():
+        trainer.wait(code)
+    assert [row["time/total_timesteps"] for row in run.rows] == [128, 256, 384, 512, 640]
+    assert run.summary["weights_sha256"] == run.undisturbed()
+
+
+@pytest.mark.skipif(not can_trace(), reason="strace is missing or may not attach to processes")
+def test_a_file_system_without_locks_is_said_plainly(make_run):
+    run = make_run(timesteps=128, backend="serial", num_workers=None)
+    refusing = ("strace", "-f", "-o", "/dev/null", "-e", "trace=flock", "-e", "inject=flock:error=ENOLCK")
+    ended = run.train(wrap=refusing).wait()
+    assert "has no locks" in ended.err and "in use" not in ended.err
+    assert run.summary["steps"] == 128
+
+
+def test_what_lies_in_the_current_directory_is_not_imported(make_run, tmp_path):
+    """Under the names of packages that Corral imports when they are needed; with `python -m`, too."""
+    for name in ("numpy", "torch", "yaml", "tensorboard", "pyboy", "rich", "gymnasium"):
+        (tmp_path / f"{name}.py").write_text("open('imported', 'w').close()\nraise SystemExit('imported')\n")
+    run = make_run("CartPole-v1", timesteps=128, backend="serial", num_workers=None, tensorboard=True)
+    run.train().wait()
+    run.resume("--timesteps", "256").wait()
+    assert not (tmp_path / "imported").exists()
 
 
 def test_what_a_kill_left_before_there_was_a_run_is_no_obstacle(make_run, capsys):

@@ -238,17 +238,21 @@ def test_a_directory_that_another_run_took_meanwhile_is_left_to_it(meanwhile):
 
 
 def test_runs_that_begin_in_the_same_second_get_directories_of_their_own(monkeypatch):
+    from corral.core.envs import python_name
+    from corral.training.run_directory import plan_run
+
     monkeypatch.setattr(time, "strftime", lambda form: "20260101-120000")
-    inner = []
+    others = []
 
     def make():
-        if not inner:
-            inner.append(None)
-            inner[0] = corral.train("CartPole-v1", **SMALL, timesteps=64, eval_freq=0).run_dir
+        if not others:
+            others.append(plan_run(None, python_name(make)))
+            others[0].create()
         return Counter(7)
 
-    first = corral.train(make, **SMALL, timesteps=64, eval_freq=0).run_dir
-    assert first != inner[0] and {first.parent, inner[0].parent} == {Path("runs").absolute()}
+    run = corral.train(make, **SMALL, timesteps=64, eval_freq=0).run_dir
+    others[0].unlock()
+    assert run.name == f"{others[0].path.name}-2" and run.parent == others[0].path.parent == Path("runs").absolute()
 
 
 def test_a_run_without_checkpoints_says_so(tmp_path):
