@@ -109,7 +109,13 @@ def check_tensors(what: str, given: Mapping[str, Tensor], expected: Mapping[str,
 
 def check_checkpoint(config: TrainConfig, checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint that cannot be of a run with this config, before anything of its size is made."""
-    check_state(checkpoint.state)
+    state = checkpoint.state
+    check_state(state)
+    if state["timesteps"] != state["iteration"] * config.rollout_size:
+        raise CheckpointError(
+            f"the checkpoint does not fit this run's config: {state['iteration']:,} iterations of n_steps "
+            f"{config.n_steps} x n_envs {config.n_envs} are not {state['timesteps']:,} steps"
+        )
     spaces = spaces_of(checkpoint.state)
     if config.policy is None:  # the built-in network, whose size is what the config says
         try:
