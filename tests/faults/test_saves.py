@@ -127,6 +127,21 @@ def test_a_run_goes_on_while_its_checkpoints_cannot_be_written(make_run):
     assert run.summary["weights_sha256"] == run.undisturbed(env_kwargs={})
 
 
+def test_a_run_goes_on_without_a_free_descriptor(make_run):
+    """It can open no file for a while: neither to save nor to look at its own memory."""
+    run = make_run(timesteps=1280, env_kwargs={"pause": 0.003}, backend="serial", num_workers=None)
+    trainer = run.train()
+    trainer.wait_for_rows(2)
+    process = psutil.Process(trainer.pid)
+    before = process.rlimit(resource.RLIMIT_NOFILE)
+    process.rlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    trainer.wait_for(lambda: trainer.err.count("not saved") >= 2, "two saves that fail")
+    process.rlimit(resource.RLIMIT_NOFILE, before)
+    trainer.wait()
+    assert run.newest.checkpoint.timesteps == run.summary["steps"] == 1280
+    assert run.summary["weights_sha256"] == run.undisturbed(env_kwargs={})
+
+
 @pytest.mark.deep
 @pytest.mark.skipif(not can_mount(), reason="mounting in a namespace of one's own is not permitted")
 def test_a_run_goes_on_on_a_full_disk(make_run):
