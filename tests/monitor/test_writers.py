@@ -11,7 +11,7 @@ import pytest
 from corral.monitor.console import QuietBoard
 from corral.monitor.report import ALL_ROWS, Reporter
 from corral.monitor.tensorboard import TensorBoardWriter
-from corral.monitor.writers import CsvWriter, JsonLinesWriter, read_metrics
+from corral.monitor.writers import CsvWriter, JsonLinesWriter, iterate_metrics, read_metrics
 
 STEPS = "time/total_timesteps"
 
@@ -83,6 +83,14 @@ def test_a_damaged_line_is_skipped_with_a_warning(tmp_path, damage, at):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert [row[STEPS] for row in read_metrics(path)] == [10, 20]
+
+
+def test_a_line_that_is_being_written_is_left_out_in_silence(tmp_path, recwarn):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f'{{"{STEPS}": 10}}\n{{"{STEPS}": 20, "a": ')
+    lines = iterate_metrics(path)
+    assert next(lines).row == {STEPS: 10}
+    assert list(lines) == [] and not recwarn.list
 
 
 @pytest.mark.parametrize("until", [0, 100_000, 299_990])

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from corral.core.files import open_regular, parse_json
+from corral.core.files import open_regular
 from corral.monitor.appended_file import MOST_LINE, AppendedFile
 
 __all__ = ["CsvWriter", "JsonLinesWriter", "MetricsLine", "iterate_metrics", "read_metrics"]
@@ -21,6 +21,7 @@ __all__ = ["CsvWriter", "JsonLinesWriter", "MetricsLine", "iterate_metrics", "re
 STEPS = "time/total_timesteps"
 MOST_METRICS = 4 << 30
 """Bytes of a ``metrics.jsonl`` that is read."""
+_MOST_STEPS = 2**53
 Row = Mapping[str, float]
 
 
@@ -113,12 +114,14 @@ def iterate_metrics(path: Path) -> Iterator[MetricsLine]:
             raise OSError(errno.EFBIG, f"it has {size:,} bytes, and at most {MOST_METRICS:,} are read", str(path))
         number = 0
         while line := file.readline(MOST_LINE):
+            if len(line) < MOST_LINE and not line.endswith(b"\n"):
+                break
             number += 1
-            row = _row_of(line) if line.endswith(b"\n") else None
-            if row is not None:
-                yield MetricsLine(line, row)
-            elif line.endswith(b"\n") or file.tell() < size:
+            row = _row_of(line)
+            if row is None:
                 damaged.append(number)
+            else:
+                yield MetricsLine(line, row)
     if damaged:
         others = f" and {len(damaged) - 1:,} more" if len(damaged) > 1 else ""
         warnings.warn(f"{path}: line {damaged[0]:,}{others} cannot be read and was left out", stacklevel=2)
@@ -132,10 +135,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def _row_of(line: bytes) -> dict[str, Any] | None:
     """The row in a line; None if it is damaged. Every row has a number of steps."""
     try:
-        row = parse_json(line)
-    except ValueError:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
         return None
-    return row if isinstance(row, dict) and type(row.get(STEPS)) in (int, float) else None
+    steps = row.get(STEPS) if isinstance(row, dict) else None
+    known = isinstance(steps, int | float) and not isinstance(steps, bool) and 0 <= steps <= _MOST_STEPS
+    return row if known else None
 
 
 def _steps_of_json(line: bytes) -> float | None:
