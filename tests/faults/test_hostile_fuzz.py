@@ -12,6 +12,7 @@ import socket
 
 import numpy as np
 import pytest
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 import corral
@@ -331,7 +332,10 @@ def try_one(number, finished, warm, tmp_path):
     mark = f"open({str(outside / 'executed')!r}, 'w').close()\n"
     for name in ("evil.py", "envpool.py", "pyboy.py", "ale_py.py", "numba.py"):
         (place / name).write_text(mark)
-    told = [rng.choice(MUTATORS)(rng, place / "run") for _ in range(rng.choice([1, 1, 1, 2]))]
+    told = []
+    for _ in range(rng.choice([1, 1, 1, 2])):
+        with contextlib.suppress(OSError, LookupError, ValueError, SafetensorError):  # of what the first one left
+            told.append(rng.choice(MUTATORS)(rng, place / "run"))
     before = look_at(place, leave=place / "run")
     command = rng.choice(COMMANDS)
     ended = warm.run(command, place, tmp_path, SECONDS)

@@ -111,12 +111,13 @@ def parse_state(state: Any) -> OpponentsState:
         data = json.dumps(state, allow_nan=False)
         found = TypeAdapter(OpponentsState).validate_json(data, strict=True)
         TypeAdapter(list[StageResult]).validate_json(json.dumps(found.results), strict=True)
+        _ = [StageResult(**result) for result in found.results]  # refuses what it does not know
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = "/".join(map(str, first["loc"]))
         raise CheckpointError(f"state.json does not fit: opponents: {one_line(place)}: {first['msg']}") from None
-    except ValueError:  # what is too large for a float became infinite
-        raise CheckpointError("state.json does not fit: opponents: a number is not finite") from None
+    except (ValueError, TypeError) as error:  # a number that is not finite; an unknown name
+        raise CheckpointError(f"state.json does not fit: opponents: {one_line(error)}") from None
     return found
 
 
