@@ -375,8 +375,8 @@ ATTACKS = [
         Attack(f"{verb[0]}-wide-{name}", settings(**changes), verb, 1, "fit")
         for verb in (RESUME, EVAL)
         for name, changes in (
-            ("layers", {"net_arch": "{pi: [60000, 60000], vf: [60000, 60000]}"}),
-            ("memory", {"recurrent": "lstm", "recurrent_size": "200000", "learner": "auto", "learner_shares": "null"}),
+            ("layers", {"net_arch": "{pi: [16000, 16000], vf: [16000, 16000]}"}),
+            ("memory", {"recurrent": "lstm", "recurrent_size": "16000", "learner": "auto", "learner_shares": "null"}),
         )
     ),
     Attack("many-envs", settings(n_envs="65536", batch_size="64"), RESUME, 1, "fit"),

@@ -203,7 +203,7 @@ def find_run(name: str | os.PathLike[str]) -> RunDirectory:
             raise UsageError(f"there is no run under {ROOT}/; start one with `corral train ENV`")
         name = configs[-1].parent
     run = RunDirectory(Path(name))
-    if not is_file(run.config_file) and not os.path.islink(run.config_file):
+    if not is_file(run.config_file):
         raise UsageError(f"{str(name)!r} is not a run directory: it has no config.yaml")
     run.refuse_links()
     return run
