@@ -18,7 +18,8 @@ from corral.cli.by_hand import has_window, play_by_hand
 from corral.cli.flags import own_kwargs
 from corral.cli.recipes import play_matches
 from corral.core.config import parse_env_kwargs
-from corral.core.envs import BY_HAND, EnvFactory, import_callable, resolve_env
+from corral.core.entry_points import import_callable
+from corral.core.envs import BY_HAND, EnvFactory, resolve_env
 from corral.core.errors import UsageError
 from corral.core.opponents import OPPONENT
 from corral.core.paths import exists, is_file

@@ -13,9 +13,18 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from corral.core.config_values import WIDEST_LAYER, Cnn, KeyValues, NetArch, Recurrent, Stage, check_text
-from corral.core.errors import UsageError, one_line
-from corral.core.sequences import divisors, settle_sequences
+from corral.core.config_values import (
+    WIDEST_LAYER,
+    Cnn,
+    KeyValues,
+    NetArch,
+    Recurrent,
+    Stage,
+    check_text,
+    validation_line,
+)
+from corral.core.errors import UsageError
+from corral.core.sequences import nearest_divisors, settle_sequences
 from corral.core.spelling import did_you_mean, shown
 
 __all__ = [
@@ -294,7 +303,7 @@ class TrainConfig(BaseModel):
             raise ValueError(
                 f"batch_size {self.batch_size} does not divide the rollout of n_steps {self.n_steps} x n_envs "
                 f"{self.n_envs} = {self.rollout_size}; the nearest that do: "
-                f"{_nearest(self.batch_size, self.rollout_size)}"
+                f"{nearest_divisors(self.batch_size, self.rollout_size)}"
             )
         if self.backend == "serial" and (name := self.needs_workers) is not None:
             raise ValueError(f"{name} {getattr(self, name)} is for workers, but backend is serial")
@@ -380,13 +389,6 @@ class TrainConfig(BaseModel):
         return min(self.batch_size, self.rollout_size)
 
 
-def _nearest(wanted: int, total: int) -> str:
-    fitting = divisors(total)
-    below = max((d for d in fitting if d < wanted), default=None)
-    above = min((d for d in fitting if d > wanted), default=None)
-    return " and ".join(str(d) for d in (below, above) if d is not None)
-
-
 def parse_env_kwargs(given: Any) -> dict[str, Any]:
     """Constructor arguments, from a mapping or from ``key=value`` words."""
     return parse_config({"env": "", "env_kwargs": given}).env_kwargs
@@ -404,7 +406,7 @@ def parse_config(values: Mapping[str, Any]) -> TrainConfig:
     try:
         return TrainConfig.model_validate({key: _number(key, value) for key, value in values.items()})
     except ValidationError as error:
-        complaints = [*dict.fromkeys(_one_line(detail, values) for detail in error.errors())]
+        complaints = [*dict.fromkeys(validation_line(detail, values) for detail in error.errors())]
         more = f"; and {len(complaints) - _MOST_COMPLAINTS} more" if len(complaints) > _MOST_COMPLAINTS else ""
         raise UsageError("; ".join(complaints[:_MOST_COMPLAINTS]) + more) from None
 
@@ -419,14 +421,3 @@ def _number(key: str, value: Any) -> Any:
     if isinstance(value, str) and int in kinds and re.fullmatch(r"\d+(\.\d+)?[eE]\+?\d{1,2}", value):
         return float(value)  # taken as a whole number if it is one
     return value
-
-
-def _one_line(detail: Any, values: Mapping[str, Any]) -> str:
-    message = one_line(detail["msg"].removeprefix("Value error, ").removeprefix("Input "), 500)
-    if detail["type"] == "missing":
-        return f"{detail['loc'][0]} is missing"
-    if not detail["loc"]:
-        return str(message)
-    name, *inside = (str(part) for part in detail["loc"])
-    where = f" ({inside[-1]} of stage {inside[0]})" if name == "stages" and len(inside) > 1 else ""
-    return f"{name} {shown(values.get(name))}{where}: {message[0].lower()}{message[1:]}"

@@ -11,10 +11,11 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from corral.core.errors import one_line
 from corral.core.spelling import shown
 from corral.core.yaml_values import PlainLoader
 
-__all__ = ["DEFAULT_LAYERS", "WIDEST_LAYER", "Cnn", "KeyValues", "NetArch", "Recurrent", "Stage"]
+__all__ = ["DEFAULT_LAYERS", "WIDEST_LAYER", "Cnn", "KeyValues", "NetArch", "Recurrent", "Stage", "validation_line"]
 
 Cnn = Literal["auto", "nature", "small", "impala", "none"]
 """Networks that pictures are seen with."""
@@ -150,3 +151,15 @@ NetArch = Annotated[
     BeforeValidator(_net_arch),
     AfterValidator(_fits_in_memory),
 ]
+
+
+def validation_line(detail: Any, values: Mapping[str, Any]) -> str:
+    """One of pydantic's complaints about ``values``, with the setting and what was given for it."""
+    message = one_line(detail["msg"].removeprefix("Value error, ").removeprefix("Input "), 500)
+    if detail["type"] == "missing":
+        return f"{detail['loc'][0]} is missing"
+    if not detail["loc"]:
+        return str(message)
+    name, *inside = (str(part) for part in detail["loc"])
+    where = f" ({inside[-1]} of stage {inside[0]})" if name == "stages" and len(inside) > 1 else ""
+    return f"{name} {shown(values.get(name))}{where}: {message[0].lower()}{message[1:]}"

@@ -11,14 +11,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
-import importlib
-import importlib.machinery
-import importlib.util
 import inspect
 import re
-import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,9 +22,9 @@ import cloudpickle
 import gymnasium as gym
 
 from corral.core.atari import ATARI, ATARI_SETTINGS, is_atari, is_prepared
+from corral.core.entry_points import import_callable, import_module, import_own
 from corral.core.errors import MissingPackage, UsageError
 from corral.core.machine import available_cores
-from corral.core.paths import is_file
 from corral.core.spelling import did_you_mean, shown
 from corral.core.vector_envs import OneEnv, VectorEnv
 
@@ -43,7 +37,6 @@ __all__ = [
     "SETTINGS",
     "SWITCHES",
     "EnvFactory",
-    "import_callable",
     "make_env",
     "names_code",
     "own_flags",
@@ -235,11 +228,11 @@ class EnvFactory:
         if self.live is not None:
             return self.live
         if is_atari(self.name):
-            return functools.partial(_import_own(f"{_ATARI_GAMES}:make"), self.name)
+            return functools.partial(import_own(f"{_ATARI_GAMES}:make"), self.name)
         if self.born_seeded:
-            return _import_own(f"{_ENVPOOL}:make")
+            return import_own(f"{_ENVPOOL}:make")
         if self.name in BUILT_IN:
-            return _import_own(BUILT_IN[self.name])
+            return import_own(BUILT_IN[self.name])
         if self.pickled is None:
             return import_callable(self.spec or self.name, "env")
         return _unpickle(self.pickled)
@@ -263,7 +256,7 @@ def resolve_env(env: str | Callable[..., Env] | EnvFactory, kwargs: Mapping[str,
     if env in BUILT_IN or env.startswith(ENVPOOL):
         return EnvFactory(env, kwargs)
     if is_atari(env):
-        _import_own(f"{_ATARI_GAMES}:register")()
+        import_own(f"{_ATARI_GAMES}:register")()
         _gym_spec(env)
         return EnvFactory(env, kwargs)
     if _GYM_ID.match(env) or env in gym.registry:
@@ -301,7 +294,7 @@ def settings_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     if is_atari(name) and is_prepared(kwargs):
         own = ATARI_SETTINGS
     elif name.startswith(ENVPOOL):
-        own = _import_own(f"{_ENVPOOL}:settings")(name.removeprefix(ENVPOOL))
+        own = import_own(f"{_ENVPOOL}:settings")(name.removeprefix(ENVPOOL))
     if any(str(word).partition("=")[0] == "opponent" for word in kwargs):
         given = {**given, "opponent": None}
     budget = {"timesteps", "num_episodes", "duration", "stages"}
@@ -323,34 +316,10 @@ def names_code(spec: str) -> bool:
     return spec not in BUILT_IN and not spec.startswith(ENVPOOL) and (":" in spec or spec.endswith(".py"))
 
 
-def _import_own(spec: str) -> Callable[..., Any]:
-    """The object behind ``module:callable`` of Corral itself; the current directory has no part in it."""
-    module, _, attribute = spec.partition(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-    return found
-
-
-def import_callable(spec: str, what: str) -> Callable[..., Any]:
-    """The object behind ``package.module:callable`` or ``file.py:callable``, which the user named."""
-    source, _, attribute = spec.rpartition(":") if isinstance(spec, str) else ("", "", "")
-    if not source or not attribute or (not source.endswith(".py") and "" in source.split(".")):
-        raise UsageError(f"{what} {shown(spec)} should look like package.module:callable or file.py:callable")
-    module = _import_file(source, what) if source.endswith(".py") else _import_module(source, what)
-    found: Any = module
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            names = [name for name in vars(module) if not name.startswith("_")]
-            raise UsageError(f"{what} {spec!r}: no {attribute!r} in {source}{did_you_mean(attribute, names)}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise UsageError(f"{what} {spec!r} is a {type(found).__name__}, expected something callable")
-    return found  # type: ignore[no-any-return]
-
-
 def _registers(module: str, name: str) -> bool:
     """Whether a module registers this id when it is imported; Gymnasium's ids need no version."""
     if module and "" not in module.split("."):
-        _import_module(module, f"env {module}:{name}")
+        import_module(module, f"env {module}:{name}")
     return name in gym.registry
 
 
@@ -370,7 +339,7 @@ def _how_to_wrap(made: Any) -> str:
 def _gym_spec(name: str) -> Any:
     module, _, plain = name.rpartition(":")
     if module:
-        _import_module(module, f"env {name!r}")  # which registers it
+        import_module(module, f"env {name!r}")  # which registers it
     try:
         return gym.spec(plain)
     except gym.error.Error as error:
@@ -382,63 +351,12 @@ def _nearest(name: str) -> str:
     """A hint at the env that was meant, which may lack no more than its prefix."""
     known = [*BUILT_IN, *gym.registry]
     with contextlib.suppress(MissingPackage):
-        known += [f"{ENVPOOL}{task}" for task in _import_own(f"{_ENVPOOL}:tasks")()]
+        known += [f"{ENVPOOL}{task}" for task in import_own(f"{_ENVPOOL}:tasks")()]
     with contextlib.suppress(MissingPackage):
-        _import_own(f"{_ATARI_GAMES}:register")()
+        import_own(f"{_ATARI_GAMES}:register")()
         known += [game for game in gym.registry if is_atari(game)]
     whole = [other for other in known if other.endswith((f"/{name}", f":{name}"))]
     return did_you_mean(name, whole) or did_you_mean(name, known)
-
-
-def _import_module(name: str, what: str) -> Any:
-    _serve_from_here(name)
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise UsageError(f"{what}: no module named {name!r} (looked in the current directory too)") from None
-        raise _import_failed(name, what, error) from error
-    except Exception as error:
-        raise _import_failed(name, what, error) from error
-
-
-def _serve_from_here(name: str) -> None:
-    """Let a module that the user named be found in the current directory, if it lies there; else nothing is."""
-    here, top = str(Path.cwd()), name.partition(".")[0]
-    if "" in sys.path or here in sys.path:
-        return
-    found = importlib.machinery.PathFinder.find_spec(top, [here])
-    if found is None or (found.origin is None and importlib.util.find_spec(top) is not None):
-        return  # a mere folder of that name gives way to a package that is installed
-    sys.path.insert(0, here)
-
-
-def _import_file(source: str, what: str) -> Any:
-    if not is_file(source):
-        raise UsageError(f"{what}: no file {source!r}")
-    path = Path(source).resolve()
-    name = f"corral_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))  # so that the file finds its neighbours, as when run as a script
-    try:
-        spec.loader.exec_module(module)
-    except BaseException as error:
-        del sys.modules[name]
-        if not isinstance(error, Exception):
-            raise
-        raise _import_failed(source, what, error) from error
-    return module
-
-
-def _import_failed(name: str, what: str, error: Exception) -> UsageError:
-    text = "".join(traceback.format_exception(error))
-    return UsageError(f"{what}: importing {name} failed: {type(error).__name__}: {error}\n\n{text.rstrip()}")
 
 
 def _pickle(thing: Any) -> bytes:

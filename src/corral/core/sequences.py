@@ -7,7 +7,7 @@ from typing import Protocol
 
 from corral.core.config_values import Recurrent
 
-__all__ = ["divisors", "settle_sequences"]
+__all__ = ["nearest_divisors", "settle_sequences"]
 
 _LONGEST, _SHORTEST = 32, 8
 """Of what is chosen without being asked."""
@@ -31,6 +31,14 @@ class _Settings(Protocol):
 def divisors(total: int) -> list[int]:
     """All numbers that divide ``total``, the smallest first."""
     return sorted({d for i in range(1, math.isqrt(total) + 1) if total % i == 0 for d in (i, total // i)})
+
+
+def nearest_divisors(wanted: int, total: int) -> str:
+    """The divisors of ``total`` next to ``wanted``, in words."""
+    fitting = divisors(total)
+    below = max((d for d in fitting if d < wanted), default=None)
+    above = min((d for d in fitting if d > wanted), default=None)
+    return " and ".join(str(d) for d in (below, above) if d is not None)
 
 
 def settle_sequences(config: _Settings) -> int | None:

@@ -21,7 +21,8 @@ from corral.core.config import (
     parse_env_kwargs,
 )
 from corral.core.config_file import dump_yaml, load_yaml
-from corral.core.envs import EnvFactory, import_callable, python_name, resolve_env, settings_of
+from corral.core.entry_points import import_callable
+from corral.core.envs import EnvFactory, python_name, resolve_env, settings_of
 from corral.core.errors import CheckpointError, CorralError, EnvFault, UsageError, one_line
 from corral.core.files import replace_file
 from corral.core.machine import limit_compute_threads

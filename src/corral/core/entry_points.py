@@ -1,0 +1,95 @@
+"""Imports what a name stands for: the user's ``package.module:callable`` or ``file.py:callable``, or Corral's own."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.machinery
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from corral.core.errors import UsageError
+from corral.core.paths import is_file
+from corral.core.spelling import did_you_mean, shown
+
+__all__ = ["import_callable", "import_module", "import_own"]
+
+
+def import_own(spec: str) -> Callable[..., Any]:
+    """The object behind ``module:callable`` of Corral itself; the current directory has no part in it."""
+    module, _, attribute = spec.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def import_callable(spec: str, what: str) -> Callable[..., Any]:
+    """The object behind ``package.module:callable`` or ``file.py:callable``, which the user named."""
+    source, _, attribute = spec.rpartition(":") if isinstance(spec, str) else ("", "", "")
+    if not source or not attribute or (not source.endswith(".py") and "" in source.split(".")):
+        raise UsageError(f"{what} {shown(spec)} should look like package.module:callable or file.py:callable")
+    module = _import_file(source, what) if source.endswith(".py") else import_module(source, what)
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            names = [name for name in vars(module) if not name.startswith("_")]
+            raise UsageError(f"{what} {spec!r}: no {attribute!r} in {source}{did_you_mean(attribute, names)}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise UsageError(f"{what} {spec!r} is a {type(found).__name__}, expected something callable")
+    return found  # type: ignore[no-any-return]
+
+
+def import_module(name: str, what: str) -> Any:
+    """A module that the user named, from the current directory too; ``what`` begins the error."""
+    _serve_from_here(name)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise UsageError(f"{what}: no module named {name!r} (looked in the current directory too)") from None
+        raise _import_failed(name, what, error) from error
+    except Exception as error:
+        raise _import_failed(name, what, error) from error
+
+
+def _serve_from_here(name: str) -> None:
+    """Let a module that the user named be found in the current directory, if it lies there; else nothing is."""
+    here, top = str(Path.cwd()), name.partition(".")[0]
+    if "" in sys.path or here in sys.path:
+        return
+    found = importlib.machinery.PathFinder.find_spec(top, [here])
+    if found is None or (found.origin is None and importlib.util.find_spec(top) is not None):
+        return  # a mere folder of that name gives way to a package that is installed
+    sys.path.insert(0, here)
+
+
+def _import_file(source: str, what: str) -> Any:
+    if not is_file(source):
+        raise UsageError(f"{what}: no file {source!r}")
+    path = Path(source).resolve()
+    name = f"corral_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))  # so that the file finds its neighbours, as when run as a script
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if not isinstance(error, Exception):
+            raise
+        raise _import_failed(source, what, error) from error
+    return module
+
+
+def _import_failed(name: str, what: str, error: Exception) -> UsageError:
+    text = "".join(traceback.format_exception(error))
+    return UsageError(f"{what}: importing {name} failed: {type(error).__name__}: {error}\n\n{text.rstrip()}")
