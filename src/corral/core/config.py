@@ -27,13 +27,7 @@ from corral.core.errors import UsageError
 from corral.core.sequences import nearest_divisors, settle_sequences
 from corral.core.spelling import did_you_mean, shown
 
-__all__ = [
-    "RESUMABLE",
-    "SECTIONS",
-    "TrainConfig",
-    "parse_config",
-    "parse_env_kwargs",
-]
+__all__ = ["RESUMABLE", "SECTIONS", "TrainConfig", "parse_config", "parse_env_kwargs"]
 
 SECTIONS = ("parallel", "training")
 """Optional headings under which a YAML file may group its keys."""
