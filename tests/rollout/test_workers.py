@@ -134,7 +134,7 @@ def test_helpers_compute_their_shares():
 
 def test_too_much_memory_is_refused_with_the_numbers():
     with pytest.raises(UsageError, match="MB of shared memory"):
-        connected("CartPole-v1", n_steps=2**33)
+        connected("CartPole-v1", n_steps=10**9)
 
 
 class Noisy(Slow):

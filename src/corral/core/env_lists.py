@@ -23,9 +23,6 @@ class EnvFactoryList(EnvFactory):
 
     each: tuple[EnvFactory, ...] = ()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return EnvFactoryList, (self.name, self.kwargs, self.pickled, None, self.processes, self.each)
-
 
 def factory_of(factory: Callable[[], Env], env: int) -> Callable[[], Env]:
     """The factory that makes the env of this index."""
@@ -51,4 +48,4 @@ def resolve_envs(
     if any(factory.is_vector for factory in known.values()):
         raise UsageError("a factory that takes num_envs makes all envs at once; give it alone, not in a list")
     first = each[0]
-    return EnvFactoryList(first.name, first.kwargs, first.pickled, first.live, each=each), len(given)
+    return EnvFactoryList(first.name, first.kwargs, first.pickled, first.live, spec=first.spec, each=each), len(given)

@@ -157,7 +157,8 @@ class EnvFactory:
     """``name`` with the absolute path of its file, for an env may change the working directory."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return EnvFactory, (self.name, self.kwargs, self.pickled, None, self.processes, self.spec)
+        sent = {part.name: getattr(self, part.name) for part in dataclasses.fields(self) if part.name != "live"}
+        return functools.partial(type(self), **sent), ()
 
     @property
     def is_vector(self) -> bool:

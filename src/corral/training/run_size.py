@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from torch.nn.parameter import is_lazy
+
 from corral.core.actions import ActionCodec
 from corral.core.config import TrainConfig
 from corral.core.machine import available_cores, available_memory
@@ -25,7 +27,7 @@ def large_run_warning(config: TrainConfig, facts: EnvFacts, policy: Policy, mask
     layout, codec = Layout(facts.observation_space), ActionCodec(facts.action_space)
     named = named_columns(layout, codec, config.n_steps, config.n_envs, masked, facts.stacks, policy.n_state)
     rollout = sum(math.prod(shape) * dtype.itemsize for shape, dtype in named.values()) * (2 if config.overlap else 1)
-    weights = sum(parameter.numel() for parameter in policy.parameters())
+    weights = sum(parameter.numel() for parameter in policy.parameters() if not is_lazy(parameter))
     work = _OPERATIONS_PER_WEIGHT * weights * config.rollout_size * config.n_epochs
     seconds = work / (_OPERATIONS_PER_SECOND * available_cores())
     free = available_memory()
