@@ -260,6 +260,11 @@ ATTACKS = [
     Attack("pipe-metrics", pipe("metrics.jsonl"), RESUME, 2, "regular file"),
     Attack("pipe-progress", pipe("progress.csv"), RESUME, 2, "regular file"),
     Attack("pipe-summary", pipe("summary.json"), RESUME, 0, ""),
+    *(Attack(f"pipe-{name}", pipe(name), RESUME, 0, "") for name in ("checkpoints/.saving-1", "best/.saving-1")),
+    *(
+        Attack(f"pipe-{name}", pipe(name), RESUME, 0, "")
+        for name in ("config.tmp", "summary.tmp", "checkpoints/ckpt-9")
+    ),
     Attack("pipe-compared-metrics", pipe("metrics.jsonl"), COMPARE, 2, "regular file"),
     Attack("pipe-compared-summary", pipe("summary.json"), COMPARE, 0, ""),
     *(

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +87,7 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
         _refuse_link(directory)
         directory.mkdir(parents=True, exist_ok=True)
         for left_over in directory.glob(f"{_TEMPORARY}*"):  # of a save that was killed: we are the only writer
-            shutil.rmtree(left_over, ignore_errors=True)
+            _remove(left_over)
         building.mkdir()
         parts = checkpoint.policy, checkpoint.optimizer, checkpoint.envs
         files = {name: safetensors.torch.save(_plain(part)) for name, part in zip(_FILES, parts, strict=False)}
@@ -216,6 +217,15 @@ def _delete(path: Path) -> None:
     shutil.rmtree(gone, ignore_errors=True)
 
 
+def _remove(path: Path) -> None:
+    """Take away what lies under a name; ``rmtree`` alone would open a named pipe, and wait."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISDIR(path.lstat().st_mode):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+
+
 def _free_name(path: Path) -> Path:
     return next(
         name for i in itertools.count() if not (name := path.with_name(f"{path.name}{f'-{i}' if i else ''}")).exists()
@@ -228,7 +238,7 @@ def prune(directory: Path, keep: int) -> None:
         for path in list_checkpoints(directory)[:-keep]:
             _delete(path)
         for path in directory.glob(f"{_TEMPORARY}*"):
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
 
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
