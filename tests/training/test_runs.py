@@ -626,7 +626,10 @@ def test_lazy_layers_work_in_workers():
         return Lazy()
 
     assert train(policy=network, eval_freq=0, backend="worker").summary.steps == 256
-    assert train(policy=network, eval_freq=0, backend="serial", n_envs=1, output_dir="one").summary.steps == 256
+    run = train(policy=network, eval_freq=0, backend="serial", n_envs=1, output_dir="one")
+    assert run.summary.steps == 256
+    assert corral.load(run.run_dir, policy=network).predict(np.zeros(4, np.float32)).action in (0, 1)
+    assert corral.resume(run.run_dir, policy=network, timesteps=288, quiet=True).summary.steps == 288
 
 
 def test_networks_that_change_what_they_are_given_can_be_resumed():

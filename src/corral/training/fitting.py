@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from corral.core.actions import ActionCodec
 from corral.core.config import TrainConfig
@@ -98,6 +99,8 @@ def check_tensors(what: str, given: Mapping[str, Tensor], expected: Mapping[str,
         raise CheckpointError(f"the {what} does not fit this run's config: it {problem} {one_line(name, 80)!r}")
     for name, tensor in given.items():
         wanted = expected[name]
+        if is_lazy(wanted):
+            continue  # of a network of the user's own, which takes the shape that it is given
         if tensor.shape != wanted.shape or tensor.dtype != wanted.dtype:
             raise CheckpointError(
                 f"the {what} does not fit this run's config: {name} is {tensor.dtype} of shape {tuple(tensor.shape)}, "
