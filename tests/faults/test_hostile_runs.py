@@ -501,6 +501,21 @@ def test_a_hostile_run_directory_does_no_harm(tmp_path, finished, warm, attack):
     assert after == before, ended
 
 
+@pytest.mark.parametrize(
+    "name", ["sweep.tmp", "sweep.yaml", "journal.log", "results.csv", "trials", "trials/A", "trials/A/.lock"]
+)
+def test_links_in_the_directory_of_a_sweep_are_refused(tmp_path, warm, name):
+    sweep, outside = tmp_path / "sweep", tmp_path / "outside"
+    for folder in (sweep / "trials" / "A", outside):
+        folder.mkdir(parents=True)
+    for file in (sweep / "sweep.yaml", outside / "victim.txt"):
+        file.write_text("env: CartPole-v1\n")
+    link(name, "victim.txt" if "." in name else "folder")(sweep)
+    before = look_at(outside, leave=None)
+    ended = warm.run(("resume", "sweep"), tmp_path, tmp_path)
+    assert ended.code == 2 and f"link in it, {name}" in ended.err and look_at(outside, leave=None) == before, ended
+
+
 def test_a_run_directory_that_is_reached_through_a_link_is_like_any_other(tmp_path, finished, warm):
     (tmp_path / "disk").mkdir()
     (tmp_path / "runs").symlink_to("disk")

@@ -54,6 +54,20 @@ def test_weights_that_lag_behind_are_saved_with_the_rest(tmp_path):
         load_checkpoint(path)
 
 
+def test_a_manifest_states_sizes_and_one_of_before_that_loads_too(tmp_path):
+    path = save_checkpoint(tmp_path, checkpoint())
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert manifest["format"] == 3
+    assert manifest["bytes"] == {name: (path / name).stat().st_size for name in manifest["sha256"]}
+    manifest["bytes"]["state.json"] += 1
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match="not what the manifest says"):
+        load_checkpoint(path)
+    del manifest["bytes"]
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    assert load_checkpoint(path).timesteps == 10
+
+
 def test_the_newest_valid_one_wins_loudly(tmp_path):
     for steps in (10, 20, 30):
         save_checkpoint(tmp_path, checkpoint(steps))
