@@ -105,10 +105,23 @@ def _choose_network(picture: Picture, cnn: Cnn) -> Cnn:
 def _network(picture: Picture, cnn: Cnn, n_features: int) -> nn.Sequential:
     """[B, C, H, W] to [B, n_features]."""
     layers = {"nature": _nature, "small": _small, "impala": _impala}[cnn](picture)
-    convolutions = nn.Sequential(*layers, nn.ReLU(), nn.Flatten())
-    with torch.no_grad():
-        n_flat = convolutions(torch.zeros(1, picture.channels, picture.height, picture.width)).shape[1]
-    return nn.Sequential(*convolutions, nn.Linear(n_flat, n_features), nn.ReLU())
+    n_flat = _flat_size(picture, layers)
+    return nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(n_flat, n_features), nn.ReLU())
+
+
+def _flat_size(picture: Picture, layers: list[nn.Module]) -> int:
+    """Numbers that the layers make of a picture; by formula, so that it can be had without memory."""
+    channels, sides = picture.channels, [picture.height, picture.width]
+    for layer in layers:
+        if isinstance(layer, nn.Conv2d):
+            channels = layer.out_channels
+        if isinstance(layer, nn.Conv2d | nn.MaxPool2d):
+            kernel, stride, padding = (
+                size[0] if isinstance(size, tuple) else int(size)
+                for size in (layer.kernel_size, layer.stride, layer.padding)
+            )
+            sides = [(side + 2 * padding - kernel) // stride + 1 for side in sides]
+    return channels * math.prod(sides)
 
 
 def _nature(picture: Picture) -> list[nn.Module]:
