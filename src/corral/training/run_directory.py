@@ -145,7 +145,7 @@ class RunDirectory:
     def unlock(self) -> None:
         """Let others write."""
         if self._lock is not None:
-            os.close(self._lock)  # the file stays: deleting it could take the lock from under somebody else
+            os.close(self._lock)  # the file stays: deleting it could take the lock from another process
             self._lock = None
 
     def discard(self) -> None:
