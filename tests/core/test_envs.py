@@ -1,3 +1,4 @@
+import contextlib
 import pickle
 import sys
 
@@ -5,6 +6,7 @@ import gymnasium as gym
 import pytest
 
 import corral
+from corral.cli.main import main
 from corral.core import envs
 from corral.core.envs import names_code, resolve_env
 from corral.core.errors import UsageError
@@ -124,6 +126,8 @@ def test_ids_without_a_version_are_told_from_callables_by_what_is_registered(tmp
     text = "import gymnasium as gym\nfrom tests.envs import Counter\nclass Plain(Counter): pass\n"
     text += "gym.register('Unversioned', entry_point=lambda: Counter(7))\n"
     text += "gym.register('own/Name', entry_point=lambda: Counter(8))\n"
+    text += "gym.register('Newest-v2', entry_point=lambda: Counter(2))\n"
+    text += "gym.register('Newest-v3', entry_point=lambda: Counter(3))\n"
     (tmp_path / "unversioned_games.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     try:
@@ -132,8 +136,9 @@ def test_ids_without_a_version_are_told_from_callables_by_what_is_registered(tmp
             assert factory().unwrapped.length == length and factory.name == f"unversioned_games:{name}"
         with pytest.raises(UsageError, match="no 'Nothing' in unversioned_games"):
             resolve_env("unversioned_games:Nothing")
+        assert resolve_env("unversioned_games:Newest")().unwrapped.length == 3  # as in gym.make
     finally:
-        for name in ("Unversioned", "own/Name"):
+        for name in ("Unversioned", "own/Name", "Newest-v2", "Newest-v3"):
             gym.registry.pop(name, None)
 
 
@@ -149,6 +154,23 @@ def test_a_file_is_found_again_after_an_env_changed_the_directory(tmp_path, back
     env = make_vector_env(factory, 3, backend=backend, **({} if backend == "serial" else {"num_workers": 1}))
     assert pickle.loads(pickle.dumps(factory))().length == 3
     env.close()
+
+
+def test_commands_find_everything_after_an_env_changed_the_directory(tmp_path, capsys):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "wandering.py").write_text(
+        "import os\nfrom tests.envs import Counter\n"
+        f"def make():\n    os.chdir({str(tmp_path / 'elsewhere')!r})\n    return Counter(3)\n"
+    )
+    small = ["--n-envs", "1", "--n-steps", "32", "--batch-size", "32", "--backend", "serial", "--no-tensorboard"]
+    for words in (
+        ["train", "wandering.py:make", "--timesteps", "64", "--output-dir", "run", *small],
+        ["resume", "run", "--env", "wandering.py:make", "--timesteps", "96"],
+        ["eval", "run", "--env", "wandering.py:make", "--episodes", "2"],
+    ):
+        with contextlib.chdir(tmp_path):
+            assert main(words) == 0, capsys.readouterr().err
+    assert "run (best, " in capsys.readouterr().out
 
 
 def test_metadata_that_is_none_is_no_metadata():

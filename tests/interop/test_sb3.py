@@ -203,6 +203,28 @@ def test_an_env_that_keeps_its_info_is_left_alone(make):
     assert ["episode" in info for info in infos] == [False, True, False, True]
 
 
+def test_infos_are_the_callers_to_keep(make):
+    class Logs(Counter):
+        def step(self, action):
+            outcome = super().step(action)
+            self.log = [0] if self.step_count == 1 else self.log
+            self.log.append(self.step_count)
+            return *outcome[:4], {"log": self.log}
+
+    env = make(lambda: Logs(length=4), 2)
+    env.reset()
+    assert [env.step(np.zeros(2, int))[3][0]["log"] for _ in range(3)] == [[0, 1], [0, 1, 2], [0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("actions", [[0.7, 1.0, 0.0], [np.nan, 0.0, 1.0]])
+def test_actions_that_are_not_whole_are_refused(make, actions):
+    env = make(cartpole)
+    env.reset()
+    with pytest.raises(ValueError, match=r"actions are .* expected whole numbers for Discrete\(2\)"):
+        env.step(actions)
+    env.step([0.0, 1.0, 0.0])
+
+
 def test_options_and_indices_are_sb3s(make):
     class Options(Counter):
         def reset(self, *, seed=None, options=None):

@@ -57,7 +57,7 @@ def test_every_flag_is_honoured_by_itself(words, expected, monkeypatch):
     """What the verb asks of training; that stages are gone through is tested below, and elsewhere."""
     asked = {}
     monkeypatch.setattr("corral.recipes.curriculum.train", lambda env, **settings: asked.update(settings, env=env))
-    monkeypatch.setattr("corral.cli.recipes.closing_games", lambda *_: None)
+    monkeypatch.setattr("corral.cli.recipes._closing_games", lambda *_: None)
     assert main(["curriculum", "territory", *words]) == 0
     stages = [(stage.name, stage.options["num_bots"], stage.timesteps) for stage in asked.get("stages", ())]
     assert (asked["timesteps"], stages, asked.get("env_kwargs", {})) == expected
@@ -77,7 +77,7 @@ def test_what_stages_and_flags_both_say_is_refused(capsys):
 def test_flags_come_before_the_file(monkeypatch):
     asked = {}
     monkeypatch.setattr("corral.cli.train.train", lambda env, **settings: asked.update(settings))
-    monkeypatch.setattr("corral.cli.recipes.closing_games", lambda *_: None)
+    monkeypatch.setattr("corral.cli.recipes._closing_games", lambda *_: None)
     Path("own.yaml").write_text("env: territory\nenv_kwargs: {num_bots: 10, size: 32}\n")
     assert main(["train", "--config", "own.yaml", "--num-bots", "5"]) == 0
     assert asked["env_kwargs"] == {"num_bots": 5, "size": 32}

@@ -12,8 +12,10 @@ from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, InvalidAction, NoAsyncCallError
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from corral.core.envs import resolve_env
 from corral.core.errors import CorralError, EnvFault, UsageError
-from corral.vec.make import make_parallel_env
+from corral.vec.make import make_parallel_env, make_vector_env
+from corral.vec.serial import SerialVectorEnv
 from tests.envs import Counter, Masked, Spaces
 
 
@@ -159,6 +161,14 @@ def test_other_seeds_are_refused_by_name(make, seeds):
         make(Counter, 3).reset(seed=seeds)
 
 
+@pytest.mark.parametrize("seeds", [-5, -1, [1, -2, 3]])
+def test_seeds_below_zero_are_the_callers_mistake(make, seeds):
+    env = make(Counter, 3)
+    with pytest.raises(ValueError, match=r"seed -\d, expected at least 0"):
+        env.reset(seed=seeds)
+    env.reset(seed=1)  # it can still be used
+
+
 def test_seeds_of_a_vector_env_are_one_for_each_env():
     env = make_parallel_env(together, 3, backend="serial")
     env.reset(seed=4)
@@ -257,6 +267,61 @@ def test_what_one_worker_said_before_a_timeout_is_not_lost(tmp_path):
     env.close()
 
 
+def test_a_worker_that_died_while_idle_is_replaced_before_a_call():
+    env = make_parallel_env(Counter, 2, num_workers=2, seed=1)
+    env.reset()
+    env.step(np.zeros(2, int))
+    worker = next(process for process in multiprocessing.active_children() if process.pid == env.pids[0])
+    worker.kill()
+    worker.join()
+    with pytest.warns(UserWarning, match="replaced, 1 restart"):
+        assert env.get_attr("step_count") == (1, 1)
+    assert env.step(np.zeros(2, int))[0][:, 1].tolist() == [2, 2]
+    env.close()
+
+
+# ---- infos ---------------------------------------------------------------------------------------------------
+
+
+class ReusesInfo(Counter):
+    """Returns the same dict and the same array each time, changed."""
+
+    def __init__(self):
+        super().__init__(3)
+        self.info = {"score": 0, "board": np.zeros(1, np.int8)}
+
+    def reset(self, *, seed=None, options=None):
+        observation, _ = super().reset(seed=seed)
+        return observation, self.now()
+
+    def step(self, action):
+        return *super().step(action)[:4], self.now()
+
+    def now(self):
+        self.info["score"] = self.info["board"][0] = self.step_count
+        return self.info
+
+
+def test_the_last_info_of_an_episode_is_read_before_the_next_begins(make):
+    env = make(ReusesInfo, 2)
+    env.reset(seed=0)
+    final = [env.step(np.zeros(2, int))[4].get("final_info") for _ in range(3)]
+    assert final[:2] == [None, None]
+    assert final[2]["score"].tolist() == [3, 3] and final[2]["board"].tolist() == [[3], [3]]
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+def test_numbers_in_infos_are_added_up_for_steps_alone(backend):
+    env = make_vector_env(resolve_env(ReusesInfo), 1, backend=backend, infos="summed")
+    env.reset_arrays()
+    for _ in range(4):
+        env.send()
+        env.recv()
+    sums = env.drain().infos[0]["score"]
+    assert (sums.total, sums.count) == (1 + 2 + 3 + 1, 4)
+    env.close()
+
+
 # ---- actions -------------------------------------------------------------------------------------------------
 
 
@@ -278,6 +343,8 @@ class Counts(Spaces):
         (spaces.MultiDiscrete([2, 3]), [[0, 2], [1, 3]], r"action \[1, 3\] of env 1 is not in MultiDiscrete"),
         (spaces.MultiBinary(2), [[0, 2], [1, 0]], r"action \[0, 2\] of env 0 is not in MultiBinary\(2\)"),
         (spaces.Dict(a=spaces.Discrete(2)), {"a": np.array([0, -1])}, r"action -1 of env 1 at 'a' is not in"),
+        (spaces.Box(-100, 100, (1,), np.int8), [[0], [300]], r"action \[300\] of env 1 is not in Box"),
+        (spaces.Box(0, 255, (1,), np.uint8), [[-1], [0]], r"action \[-1\] of env 0 is not in Box"),
     ],
 )
 def test_an_action_outside_a_space_of_choices_is_refused_before_any_env_steps(make, space, actions, words):
@@ -309,12 +376,12 @@ def test_an_env_that_refuses_an_action_outside_its_space_is_not_at_fault(make, v
     env.reset(seed=0)
     for _ in range(2):
         env.step(np.zeros((2, 1), np.float32))
-    made = env.get_attr("made") if not vector else ()
+    made = env.get_attr("made") if not vector else None
     with pytest.raises(InvalidAction, match=r"env 1 raised AssertionError.* for action .*5.* which is not in Box") as c:
         env.step(np.array([[0.0], [5.0]], np.float32))
     assert not isinstance(c.value, EnvFault)
-    if not vector and made == (2, 2):  # in one process: nothing was made again
-        assert Counts.made == 2
+    if isinstance(env, SerialVectorEnv) and not vector:  # in this process: nothing was made again
+        assert (Counts.made, Counts.made) == made
     with pytest.raises(CorralError, match="an earlier call failed"):
         env.reset()
 
@@ -374,6 +441,18 @@ def test_an_env_that_is_made_again_is_made_by_its_own_factory(tmp_path):
             env.step(np.zeros(3, int))
     assert env.get_attr("length") == (7, 8, 9)
     env.close()
+
+
+@pytest.mark.parametrize("env", [None, 5])
+def test_what_is_neither_an_env_nor_a_list_is_refused_by_name(make, env):
+    with pytest.raises(UsageError, match=f"env {env}: should be the name of an env"):
+        make(env, 2)
+
+
+@pytest.mark.parametrize("n", [2.5, "2", 0, True])
+def test_a_number_of_envs_is_a_whole_number(make, n):
+    with pytest.raises(UsageError, match=r"n_envs .* should be a whole number, at least 1"):
+        make(Counter, n)
 
 
 def test_a_list_and_a_number_must_agree(make):

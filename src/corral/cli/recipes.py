@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from corral.cli.train import settings_of
+from corral.core.entry_points import absolute_spec
 from corral.core.envs import EnvFactory, resolve_env
 from corral.core.errors import UsageError
 from corral.core.files import replace_file
@@ -26,7 +27,7 @@ from corral.training.roles import Roles, roles_of_names
 from corral.training.run_directory import RunDirectory
 from corral.vec.making import facts_of
 
-__all__ = ["closing_games", "play_matches", "run_curriculum", "run_hybrid", "run_selfplay", "run_warmstart"]
+__all__ = ["play_matches", "run_curriculum", "run_hybrid", "run_selfplay", "run_warmstart", "train_and_play"]
 
 
 def run_selfplay(options: argparse.Namespace) -> int:
@@ -50,26 +51,27 @@ def run_warmstart(options: argparse.Namespace) -> int:
 
 
 def _run(recipe: Any, options: argparse.Namespace, *own: str) -> int:
-    check_games(options.eval_games)
     env, settings = settings_of(options)
     given = {name: getattr(options, name) for name in own if getattr(options, name) is not None}
-    closing_games(recipe(env, **given, **settings), options.eval_games, env, settings.get("policy"))
+    train_and_play(lambda: recipe(env, **given, **settings), options.eval_games, env, settings.get("policy"))
     return 0
 
 
-def check_games(games: int) -> None:
-    """Refuse a number of closing games that cannot be played, before a long run."""
-    if games < 0 or games % 2:
-        raise UsageError(f"--eval-games {games}: should be an even number (each deal is played from both seats), or 0")
-
-
-def closing_games(result: TrainResult, games: int, env: str | None, policy: str | None) -> None:
-    """After a run on an env with opponents: games against its weakest opponent and its teacher.
+def train_and_play(train: Callable[[], TrainResult], games: int, env: str | None, policy: str | None) -> None:
+    """Train, and then play ``games`` against each of two opponents, if the env has any.
 
     ``env`` and ``policy`` are as the user names them; what the run directory calls them may be reached no more.
     """
-    if games == 0:
-        return
+    if games < 0 or games % 2:
+        raise UsageError(f"--eval-games {games}: should be an even number (each deal is played from both seats), or 0")
+    env, policy = (None if spec is None else absolute_spec(spec) for spec in (env, policy))
+    result = train()
+    if games:
+        _closing_games(result, games, env, policy)
+
+
+def _closing_games(result: TrainResult, games: int, env: str | None, policy: str | None) -> None:
+    """Games against an env's weakest opponent and its teacher."""
     directory = RunDirectory(result.run_dir)
     config = directory.read_config()
     factory = resolve_env(env or config.env, config.env_kwargs)

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -52,11 +52,11 @@ def run_eval(options: argparse.Namespace) -> int:
     for name, usual in (("episodes", 20), ("max_steps", 10_000), ("games", 200)):
         setattr(options, name, usual if getattr(options, name) is None else getattr(options, name))
     _positive(options, "episodes", "max_steps", "games")
-    model, factory, given = _subject(options)
+    model, factory, given, run = _subject(options)
     if against:
         if model is None:
             raise UsageError(f"{options.run} is an env, not a run: there is no policy to play against others")
-        return _eval_games(options, model, factory)
+        return _eval_games(options, model, factory, run)
     env = make_vector_env(factory, 1, backend="serial", infos="full")
     actor = None if model is None else model.actor
     try:
@@ -77,15 +77,14 @@ def run_eval(options: argparse.Namespace) -> int:
         *((f"{name}, at the end", f"{np.mean(v):.4g} ± {_interval(v):.2g}") for name, v in result.infos.items()),
     ]
     if model is not None:
-        shown = f"{find_run(options.run).shown} ({options.checkpoint}, {model.timesteps:,} steps)"
-        rows.insert(0, ("policy", shown))
+        rows.insert(0, ("policy", f"{run} ({options.checkpoint}, {model.timesteps:,} steps)"))
     if result.cut_off:
         rows.append(("cut off", f"{result.cut_off} episodes after {options.max_steps} steps"))
     print_table(Console(highlight=False, emoji=False), factory.name, rows)
     return 0
 
 
-def _eval_games(options: argparse.Namespace, model: Model, factory: EnvFactory) -> int:
+def _eval_games(options: argparse.Namespace, model: Model, factory: EnvFactory, run: str) -> int:
     known = facts_of(factory).opponents
     if not known:
         raise UsageError(f"{factory.name} has no opponents: --opponent and --vs mean nothing for it")
@@ -94,7 +93,7 @@ def _eval_games(options: argparse.Namespace, model: Model, factory: EnvFactory) 
             raise UsageError(f"unknown opponent {name!r}{did_you_mean(name, known)}; there are: {', '.join(known)}")
     spaces = model.observation_space, model.action_space
     others: list[str | Side] = [*options.opponent, *(_rival(run, spaces, model) for run in options.vs)]
-    shown = f"{find_run(options.run).shown} ({options.checkpoint}, {model.timesteps:,} steps), most likely moves"
+    shown = f"{run} ({options.checkpoint}, {model.timesteps:,} steps), most likely moves"
     play_matches(factory, Side.of(options.run, model), others, options.games, options.seed, shown)
     return 0
 
@@ -132,7 +131,7 @@ def run_play(options: argparse.Namespace) -> int:
         raise UsageError("--fps is about clips, but --save names a picture; leave it out")
     if save is not None and options.watch:
         raise UsageError("--watch shows it in the terminal, --save in a file; leave one of them out")
-    model, factory, given = _subject(options)
+    model, factory, given, _ = _subject(options)
     if model is None:
         print(f"{options.run} is an env, not a run: playing random legal moves")
     given = {**(given or {}), **_seated(options.opponent, factory, model)} or None
@@ -165,7 +164,7 @@ def _play_by_hand(options: argparse.Namespace) -> int:
             flag = name.replace("_", "-")
             raise UsageError(f"--human is for a person who plays in a window until it is closed; leave --{flag} out")
     _positive(options, *(["fps"] if options.fps is not None else []))
-    model, factory, _ = _subject(options)
+    model, factory, _, _ = _subject(options)
     if model is not None:
         raise UsageError(f"{options.run} is a run; a person plays an env: corral play {factory.name} --human")
     kwargs = {**BY_HAND.get(factory.name, {}), **factory.kwargs}
@@ -248,8 +247,19 @@ def _watch_mode(factory: EnvFactory, in_terminal: bool) -> str:
     raise UsageError(f"{factory.name} renders neither text nor pictures (its render modes: {modes or 'none'})")
 
 
-def _subject(options: argparse.Namespace) -> tuple[Model | None, EnvFactory, dict[str, Any] | None]:
-    """What is to be shown: a run's policy and its env, or an env alone; and what the env is reset with.
+class _Subject(NamedTuple):
+    """What is to be shown: a run's policy and its env, or an env alone."""
+
+    model: Model | None
+    factory: EnvFactory
+    options: dict[str, Any] | None
+    """What the env is reset with."""
+    run: str
+    """The run directory or the env, as a person calls it."""
+
+
+def _subject(options: argparse.Namespace) -> _Subject:
+    """The run or env that was named.
 
     A run through stages is shown as its last stage plays, except for what ``--env-kwargs`` change.
     """
@@ -263,12 +273,12 @@ def _subject(options: argparse.Namespace) -> tuple[Model | None, EnvFactory, dic
         raise UsageError(f"{options.run} is an env, not a run: --env, --policy and --checkpoint mean nothing for it")
     kwargs = parse_env_kwargs(own_kwargs(options, options.run, options.env_kwargs))
     try:
-        return None, resolve_env(options.run, kwargs), None
+        return _Subject(None, resolve_env(options.run, kwargs), None, options.run)
     except UsageError as error:
         raise UsageError(f"{options.run!r} is not a run directory, and no env either: {error}") from None
 
 
-def _load(options: argparse.Namespace) -> tuple[Model, EnvFactory, dict[str, Any] | None]:
+def _load(options: argparse.Namespace) -> _Subject:
     directory = find_run(options.run)
     config = directory.read_config()
     check_named_code(config, options.env, options.policy)
@@ -282,7 +292,8 @@ def _load(options: argparse.Namespace) -> tuple[Model, EnvFactory, dict[str, Any
         env = f"with {changed} the env" if changed else factory.name
         raise UsageError(f"{env} has other observations or actions than the run was trained on")
     last = config.stages[-1].options if config.stages else {}
-    return model, factory, {name: value for name, value in last.items() if name not in changed} or None
+    given = {name: value for name, value in last.items() if name not in changed} or None
+    return _Subject(model, factory, given, directory.shown)
 
 
 def _samples(options: argparse.Namespace, model: Model | None) -> bool:

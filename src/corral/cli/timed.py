@@ -10,10 +10,10 @@ from typing import Any
 from corral.bench.timed import timed_settings, write_benchmark_metrics
 from corral.cli.flags import own_kwargs
 from corral.cli.main import Script, guarded, verbs_of
-from corral.cli.recipes import check_games, closing_games
+from corral.cli.recipes import train_and_play
 from corral.core.config import TrainConfig
 from corral.core.errors import UsageError
-from corral.training.api import train
+from corral.training.api import TrainResult, train
 from corral.training.interrupts import Interrupted
 
 __all__ = ["run_timed"]
@@ -36,7 +36,6 @@ def run_timed(about: str, config: Path, sequential: bool) -> int:
 
 
 def _train(options: argparse.Namespace, sequential: bool) -> int:
-    check_games(options.eval_games)
     flags = {
         name: value for name, value in vars(options).items() if name in TrainConfig.model_fields and value is not None
     }
@@ -44,6 +43,11 @@ def _train(options: argparse.Namespace, sequential: bool) -> int:
     settings |= timed_settings(options.config, flags, sequential)
     env = settings.pop("env")
     settings["env_kwargs"] = own_kwargs(options, env, settings.get("env_kwargs", {}))
+    train_and_play(lambda: _timed(env, settings), options.eval_games, env, settings.get("policy"))
+    return 0
+
+
+def _timed(env: str, settings: dict[str, Any]) -> TrainResult:
     try:
         result = train(env, **settings)
     except Interrupted as stopped:
@@ -51,8 +55,7 @@ def _train(options: argparse.Namespace, sequential: bool) -> int:
             _write(stopped.run_dir)
         raise
     _write(result.run_dir)
-    closing_games(result, options.eval_games, env, settings.get("policy"))
-    return 0
+    return result
 
 
 def _write(run_dir: Path) -> None:

@@ -22,11 +22,10 @@ _GAMES = 100
 
 def run_train(options: argparse.Namespace) -> int:
     """Train, from a config file, flags, or both."""
-    from corral.cli.recipes import check_games, closing_games
+    from corral.cli.recipes import train_and_play
 
-    check_games(options.eval_games)
     env, values = settings_of(options)
-    closing_games(train(env, **values), options.eval_games, env, values.get("policy"))
+    train_and_play(lambda: train(env, **values), options.eval_games, env, values.get("policy"))
     return 0
 
 
@@ -63,9 +62,8 @@ def run_resume(options: argparse.Namespace) -> int:
             )
         resume_sweep(options.run, env=env, policy=policy)
         return 0
-    from corral.cli.recipes import check_games, closing_games
+    from corral.cli.recipes import train_and_play
 
     games = _GAMES if options.eval_games is None else options.eval_games
-    check_games(games)
-    closing_games(resume(options.run, env=env, policy=policy, **values), games, env, policy)
+    train_and_play(lambda: resume(options.run, env=env, policy=policy, **values), games, env, policy)
     return 0

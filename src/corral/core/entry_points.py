@@ -16,7 +16,7 @@ from corral.core.errors import UsageError
 from corral.core.paths import is_file
 from corral.core.spelling import did_you_mean, shown
 
-__all__ = ["import_callable", "import_module", "import_own"]
+__all__ = ["absolute_spec", "import_callable", "import_module", "import_own"]
 
 
 def import_own(spec: str) -> Callable[..., Any]:
@@ -41,6 +41,12 @@ def import_callable(spec: str, what: str) -> Callable[..., Any]:
     if not callable(found):
         raise UsageError(f"{what} {spec!r} is a {type(found).__name__}, expected something callable")
     return found  # type: ignore[no-any-return]
+
+
+def absolute_spec(spec: str) -> str:
+    """``file.py:callable`` with the absolute path of the file, for an env may change the working directory."""
+    source, _, attribute = spec.rpartition(":")
+    return f"{Path(source).absolute()}:{attribute}" if source.endswith(".py") else spec
 
 
 def import_module(name: str, what: str) -> Any:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from corral.core.envs import EnvFactory, resolve_env
 from corral.core.errors import UsageError
@@ -33,7 +34,9 @@ def resolve_envs(
     env: EnvName | Sequence[EnvName], n_envs: int | None, kwargs: Mapping[str, Any], default: int
 ) -> tuple[EnvFactory, int]:
     """The factory behind a name, a callable or a list with one for each env; and how many envs there are."""
-    if isinstance(env, str | EnvFactory) or callable(env):
+    if n_envs is not None and (isinstance(n_envs, bool) or not isinstance(n_envs, int | np.integer) or n_envs < 1):
+        raise UsageError(f"n_envs {n_envs!r}: should be a whole number, at least 1")
+    if isinstance(env, str | EnvFactory) or callable(env) or not isinstance(env, Iterable):
         return resolve_env(env, kwargs), default if n_envs is None else n_envs
     given = list(env)
     if not given:

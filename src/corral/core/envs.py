@@ -15,14 +15,13 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import gymnasium as gym
 
 from corral.core.atari import ATARI, ATARI_SETTINGS, is_atari, is_prepared
-from corral.core.entry_points import import_callable, import_module, import_own
+from corral.core.entry_points import absolute_spec, import_callable, import_module, import_own
 from corral.core.errors import MissingPackage, UsageError
 from corral.core.machine import available_cores
 from corral.core.spelling import did_you_mean, shown
@@ -267,9 +266,9 @@ def resolve_env(env: str | Callable[..., Env] | EnvFactory, kwargs: Mapping[str,
         source, _, plain = env.rpartition(":")
         if source.endswith(".py"):
             import_callable(env, "env")
-            return EnvFactory(env, kwargs, spec=f"{Path(source).absolute()}:{plain}")
-        if _registers(source, plain):
-            spec = _gym_spec(env)
+            return EnvFactory(env, kwargs, spec=absolute_spec(env))
+        if (registered := _registered_by(source, plain)) is not None:
+            spec = _gym_spec(registered)
             return EnvFactory(env, kwargs, _pickle(spec), spec)
         import_callable(env, "env")
         return EnvFactory(env, kwargs)
@@ -317,11 +316,17 @@ def names_code(spec: str) -> bool:
     return spec not in BUILT_IN and not spec.startswith(ENVPOOL) and (":" in spec or spec.endswith(".py"))
 
 
-def _registers(module: str, name: str) -> bool:
-    """Whether a module registers this id when it is imported; Gymnasium's ids need no version."""
-    if module and "" not in module.split("."):
-        import_module(module, f"env {module}:{name}")
-    return name in gym.registry
+def _registered_by(module: str, name: str) -> str | None:
+    """The id that a module registers when it is imported; without a version it is the latest, as in ``gym.make``."""
+    if not module or "" in module.split("."):
+        return None
+    imported = import_module(module, f"env {module}:{name}")
+    if name in gym.registry:
+        return name
+    if hasattr(imported, name.partition(".")[0]):
+        return None
+    versions = [spec.version for spec in gym.registry.values() if spec.id.rpartition("-v")[0] == name and spec.version]
+    return f"{name}-v{max(versions)}" if versions else None
 
 
 def _how_to_wrap(made: Any) -> str:

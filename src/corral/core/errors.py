@@ -30,8 +30,11 @@ class CorralError(Exception):
     exit_code: int = 1
 
 
-class UsageError(CorralError):
-    """A wrong flag, config key, env name or setting: nothing was started and nothing was written."""
+class UsageError(CorralError, ValueError):
+    """A wrong flag, config key, env name or setting: nothing was started and nothing was written.
+
+    It is a ``ValueError`` too, as Gymnasium and Stable-Baselines3 raise for wrong arguments.
+    """
 
     exit_code = 2
 

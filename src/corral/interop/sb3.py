@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -62,8 +63,12 @@ class CorralVecEnv(VecEnv):
 
     def step_async(self, actions: Any) -> None:
         """Begin a step with a sequence of actions, one for each env."""
-        if isinstance(self.action_space.dtype, np.dtype):  # Bernoulli samples come as floats
-            actions = np.asarray(actions).astype(self.action_space.dtype, copy=False)
+        if isinstance(dtype := self.action_space.dtype, np.dtype):
+            actions = np.asarray(given := actions)
+            if dtype.kind != "f" and actions.dtype.kind == "f":  # Bernoulli samples come as floats
+                if not (np.isfinite(actions) & (actions == np.round(actions))).all():
+                    raise InvalidAction(f"actions are {given!r:.80}, expected whole numbers for {self.action_space}")
+                actions = actions.astype(dtype)
         elif not isinstance(actions, Mapping):
             actions = self._batch(actions)
         self.env.step_async(actions)
@@ -101,6 +106,8 @@ class CorralVecEnv(VecEnv):
         return self._observations(), a.rewards.astype(np.float32), done, infos
 
     def _take(self, row: InfoRow, infos: list[dict[str, Any]]) -> None:
+        if isinstance(self.env, SerialVectorEnv):  # the env may change later what it put into its infos
+            row = copy.deepcopy(row)
         if row.final is None:
             infos[row.env].update(row.info)
         else:

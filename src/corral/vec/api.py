@@ -253,9 +253,11 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC, metaclass=_Vecto
         self._begin_reset(seeds or nothing, options or nothing, None)
         return self._finish_reset()
 
-    def apply(self, function: Callable[[Env], Any], envs: Sequence[int] | None = None) -> list[Any]:
-        """Call ``function(env)`` where each env lives; the results in the order of ``envs``."""
-        calls.check_state(self, self.state, "apply")
+    def apply(
+        self, function: Callable[[Env], Any], envs: Sequence[int] | None = None, name: str = "apply"
+    ) -> list[Any]:
+        """Call ``function(env)`` where each env lives; the results in the order of ``envs``. Errors name the call."""
+        calls.check_state(self, self.state, name)
         self._begin_apply(function, envs)
         return self._finish_apply()
 
@@ -339,7 +341,7 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC, metaclass=_Vecto
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Read an attribute of every env."""
-        return tuple(self.apply(lambda env: env.get_wrapper_attr(name)))
+        return tuple(self.apply(lambda env: env.get_wrapper_attr(name), name="get_attr"))
 
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute of every env: one value for all, or a list with one for each."""
@@ -348,7 +350,7 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC, metaclass=_Vecto
         if len(values) != self.num_envs:
             raise ValueError(f"set_attr got {len(values)} values, expected one for each of the {self.num_envs} envs")
         for index, value in enumerate(values):
-            self.apply(lambda env, value=value: env.set_wrapper_attr(name, value), [index])  # type: ignore[misc]
+            self.apply(lambda env, value=value: env.set_wrapper_attr(name, value), [index], "set_attr")  # type: ignore[misc]
 
     def close(self, **kwargs: Any) -> None:
         """Close the envs, in the middle of a call too."""

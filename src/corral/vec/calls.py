@@ -103,12 +103,14 @@ def to_seeds(seed: Any, n_envs: int) -> list[int | None] | None:
     if seed is None:
         return None
     if _is_whole(seed):
-        return list(range(int(seed), int(seed) + n_envs))
+        return to_seeds(range(int(seed), int(seed) + n_envs), n_envs)
     if not isinstance(seed, Sequence | np.ndarray) or not all(one is None or _is_whole(one) for one in seed):
         expected = f"expected None, a whole number or one for each of the {n_envs} envs"
         raise TypeError(f"reset got seed {seed!r:.80}, {expected}")
     if len(seed) != n_envs:
         raise ValueError(f"reset got {len(seed)} seeds, expected one for each of the {n_envs} envs")
+    if any(one is not None and one < 0 for one in seed):
+        raise ValueError(f"reset got seed {min(one for one in seed if one is not None)}, expected at least 0")
     return [None if one is None else int(one) for one in seed]
 
 
@@ -146,13 +148,16 @@ def write_actions(layout: Layout, actions: Any, out: Leaves) -> None:
     for leaf in layout.leaves:
         values, target = given[leaf.path], out[leaf.path]
         where = f" at {leaf.path!r}" if leaf.path else ""
-        if values.shape != target.shape or not np.can_cast(values.dtype, target.dtype, "same_kind"):
+        whole = values.dtype.kind in "iu" and target.dtype.kind in "iu"  # of any size: the values are compared below
+        if values.shape != target.shape or not (whole or np.can_cast(values.dtype, target.dtype, "same_kind")):
             if np.isscalar(actions):
                 raise TypeError(f"actions{where} are {actions!r:.60}, expected a batch of shape {target.shape}")
             shown = f"{values.shape} {values.dtype}, expected {target.shape} {target.dtype}"
             raise ValueError(f"actions{where} are {shown}")
-        if (limits := limits_of(leaf.space)) is not None:
-            outside = ((values < limits[0]) | (values > limits[1])).reshape(len(values), -1).any(axis=1)
+        limits = limits_of(leaf.space)
+        if limits is not None or whole:
+            low, high = limits or (np.iinfo(target.dtype).min, np.iinfo(target.dtype).max)
+            outside = ((values < low) | (values > high)).reshape(len(values), -1).any(axis=1)
             if outside.any():
                 env = int(outside.argmax())
                 raise InvalidAction(f"action {values[env].tolist()} of env {env}{where} is not in {leaf.space}")

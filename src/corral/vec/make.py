@@ -62,8 +62,6 @@ def make_parallel_env(
     episodes that have no known seed) the episode ends as truncated. What was set with ``set_attr`` is not set again.
     """
     factory, n_envs = resolve_envs(env, n_envs, env_kwargs, default=8)
-    if n_envs < 1:
-        raise UsageError(f"n_envs {n_envs}: should be at least 1")
     if num_workers is not None and not 1 <= num_workers <= n_envs:
         raise UsageError(f"num_workers {num_workers}: should be from 1 to n_envs {n_envs}")
     if backend == "serial" and (num_workers or start_method != "auto" or step_timeout is not None):

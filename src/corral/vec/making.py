@@ -122,9 +122,10 @@ def close_env(env: Env | VectorEnv, number: int) -> None:
 
 def facts_of(factory: Callable[[], Env]) -> EnvFacts:
     """What is known of an env before its first step; one is made for it, and closed."""
-    (env,) = build_envs(factory, 0, 1)
-    facts = EnvFacts.of(env)
-    close_env(env, 0)
+    with contextlib.chdir("."):  # an env may change the working directory
+        (env,) = build_envs(factory, 0, 1)
+        facts = EnvFacts.of(env)
+        close_env(env, 0)
     return facts
 
 

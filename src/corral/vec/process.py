@@ -26,7 +26,7 @@ from corral.vec.api import CallState, CorralVectorEnv, Drained, InfoMode, InfoRo
 from corral.vec.bells import CELLS, StepCaller, cells_shape
 from corral.vec.care import NEVER, Care, Deadline, Restarts, Scene, check_memory, say_nothing, warn_of_lost
 from corral.vec.history import EnvPosition, History
-from corral.vec.pool import PoolWorker, StartMethod, WorkerPool, split_envs
+from corral.vec.pool import PoolWorker, StartMethod, WorkerPool, died, split_envs
 
 __all__ = ["ProcessVectorEnv"]
 
@@ -192,6 +192,9 @@ class ProcessVectorEnv(CorralVectorEnv):
             theirs = [i - w.envs.start for i in wanted if i in w.envs]
             return worker.APPLY + bytes(cloudpickle.dumps(worker.ApplyRequest(function, theirs)))
 
+        for w in asked:
+            if not w.process.is_alive():  # it died while nothing was asked of it, so the call did not reach it
+                self._mend(w, died(w), bare=self.has_masks is None)
         self._asked, self._wanted = self._post(message, asked, fatal=False, patient=True), (wanted, asked)
         self.state = CallState.CALLING
 

@@ -24,7 +24,7 @@ def usable_start_method(wanted: StartMethod) -> str:
     if wanted == "auto":
         return "forkserver" if "forkserver" in available else "spawn"
     if wanted not in available:
-        raise UsageError(f"parallel_start_method {wanted!r} does not exist on this platform; there is {available}")
+        raise UsageError(f"start method {wanted!r} does not exist on this platform; there are {', '.join(available)}")
     return wanted
 
 

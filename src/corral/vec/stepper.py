@@ -92,7 +92,9 @@ class Stepper:
         rows: list[InfoRow] = []
         for i in range(len(self.envs)) if chosen is None else itertools.compress(itertools.count(), chosen):
             self._lost.discard(i)
-            self._note(i, self._begin_episode(i, seeds[i], options[i]), None, rows)
+            info = self._begin_episode(i, seeds[i], options[i])
+            if info and self.infos == "full":  # in sums it has no place: it belongs to no step
+                rows.append(InfoRow(i, told_of(info)))
         return rows
 
     def step(self) -> list[InfoRow]:
@@ -257,7 +259,7 @@ class Stepper:
         a.rewards[i], a.terminated[i], a.truncated[i] = 0.0, False, True
         for path, final in a.final_observations.items():
             final[i] = a.observations[path][i]
-        self._note(i, self._begin_episode(i, None, None), {}, rows)
+        self._end_episode(i, {}, rows)
 
     def _lose(self, i: int) -> None:
         if i not in self._lost:
@@ -325,13 +327,25 @@ class Stepper:
                 self._rows.mask(i, info.get(MASK) if mask is None else mask)
             if info:
                 self._rows.life_lost(i, info.get(LIFE_LOST, False))
-                self._note(i, info, None, rows)
+                if self.infos == "full":
+                    rows.append(InfoRow(i, told_of(info)))
+                else:
+                    self._add_up(i, info)
             return
         self._rows.finite(i, with_reward=True)
         for path, final in a.final_observations.items():
             final[i] = a.observations[path][i]
         self._faulty[i] = 0
-        self._note(i, self._begin_episode(i, None, None), info, rows)
+        self._end_episode(i, info, rows)
+
+    def _end_episode(self, i: int, info: dict[str, Any], rows: list[InfoRow]) -> None:
+        """Take in the info of an episode's last step, and then begin the next, which may use the same objects."""
+        if self.infos == "full":
+            final = {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in info.items()}
+            rows.append(InfoRow(i, told_of(self._begin_episode(i, None, None)), final))
+        else:
+            self._add_up(i, info)
+            self._begin_episode(i, None, None)
 
     def _begin_episode(self, i: int, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any]:
         """Reset an env for its next episode; one that cannot even be reset is skipped."""
@@ -394,14 +408,9 @@ class Stepper:
         method = self._mask_methods[i]
         return observation, info.get(MASK) if method is None else method(), info
 
-    def _note(self, i: int, info: dict[str, Any], final: dict[str, Any] | None, rows: list[InfoRow]) -> None:
-        """Pass an info on, or add up the numbers in it."""
-        if self.infos == "full":
-            if info or final is not None:  # of a mask in ``final`` there is no array: the next episode's is there
-                rows.append(InfoRow(i, told_of(info), None if final is None else dict(final)))
-            return
-        told = info if final is None else final  # a reset's info belongs to no step
-        for key, value in told.items():
+    def _add_up(self, i: int, info: dict[str, Any]) -> None:
+        """Add the numbers in a step's info to the sums of its env."""
+        for key, value in info.items():
             if key != LIFE_LOST and isinstance(value, NUMBER) and abs(value) <= LARGEST:  # type: ignore[operator]
                 self._sums[i].setdefault(key, InfoSums()).add(float(value))
 
