@@ -77,12 +77,12 @@ size_atari := 1.4 GB, one to three minutes
 size_procgen := 2.1 GB, two to four minutes
 size_dev := 3 GB, two to five minutes
 
-OUTPUT_ARGS = $(if $(TRAIN_OUTPUT_DIR),--output-dir $(TRAIN_OUTPUT_DIR)/$(subst :,-,$(subst /,-,$1))-$(shell date +%Y%m%d-%H%M%S))
+OUTPUT_ARGS = $(if $(TRAIN_OUTPUT_DIR),--output-dir "$(TRAIN_OUTPUT_DIR)/$(subst :,-,$(subst /,-,$1))-$(shell date +%Y%m%d-%H%M%S)")
 
-train: TRAIN_ARGS = --n-envs $(or $(TRAIN_ENVS),8) $(if $(TRAIN_STEPS),--timesteps $(TRAIN_STEPS))
-train: TRAIN_ARGS += $(if $(TRAIN_EPISODE_LENGTH),--episode-length $(TRAIN_EPISODE_LENGTH))
-train: TRAIN_ARGS += $(if $(TRAIN_UPDATE_EPOCHS),--n-epochs $(TRAIN_UPDATE_EPOCHS))
-train: TRAIN_ARGS += $(if $(TRAIN_BATCH_SIZE),--batch-size $(TRAIN_BATCH_SIZE))
+TRAIN_ARGS = $(if $(TRAIN_STEPS),--timesteps $(TRAIN_STEPS)) $(if $(TRAIN_ENVS),--n-envs $(TRAIN_ENVS))
+TRAIN_ARGS += $(if $(TRAIN_EPISODE_LENGTH),--episode-length $(TRAIN_EPISODE_LENGTH))
+TRAIN_ARGS += $(if $(TRAIN_UPDATE_EPOCHS),--n-epochs $(TRAIN_UPDATE_EPOCHS))
+TRAIN_ARGS += $(if $(TRAIN_BATCH_SIZE),--batch-size $(TRAIN_BATCH_SIZE))
 train: game_boy = 200000 1 500 4
 train: $(call installed_for,$(train_env))
 ifeq ($(TRAIN_ENV)$(train_env),game-boy)
@@ -90,7 +90,7 @@ ifeq ($(TRAIN_ENV)$(train_env),game-boy)
 	$(BIN)/corral train game-boy $(strip $(GAME_BOY_ARGS))
 else
 	@echo "training on $(train_env); choose another env with TRAIN_ENV=game-boy, territory, CartPole-v1, ..."
-	$(BIN)/corral train $(train_env) $(strip $(TRAIN_ARGS) $(call OUTPUT_ARGS,$(train_env)) $(TRAIN_FLAGS))
+	$(BIN)/corral train $(train_env) $(strip $(if $(TRAIN_ENVS),,--n-envs 8) $(TRAIN_ARGS) $(call OUTPUT_ARGS,$(train_env)) $(TRAIN_FLAGS))
 endif
 
 # On the Game Boy, with a line for every episode. A variable that is given comes before these.
@@ -114,7 +114,7 @@ train-20k train-parallel train-pure-rl: $(VENV)/.installed-gameboy
 else
 train-parallel: $(call installed_for,$(or $(TRAIN_ENV),envpool:CoinrunEasy-v0))
 	$(BIN)/python examples/train_parallel_timed.py $(if $(TRAIN_ENV),--env $(TRAIN_ENV)) --duration $(DURATION) \
-		$(call OUTPUT_ARGS,parallel) $(TRAIN_FLAGS)
+		$(strip $(TRAIN_ARGS) $(call OUTPUT_ARGS,parallel) $(TRAIN_FLAGS))
 endif
 
 rom: setup

@@ -11,8 +11,8 @@ import argparse
 import sys
 from pathlib import Path
 
-import corral
 from corral.bench.compare import compare_runs
+from corral.cli.main import guarded
 
 
 def parse() -> argparse.Namespace:
@@ -25,14 +25,10 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     options = parse()
-    try:
-        result = compare_runs(options.sequential, options.parallel, options.output, names=("sequential", "parallel"))
-    except corral.CorralError as error:
-        print(f"{Path(__file__).name}: {error}", file=sys.stderr)
-        return error.exit_code
+    result = compare_runs(options.sequential, options.parallel, options.output, names=("sequential", "parallel"))
     print(f"{result.as_text()}\npicture: {result.picture}\nreport:  {result.report}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(Path(__file__).name, sys.argv[1:], main))

@@ -4,8 +4,7 @@
     python examples/train_timed.py --env Acrobot-v1 --n-envs 16 --duration 0.5 --seed 1
 
 The env is Procgen's coinrun, or another --env. Settings come from config/ppo_parallel.yaml, or another --config; flags
-override it, and where there are fewer cores than its workers there are fewer workers. This script steps the envs of all
-workers in one process: the same work as train_parallel_timed.py.
+override it. This script steps the envs of all workers in one process: the same work as train_parallel_timed.py.
 """
 
 from pathlib import Path

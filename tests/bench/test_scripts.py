@@ -14,7 +14,6 @@ import pytest
 from corral.bench.timed import timed_settings
 from corral.core.config import parse_config
 from corral.core.config_file import load_yaml
-from corral.core.machine import available_cores
 
 ROOT = Path(__file__).parents[2]
 BRIEF = ["--duration", "0.00001"]
@@ -44,8 +43,7 @@ def test_both_ways_do_the_same_work_and_are_compared(run_script, capsys):
 def test_the_sequential_script_takes_the_shared_config_without_its_workers(run_script):
     assert run_script("train_timed", *BRIEF, "--env", "CartPole-v1", "--output-dir", "s") == 0
     shared, used = load_yaml(ROOT / "config" / "ppo_parallel.yaml"), load_yaml("s/config.yaml")
-    workers = min(shared["num_workers"], available_cores())
-    assert used["n_envs"] == workers * shared["num_envs_per_worker"] and used["backend"] == "serial"
+    assert used["n_envs"] == shared["num_workers"] * shared["num_envs_per_worker"] and used["backend"] == "serial"
     for name in ("n_steps", "n_epochs", "learning_rate", "gamma", "eval_freq"):
         assert used[name] == shared[name]
 
@@ -54,8 +52,8 @@ def test_settings_fit_the_machine_and_that_is_said(capsys, monkeypatch, tmp_path
     monkeypatch.setattr("corral.bench.timed.available_cores", lambda: 2)
     shared = ROOT / "config" / "ppo_parallel.yaml"
     many, one = (timed_settings(shared, {}, sequential) for sequential in (False, True))
-    assert (many["num_workers"], many["num_envs_per_worker"], many["batch_size"]) == (2, 8, 2048)
-    assert (one["n_envs"], one["batch_size"], one["backend"]) == (16, 2048, "serial") and "num_workers" not in one
+    assert (many["num_workers"], many["n_envs"], many["batch_size"]) == (2, 32, 2048)
+    assert (one["n_envs"], one["batch_size"], one["backend"]) == (32, 2048, "serial") and "num_workers" not in one
     assert "num_workers 2 instead of the file's 4: there are 2 cores" in capsys.readouterr().out
     few = timed_settings(shared, {"num_workers": 3, "num_envs_per_worker": 4}, False)
     assert (few["num_workers"], few["batch_size"]) == (3, 1536)
@@ -66,6 +64,8 @@ def test_settings_fit_the_machine_and_that_is_said(capsys, monkeypatch, tmp_path
     mine.write_text("{n_envs: 32, num_workers: 4, num_envs_per_worker: 8}")
     whole = timed_settings(mine, {}, False)
     assert (whole["n_envs"], whole["num_workers"]) == (32, 2) and parse_config({"env": "CartPole-v1", **whole})
+    few = timed_settings(shared, {"num_envs_per_worker": 1}, False)
+    assert (few["num_workers"], few["num_envs_per_worker"]) == (2, 1) and "n_envs" not in few
     monkeypatch.setattr("corral.bench.timed.available_cores", lambda: 16)
     assert timed_settings(shared, {}, False)["num_workers"] == 4
 
@@ -89,20 +89,26 @@ def test_a_parallel_script_never_trains_in_one_process(run_script, capsys):
     for script, backend in (("train_parallel_timed", "serial"), ("train_timed", "worker")):
         assert run_script(script, *BRIEF, "--env", "CartPole-v1", "--backend", backend) == 2
         assert f"{script}.py: backend {backend}: this script trains" in capsys.readouterr().err
+    assert run_script("train_timed", *BRIEF, "--num-workers", "2", "--parallel-start-method", "spawn") == 2
+    assert "has no use for --num-workers, --parallel-start-method" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT to one process")
-def test_ctrl_c_leaves_the_metrics_of_a_timed_script():
+@pytest.mark.parametrize("iterations", [0, 1])
+def test_ctrl_c_leaves_the_metrics_of_a_timed_script(iterations):
     words = ["--duration", "1", "--env", "CartPole-v1", "--num-workers", "2", "--num-envs-per-worker", "2"]
+    words += ["--n-steps", "128" if iterations else "100000", "--batch-size", "128" if iterations else "400000"]
     command = [sys.executable, str(ROOT / "examples" / "train_parallel_timed.py"), *words, "--output-dir", "p"]
     script = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while not Path("p/metrics.jsonl").is_file() or not Path("p/metrics.jsonl").read_text():
+    sign = Path("p/metrics.jsonl" if iterations else "p/checkpoints/ckpt-000000000000/manifest.json")
+    while not sign.is_file() or not sign.read_text():
         assert script.poll() is None
         time.sleep(0.1)
     os.kill(script.pid, signal.SIGINT)
     out, err = script.communicate()
     assert script.returncode == 130 and "Traceback" not in err
-    assert "SIGINT" in out and json.loads(Path("p/benchmark_metrics.json").read_text())["steps"] > 0
+    steps = json.loads(Path("p/benchmark_metrics.json").read_text())["steps"]
+    assert "SIGINT" in out and (steps > 0) == bool(iterations)
 
 
 @pytest.mark.parametrize("script", sorted(path.stem for path in (ROOT / "examples").glob("train_*.py")))

@@ -24,6 +24,13 @@ def test_another_goes_by_its_path(monkeypatch, tmp_path):
     assert command("no-such-module") == f"{sys.executable} -m no-such-module"
 
 
+def test_a_program_without_a_path_goes_by_its_module(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("corral.core.command.sys.executable", str(tmp_path / "python"))
+    module = command("tensorboard").rpartition(" -m ")[2]
+    subprocess.run([PROGRAMS / "python", "-m", module, "--version"], capture_output=True, check=True)
+
+
 def test_a_program_of_the_same_name_is_not_taken_for_ours(monkeypatch, tmp_path):
     other = tmp_path / "corral"
     other.write_text("#!/bin/sh\n")

@@ -44,7 +44,7 @@ class RunRecord:
     """The path as the user knows it."""
     config: TrainConfig
     rows: list[dict[str, float]]
-    """One per iteration, at least one, with only finite numbers in it, and of those what is compared."""
+    """One per iteration, with only finite numbers in it, and of those what is compared."""
     summary: dict[str, Any]
     """``summary.json``, or empty if the run has none or went on after it was written."""
 
@@ -115,8 +115,8 @@ class RunRecord:
         return next((row[name] for row in reversed(self.rows) if name in row), None)
 
 
-def read_record(run: str | os.PathLike[str]) -> RunRecord:
-    """Read a run directory (or ``latest``). One that took no iteration yet is an error."""
+def read_record(run: str | os.PathLike[str], least_rows: int = 1) -> RunRecord:
+    """Read a run directory (or ``latest``). One that completed fewer than ``least_rows`` iterations is an error."""
     directory = find_run(run)
     try:
         config = directory.read_config()
@@ -128,13 +128,13 @@ def read_record(run: str | os.PathLike[str]) -> RunRecord:
         rows = []
     except OSError as error:
         raise UsageError(f"cannot read {directory.shown}/metrics.jsonl: {error.strerror or error}") from None
-    if not rows:
+    if len(rows) < least_rows:
         raise UsageError(
             f"{directory.shown} has no metrics yet: its metrics.jsonl should hold a line per iteration; "
             "choose a run that completed at least one"
         )
     summary = _summary(directory.summary_file)
-    if summary.get("steps") != rows[-1][STEPS]:
+    if summary.get("steps") != (rows[-1][STEPS] if rows else 0):
         summary = {}  # it went on afterwards, and was killed
     return RunRecord(directory.path, directory.shown, config, rows, summary)
 

@@ -25,7 +25,7 @@ HOW_PARALLEL = ("backend", "num_workers", "num_envs_per_worker", "parallel_start
 
 
 def timed_settings(file: str | os.PathLike[str] | None, flags: Mapping[str, Any], sequential: bool) -> dict[str, Any]:
-    """A file's settings, with flags before them, as they fit this machine: no more workers than cores.
+    """A file's settings, with flags before them, as they fit this machine: as many envs in no more workers than cores.
 
     ``sequential``: the same work in one process; else with workers, whatever the file says. A file's ``batch_size`` is
     cut to what divides a rollout.
@@ -37,11 +37,15 @@ def timed_settings(file: str | os.PathLike[str] | None, flags: Mapping[str, Any]
         raise UsageError(
             f"backend {asked}: this script trains {'in one process' if sequential else 'with workers'}; leave it out"
         )
+    if sequential and (parallel := [name for name in HOW_PARALLEL if name in flags and name != "backend"]):
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in parallel)
+        raise UsageError(f"this script trains in one process, which has no use for {named}; give --n-envs instead")
     workers, each = settings.get("num_workers"), settings.get("num_envs_per_worker")
     if "num_workers" not in flags and isinstance(workers, int) and workers > (cores := available_cores()):
         settings["num_workers"] = cores
-        if "n_envs" in settings:
-            settings.pop("num_envs_per_worker", None)  # as many as are left
+        if isinstance(each, int) and "num_envs_per_worker" not in flags:  # the same envs in fewer workers
+            settings.setdefault("n_envs", workers * each)
+            del settings["num_envs_per_worker"]
         if not sequential:
             print(f"num_workers {cores} instead of the file's {workers}: there are {cores} cores")
     settings |= flags
@@ -68,7 +72,7 @@ def write_benchmark_metrics(run_dir: str | os.PathLike[str]) -> Path:
 
     ``history`` holds one entry per iteration in each of its lists, with null where nothing was recorded.
     """
-    run = read_record(run_dir)
+    run = read_record(run_dir, least_rows=0)
     workers = run.num_workers
     losses = [loss for loss in run.column(LOSS)[-LAST_ROWS:] if loss is not None]
     metrics = {

@@ -12,7 +12,6 @@ from corral.cli.flags import own_kwargs
 from corral.cli.main import Script, guarded, verbs_of
 from corral.cli.recipes import train_and_play
 from corral.core.config import TrainConfig
-from corral.core.errors import UsageError
 from corral.training.api import TrainResult, train
 from corral.training.interrupts import Interrupted
 
@@ -59,7 +58,4 @@ def _timed(env: str, settings: dict[str, Any]) -> TrainResult:
 
 
 def _write(run_dir: Path) -> None:
-    try:
-        print(f"metrics of this run: {write_benchmark_metrics(run_dir)}")
-    except UsageError as error:  # stopped before the first iteration
-        print(f"no benchmark_metrics.json: {error}", file=sys.stderr)
+    print(f"metrics of this run: {write_benchmark_metrics(run_dir)}")

@@ -9,6 +9,9 @@ from pathlib import Path
 
 __all__ = ["command"]
 
+_MODULES = {"tensorboard": "tensorboard.main"}
+"""Programs whose module has another name."""
+
 
 def command(name: str = "corral") -> str:
     """``name`` if the shell finds it, else the path of that program beside this Python."""
@@ -17,6 +20,6 @@ def command(name: str = "corral") -> str:
     if found is not None and (installed is None or Path(found).samefile(installed)):
         return name
     if installed is None:
-        return f"{shlex.quote(sys.executable)} -m {name}"
+        return f"{shlex.quote(sys.executable)} -m {_MODULES.get(name, name)}"
     path = Path(installed).absolute()
     return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))

@@ -177,7 +177,9 @@ def _specs() -> dict[str, tuple[str, str, dict[str, Any]]]:
     try:
         from envpool.registration import registry
     except ModuleNotFoundError:
-        raise MissingPackage('`envpool:` envs need EnvPool: pip install "corral[envpool]"') from None
+        raise MissingPackage(
+            '`envpool:` envs need EnvPool: pip install "corral[envpool]", or for Procgen "corral[procgen]"'
+        ) from None
     found: dict[str, tuple[str, str, dict[str, Any]]] = registry.specs
     return found
 
