@@ -327,6 +327,20 @@ def test_what_never_began_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("theirs", ["notes.txt", "best/notes.txt", "best/ckpt-000000000064/state.json"])
+def test_of_a_run_that_never_began_only_its_own_files_are_removed(theirs):
+    class Writes(Broken):
+        def step(self, action):
+            (Path("run") / theirs).parent.mkdir(parents=True, exist_ok=True)
+            (Path("run") / theirs).write_text("mine")
+            return super().step(action)
+
+    with pytest.raises(EnvFault):
+        train(lambda: Writes("raise", 1), backend="serial")
+    left = [path for path in Path("run").rglob("*") if path.is_file() and path.parent.name != "faults"]
+    assert Path("run") / theirs in left and (len(left) == 1 or "ckpt" in theirs)
+
+
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [

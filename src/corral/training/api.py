@@ -185,8 +185,8 @@ def _carry_out(
                 reason = train_loop(run, directory, reporter, interrupts, callback)
             except BaseException as error:
                 reporter.close()
-                refused = getattr(error, "exit_code", 1) == 2 and run.progress.iteration == 0 and resumed is None
-                if refused and config.expert is None:
+                refused = getattr(error, "exit_code", 1) == 2 and run.progress.iteration == 0
+                if refused and directory.made_here and config.expert is None:
                     directory.discard()  # it never began: there is at most a checkpoint of the first random weights
                 elif run.safe is not None:
                     _finish(board, run, directory, _why(error))

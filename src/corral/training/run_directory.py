@@ -8,7 +8,6 @@ import itertools
 import os
 import re
 import shlex
-import shutil
 import sys
 import time
 import warnings
@@ -35,6 +34,13 @@ _LEFT_OVER = (".lock", "config.tmp", "sweep.tmp")
 
 _FOLDERS = ("checkpoints", "best", "faults", "phases", "tensorboard", "trials")
 """Folders of a run, or of a sweep, that Corral writes to."""
+_DISCARDED = (
+    *("checkpoints/ckpt-000000000000*/*", "checkpoints/ckpt-000000000000*", "checkpoints/.saving-*/*"),
+    *("checkpoints/.saving-*", "tensorboard/events.*", "checkpoints", "best", "faults", "phases", "tensorboard"),
+    *("trials", "journal.log", "jobs.log", "results.csv", "sweep.yaml", "sweep.tmp", "metrics.jsonl", "progress.csv"),
+    *("summary.json", "summary.tmp", "config.yaml", "config.tmp", ".lock"),
+)
+"""Everything that Corral writes before a run, or a sweep, has learned anything: what lies in a folder comes first."""
 _HELD = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
 """What the system answers when another process has the lock; anything else means that it cannot lock files there."""
 
@@ -46,6 +52,8 @@ class RunDirectory:
         self._others = others
         """Where else a new run may go, if another process takes this place first."""
         self._lock: int | None = None
+        self.made_here = False
+        """Whether this process got the directory new or empty: only then may it take the directory back."""
         self._place(path)
 
     def _place(self, path: Path) -> None:
@@ -80,6 +88,7 @@ class RunDirectory:
         except UsageError:
             self.unlock()
             raise
+        self.made_here = True
 
     def check_free(self) -> None:
         """Refuse a directory that holds anything: a run, or files of others."""
@@ -149,8 +158,19 @@ class RunDirectory:
             self._lock = None
 
     def discard(self) -> None:
-        """Take back a directory that the run was given new or empty: it never began."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Take back a directory that this process got new or empty, because its run never began.
+
+        Only files of Corral's own are deleted. A directory with a checkpoint that learned something stays as it is.
+        """
+        if not self.made_here or any(self.path.glob("*/ckpt-*[1-9]*")):
+            return
+        with contextlib.suppress(OSError):  # what cannot be deleted stays, and so does the directory
+            if find_link(self.path, _FOLDERS) is not None:
+                return
+            for path in [path for pattern in _DISCARDED for path in self.path.glob(pattern)]:
+                with contextlib.suppress(OSError):
+                    path.rmdir() if path.is_dir() else path.unlink()
+            self.path.rmdir()
 
     def read_config(self) -> TrainConfig:
         """The config that the run was started with."""
