@@ -204,13 +204,15 @@ def tensors(file, forge):
             if checkpoint.name == "ckpt-000000000000":
                 continue  # it has no moments yet, and is not the newest
             arrays = forge(load_file(checkpoint / f"{file}.safetensors"))
-            save_file(
-                {name: np.ascontiguousarray(array) for name, array in arrays.items()},
-                checkpoint / f"{file}.safetensors",
-            )
+            save_file(in_order(arrays), checkpoint / f"{file}.safetensors")
             vouch(checkpoint)
 
     return change
+
+
+def in_order(arrays):
+    """Arrays whose numbers lie in order, as files hold them; ``np.ascontiguousarray`` would make (1,) of the shape ()."""
+    return {name: array.copy(order="C") for name, array in arrays.items()}
 
 
 def each(start, make):
@@ -330,50 +332,55 @@ ATTACKS = [
         )
     ),
     *(
-        Attack(f"resume-{made}-optimizer-{name}", tensors("optimizer", forge), RESUME, 1, "fit", made)
+        Attack(f"resume-{made}-{file}-as-it-was", tensors(file, dict), RESUME, 0, "", made)
         for made in ("numpy", "torch")
-        for name, forge in (
-            ("larger", each("exp_avg.", lambda a: np.zeros((*a.shape, 3), a.dtype))),
-            ("smaller", each("exp_avg_sq.", lambda a: a.reshape(-1)[:1])),
-            ("scalar", each("exp_avg.", lambda a: np.zeros((), a.dtype))),
-            ("double", each("exp_avg", lambda a: a.astype(np.float64))),
-            ("whole", each("exp_avg", lambda a: a.astype(np.int32))),
-            ("half", dropped("exp_avg_sq.")),
-            ("steps", each("step.", lambda a: np.full((), np.inf, np.float32))),
-            ("vector-steps", each("step.", lambda a: np.zeros(3, np.float32))),
-            ("nan", each("exp_avg.", lambda a: np.full_like(a, np.nan))),
-            ("negative", each("exp_avg_sq.", lambda a: np.full_like(a, -1))),
-            ("strangers", lambda arrays: {**arrays, "exp_avg.other": np.zeros(3, np.float32)}),
+        for file in ("policy", "optimizer", "envs")
+    ),
+    *(
+        Attack(f"resume-{made}-optimizer-{name}", tensors("optimizer", forge), RESUME, 1, says, made)
+        for made in ("numpy", "torch")
+        for name, says, forge in (
+            ("larger", "exp_avg.", each("exp_avg.", lambda a: np.zeros((*a.shape, 3), a.dtype))),
+            ("smaller", "exp_avg_sq.", each("exp_avg_sq.", lambda a: a.reshape(-1)[:1])),
+            ("scalar", "exp_avg.", each("exp_avg.", lambda a: np.zeros((), a.dtype))),
+            ("double", "float64", each("exp_avg", lambda a: a.astype(np.float64))),
+            ("whole", "int32", each("exp_avg", lambda a: a.astype(np.int32))),
+            ("half", "exp_avg_sq.", dropped("exp_avg_sq.")),
+            ("steps", "step.", each("step.", lambda a: np.full((), np.inf, np.float32))),
+            ("vector-steps", "step.", each("step.", lambda a: np.zeros(3, np.float32))),
+            ("nan", "exp_avg.", each("exp_avg.", lambda a: np.full_like(a, np.nan))),
+            ("negative", "exp_avg_sq.", each("exp_avg_sq.", lambda a: np.full_like(a, -1))),
+            ("strangers", "other", lambda arrays: {**arrays, "exp_avg.other": np.zeros(3, np.float32)}),
         )
     ),
     *(
-        Attack(f"{verb[0]}-policy-{name}", tensors("policy", forge), verb, 1, "fit")
+        Attack(f"{verb[0]}-policy-{name}", tensors("policy", forge), verb, 1, says)
         for verb in (RESUME, EVAL)
-        for name, forge in (
-            ("larger", each("network.pi.2.weight", lambda a: np.zeros((65, 64), np.float32))),
-            ("double", each("network", lambda a: a.astype(np.float64))),
-            ("nan", each("network.pi.0.bias", lambda a: np.full_like(a, np.nan))),
-            ("missing", dropped("network.vf")),
-            ("strangers", lambda arrays: {**arrays, "other": np.zeros(3, np.float32)}),
+        for name, says, forge in (
+            ("larger", "network.pi.2.weight", each("network.pi.2.weight", lambda a: np.zeros((65, 64), np.float32))),
+            ("double", "float64", each("network", lambda a: a.astype(np.float64))),
+            ("nan", "network.pi.0.bias", each("network.pi.0.bias", lambda a: np.full_like(a, np.nan))),
+            ("missing", "network.vf", dropped("network.vf")),
+            ("strangers", "other", lambda arrays: {**arrays, "other": np.zeros(3, np.float32)}),
         )
     ),
     *(
-        Attack(f"envs-{name}", tensors("envs", forge), RESUME, 1, "fit")
-        for name, forge in (
-            ("more", each("episode", lambda a: np.zeros(3, np.int64))),
-            ("floats", each("length", lambda a: a.astype(np.float64))),
-            ("negative", each("episode", lambda a: a - 10**6)),
-            ("infinite", each("reward", lambda a: a + np.inf)),
-            ("opponent", each("opponent", lambda a: a + 1000)),
-            ("long", each("length", lambda a: a + 7)),
-            ("action", each("actions/0", lambda a: a + 1000)),
-            ("action-shape", each("actions/0", lambda a: np.zeros((len(a), 2), a.dtype))),
-            ("action-dtype", each("actions/0", lambda a: a.astype(np.float32))),
-            ("observation", each("observation/", lambda a: np.zeros((2, 5), a.dtype))),
-            ("masks", lambda arrays: {**arrays, "masks": np.ones((2, 2), np.bool_)}),
-            ("memory", lambda arrays: {**arrays, "memory": np.ones((2, 2), np.float32)}),
-            ("strangers", lambda arrays: {**arrays, "other": np.zeros(3, np.float32)}),
-            ("missing", dropped("episode")),
+        Attack(f"envs-{name}", tensors("envs", forge), RESUME, 1, says)
+        for name, says, forge in (
+            ("more", "3 envs", each("episode", lambda a: np.zeros(3, np.int64))),
+            ("floats", "length", each("length", lambda a: a.astype(np.float64))),
+            ("negative", "negative", each("episode", lambda a: a - 10**6)),
+            ("infinite", "reward", each("reward", lambda a: a + np.inf)),
+            ("opponent", "opponent", each("opponent", lambda a: a + 1000)),
+            ("long", "actions", each("length", lambda a: a + 7)),
+            ("action", "action", each("actions/0", lambda a: a + 1000)),
+            ("action-shape", "actions", each("actions/0", lambda a: np.zeros((len(a), 2), a.dtype))),
+            ("action-dtype", "actions", each("actions/0", lambda a: a.astype(np.float32))),
+            ("observation", "observation", each("observation/", lambda a: np.zeros((2, 5), a.dtype))),
+            ("masks", "masks", lambda arrays: {**arrays, "masks": np.ones((2, 2), np.bool_)}),
+            ("memory", "memory", lambda arrays: {**arrays, "memory": np.ones((2, 2), np.float32)}),
+            ("strangers", "other", lambda arrays: {**arrays, "other": np.zeros(3, np.float32)}),
+            ("missing", "0 envs", dropped("episode")),
         )
     ),
     *(
