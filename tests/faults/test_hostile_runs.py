@@ -230,6 +230,10 @@ def dropped(start):
     return lambda arrays: {name: array for name, array in arrays.items() if not name.startswith(start)}
 
 
+def without_actions(forge):
+    return lambda arrays: forge(dropped("actions/")(arrays))
+
+
 NO_NETWORK = {"net_arch": "null", "score_actions": "null", "learner": "torch", "learner_shares": "null"}
 BOMB = (
     "{" + ", ".join(["a0: &a0 [1]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]) + "}"
@@ -368,8 +372,12 @@ ATTACKS = [
         Attack(f"envs-{name}", tensors("envs", forge), RESUME, 1, says)
         for name, says, forge in (
             ("more", "3 envs", each("episode", lambda a: np.zeros(3, np.int64))),
+            ("scalar", "envs", each("episode", lambda a: np.array(3))),
+            ("square", "episode", each("episode", lambda a: a[None])),
             ("floats", "length", each("length", lambda a: a.astype(np.float64))),
             ("negative", "negative", each("episode", lambda a: a - 10**6)),
+            ("many-episodes", "2**53", each("episode", lambda a: np.full_like(a, 2**63 - 1))),
+            ("endless", "2**53", without_actions(each("length", lambda a: np.full_like(a, 2**63 - 1)))),
             ("infinite", "reward", each("reward", lambda a: a + np.inf)),
             ("opponent", "opponent", each("opponent", lambda a: a + 1000)),
             ("long", "actions", each("length", lambda a: a + 7)),

@@ -125,7 +125,8 @@ def resume(
         seed = int(recorded.seed or 0)
         if found is not None:
             check_checkpoint(config, found.checkpoint)
-            if (n := len(found.checkpoint.envs.get("episode", ()))) != config.n_envs:
+            episodes = found.checkpoint.envs.get("episode")
+            if (n := 0 if episodes is None else episodes.numel()) != config.n_envs:  # of any shape, until restored
                 raise CheckpointError(f"{found.path} does not fit this run's config: it has {n} envs")
             seed = int(found.checkpoint.state["seed"])
         assembled = assemble(config, seed, factory, network, board.note, warn=board.warn, proven=found is not None)
