@@ -8,12 +8,11 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from corral.core.errors import one_line
 from corral.core.spelling import shown
-from corral.core.yaml_values import PlainLoader
+from corral.core.yaml_values import UNREADABLE, PlainLoader
 
 __all__ = ["DEFAULT_LAYERS", "WIDEST_LAYER", "Cnn", "KeyValues", "NetArch", "Recurrent", "Stage", "validation_line"]
 
@@ -78,7 +77,7 @@ def _plain_data(given: dict[str, Any]) -> dict[str, Any]:
 def _yaml_scalar(text: str) -> Any:
     try:
         value = PlainLoader(text).get_single_data()
-    except (yaml.YAMLError, RecursionError):
+    except UNREADABLE:
         return text
     if isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d+)?[eE][-+]?\d+", value):
         return float(value)  # YAML 1.1 reads 1e-4 as a string
