@@ -152,6 +152,16 @@ def settings(**changes):
     return change
 
 
+def summary(**changes):
+    """Change values of ``summary.json``."""
+
+    def change(run):
+        told = json.loads((run / "summary.json").read_text())
+        (run / "summary.json").write_text(json.dumps({**told, **changes}))
+
+    return change
+
+
 def evil(*names):
     """Put modules into the current directory that leave a mark outside when they are imported."""
 
@@ -315,6 +325,13 @@ ATTACKS = [
         for verb in (RESUME, EVAL)
         for name, spec in (("module", "evil:make"), ("file", "evil.py:make"), ("id", "evil:Id-v0"))
     ),
+    *(
+        Attack(f"{verb[0]}-{name}-{what}", settings(**{name: f'"evil:{text}"', **NO_NETWORK}), verb, 2, "control")
+        for verb in (RESUME, EVAL, PLAY)
+        for name in ("env", "policy")
+        for what, text in (("escape", "\\e[31mred"), ("line", "a\\nb"), ("direction", "\\u202Eb"))
+    ),
+    Attack("compare-escape", summary(exit_reason="\x1b[31mred\nsecond line"), COMPARE, 0, ""),
     Attack("env-python", both(evil("evil.py"), settings(env="python:evil.make")), RESUME, 2, "only Python can give"),
     *(
         Attack(
@@ -512,6 +529,7 @@ def test_a_hostile_run_directory_does_no_harm(tmp_path, finished, warm, attack):
     assert "Traceback" not in ended.err and attack.says in ended.err, ended
     problems = [line for line in ended.err.splitlines() if line.startswith("corral ")]
     assert len(problems) == (ended.code != 0) and len(ended.err) < 3000, ended
+    assert "\x1b" not in ended.out + ended.err, ended
     after = {path: seen for path, seen in look_at(place, leave=run).items() if "comparison" not in path}
     assert after == before, ended
 

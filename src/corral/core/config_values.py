@@ -26,8 +26,11 @@ DEFAULT_LAYERS = (64, 64)
 """Hidden layers of each tower where ``net_arch`` is None and the network sees more than a picture."""
 
 
-def check_text(value: Any) -> None:
-    """Refuse text, in a value or anywhere below it, that no file can hold; and null characters, which names cannot."""
+def check_text(value: Any, printed: bool = False) -> None:
+    """Refuse text, in a value or anywhere below it, that no file can hold; and null characters, which names cannot.
+
+    What is ``printed`` must be printable: control characters could make a terminal show something else.
+    """
     seen: set[int] = set()
     left = [value]
     while left:
@@ -42,6 +45,8 @@ def check_text(value: Any) -> None:
             left += [*item, *item.values()] if isinstance(item, Mapping) else item
     if isinstance(value, str) and "\0" in value:
         raise ValueError(f"{shown(value)}: should have no null character in it")
+    if printed and isinstance(value, str) and not value.isprintable():
+        raise ValueError(f"{shown(value)}: should have no control characters in it")
 
 
 def _words_to_mapping(given: Any) -> Any:
