@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -243,9 +242,8 @@ def _open_board(board: QuietBoard, run: Run, directory: RunDirectory, resumed: F
 
 def _finish(board: QuietBoard, run: Run, directory: RunDirectory, reason: str) -> Summary:
     summary = summarize(run, reason)
-    text = json.dumps(dataclasses.asdict(summary), indent=1)
     try:
-        replace_file(directory.summary_file, f"{text}\n".encode())
+        replace_file(directory.summary_file, summary.to_json().encode())
     except OSError as error:
         board.warn(f"summary.json cannot be written: {error}")
     if reason.startswith("failed"):  # the error itself follows
