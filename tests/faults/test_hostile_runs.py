@@ -86,6 +86,10 @@ def link(name, target="victim.txt"):
     return change
 
 
+def deep(name, levels=25):
+    return lambda run: (run / name).joinpath(*["d"] * levels).mkdir(parents=True)
+
+
 def hard_link(name):
     def change(run):
         (run / name).unlink(missing_ok=True)
@@ -148,6 +152,16 @@ def settings(**changes):
         lines = (run / "config.yaml").read_text().splitlines()
         kept = [line for line in lines if line.partition(":")[0] not in changes]
         (run / "config.yaml").write_text("\n".join([*kept, *(f"{k}: {v}" for k, v in changes.items())]) + "\n")
+
+    return change
+
+
+def text(name, more):
+    """Append to a file."""
+
+    def change(run):
+        with (run / name).open("ab") as file:
+            file.write(more)
 
     return change
 
@@ -251,6 +265,7 @@ BOMB = (
 MERGED = "\n" + "\n".join(
     ["  m0: &m0 {k: 1}", *(f"  m{i}: &m{i} {{<<: [{', '.join([f'*m{i - 1}'] * 10)}]}}" for i in range(1, 12))]
 )
+A_GIANT = '{"type": "Box", "shape": [4000, 4000], "dtype": "<f4", "low": 0, "high": 1}'
 DEEP = "[" * 900 + "]" * 900
 FILES = (".lock", "config.yaml", "config.tmp", "metrics.jsonl", "metrics.tmp", "progress.csv", "progress.csv.tmp")
 FILES = (*FILES, "summary.json", "summary.tmp", "matches.json", "faults/env-0-seed-1-step-1.json", "tensorboard/events")
@@ -269,6 +284,10 @@ ATTACKS = [
     *(
         Attack(f"hard-link-{n}", hard_link(n), RESUME, 2, "hard link")
         for n in (".lock", "metrics.jsonl", "progress.csv")
+    ),
+    *(
+        Attack(f"deep-{name}", deep(name), RESUME, 2, "nested more than")
+        for name in ("checkpoints/.saving-1", "checkpoints/ckpt-000000000000/x", "best", "faults")
     ),
     Attack("pipe-config", pipe("config.yaml"), EVAL, 2, "config.yaml"),
     Attack("pipe-lock", pipe(".lock"), RESUME, 2, "regular file"),
@@ -331,6 +350,8 @@ ATTACKS = [
         for name in ("env", "policy")
         for what, text in (("escape", "\\e[31mred"), ("line", "a\\nb"), ("direction", "\\u202Eb"))
     ),
+    Attack("compare-blank-lines", text("metrics.jsonl", b"\n" * (20 << 20)), COMPARE, 0, ""),
+    Attack("compare-no-lines", text("metrics.jsonl", b"x\n" * (4 << 20)), COMPARE, 0, "and 4,194,303 more"),
     Attack("compare-escape", summary(exit_reason="\x1b[31mred\nsecond line"), COMPARE, 0, ""),
     Attack("env-python", both(evil("evil.py"), settings(env="python:evil.make")), RESUME, 2, "only Python can give"),
     *(
@@ -450,6 +471,10 @@ ATTACKS = [
             (
                 '{"type": "Box"}',
                 '{"type": "Box", "shape": [100000, 10000000], "dtype": "<f4", "low": 0, "high": 1}',
+                '{"type": "Box", "shape": [4], "dtype": "<U1000000000", "low": 0, "high": 1}',
+                '{"type": "MultiBinary", "n": 1000000000000}',
+                '{"type": "MultiBinary", "n": [1000000, 1000000]}',
+                f'{{"type": "Tuple", "spaces": [{", ".join([A_GIANT] * 200)}]}}',
                 '{"type": "Box", "shape": [-4], "dtype": "<f4", "low": 0, "high": 1}',
                 '{"type": "Box", "shape": [4], "dtype": "O", "low": 0, "high": 1}',
                 '{"type": "Box", "shape": [4], "dtype": "<f4", "low": [1, 2], "high": 1}',
@@ -547,6 +572,14 @@ def test_links_in_the_directory_of_a_sweep_are_refused(tmp_path, warm, name):
     before = look_at(outside, leave=None)
     ended = warm.run(("resume", "sweep"), tmp_path, tmp_path)
     assert ended.code == 2 and f"link in it, {name}" in ended.err and look_at(outside, leave=None) == before, ended
+
+
+def test_a_summary_has_no_numbers_that_json_lacks(tmp_path, finished, warm):
+    run = prepare(finished, tmp_path / "place", "numpy")
+    state("recent", str([[1.7e308, 10]] * 100))(run)
+    ended = warm.run(("resume", "run"), tmp_path / "place", tmp_path)
+    told = json.loads((run / "summary.json").read_text(), parse_constant=pytest.fail)
+    assert ended.code == 0 and told["mean_reward"] is None and told["steps"] == 128, ended
 
 
 def test_a_run_directory_that_is_reached_through_a_link_is_like_any_other(tmp_path, finished, warm):
