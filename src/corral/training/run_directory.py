@@ -19,7 +19,7 @@ from corral.core.config import TrainConfig, parse_config
 from corral.core.config_file import load_yaml
 from corral.core.envs import names_code
 from corral.core.errors import RunInUse, UnrepeatedCode, UsageError, one_line
-from corral.core.files import find_link, open_regular
+from corral.core.files import find_link, open_regular, read_json
 from corral.core.paths import is_file
 
 __all__ = ["MOST_SUMMARY", "RunDirectory", "bare", "check_named_code", "code_flags", "find_run", "plan_run"]
@@ -28,6 +28,10 @@ ROOT = Path("runs")
 _LONGEST_STEM = 100  # of a run's name: most file systems take 255 bytes
 MOST_SUMMARY = 1 << 20
 """Bytes of a ``summary.json`` that are read."""
+_BUDGETS = ("timesteps", "num_episodes", "duration")
+_MOST_STEPS = 2**53
+_MOST_TRIES = 100
+"""Tries to lock a file that others remove meanwhile."""
 _LEFT_OVER = (".lock", "config.tmp", "sweep.tmp")
 """Of a run, or a sweep, that was killed before it had begun."""
 
@@ -76,27 +80,53 @@ class RunDirectory:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
                 self.lock()
-                break
             except OSError as error:
                 raise UsageError(f"output_dir {self.shown!r} cannot be used: {error.strerror or error}") from None
             except RunInUse:
                 if self._others is None:
                     raise
                 self._place(next(self._others))
-        try:
-            self.check_free()
-        except UsageError:
-            self.unlock()
-            raise
+                continue
+            try:
+                self.check_free()
+                break
+            except UsageError:  # the other run may have ended already
+                self.unlock()
+                if self._others is None:
+                    raise
+                self._place(next(self._others))
         self.made_here = True
 
     def check_free(self) -> None:
         """Refuse a directory that holds anything: a run, or files of others."""
         if self.config_file.exists():
-            again = f"{command()} resume {shlex.quote(self.shown)}"
+            again = self._how_to_go_on()
             raise UsageError(f"{self.shown} already holds a run; go on with `{again}`, or choose another --output-dir")
         if self.path.is_dir() and any(child.name not in _LEFT_OVER for child in self.path.iterdir()):
             raise UsageError(f"output_dir {self.shown!r} is not empty; choose another")
+
+    def _how_to_go_on(self) -> str:
+        """What resumes the run here: with the code that it names, and with more steps if a budget ended it."""
+        steps = self._steps_at_end()
+        try:
+            recorded = self.read_config()
+        except UsageError:
+            return f"{command()} resume {shlex.quote(self.shown)}"
+        flags = code_flags(recorded)
+        if "python:" in flags:  # which no command could name
+            words = [*(f"{name}=..." for name in _code_named(recorded)), *([f"timesteps={2 * steps}"] if steps else [])]
+            return f"corral.resume({self.shown!r}, {', '.join(words)})"
+        more = f" --timesteps {2 * steps}" if steps else ""
+        return f"{command()} resume {shlex.quote(self.shown)} {flags}".rstrip() + more
+
+    def _steps_at_end(self) -> int | None:
+        """The steps of a run that a budget ended, if ``summary.json`` can be read and says so."""
+        try:
+            told = read_json(self.summary_file, MOST_SUMMARY)
+            steps, reason = told["steps"], told["exit_reason"]
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+        return steps if reason in _BUDGETS and type(steps) is int and 0 < steps <= _MOST_STEPS else None
 
     def refuse_links(self) -> None:
         """Refuse a directory with links in it: they could lead what is written, deleted or read elsewhere."""
@@ -114,7 +144,7 @@ class RunDirectory:
             return
         self.refuse_links()
         path = self.path / ".lock"
-        while True:
+        for _ in range(_MOST_TRIES):
             try:
                 file = open_regular(path, os.O_RDWR | os.O_CREAT)
             except OSError as error:
@@ -124,6 +154,10 @@ class RunDirectory:
                 if os.path.samestat(os.fstat(file), os.lstat(path)):
                     break
             os.close(file)  # whoever had it before removed the file, and a lock on that would keep nobody out
+        else:
+            raise UsageError(
+                f"{self.shown}/.lock cannot be used: it is another file each time; choose another directory"
+            )
         os.ftruncate(file, 0)
         os.lseek(file, 0, os.SEEK_SET)
         os.write(file, str(os.getpid()).encode())
