@@ -1,3 +1,4 @@
+import contextlib
 import os
 
 import pytest
@@ -109,6 +110,18 @@ NASTY = [
     "? [1]\n: 2",
     "null",
     "~\n~: 3",
+    "!!int ''",
+    "!!float ''",
+    "!!map x",
+    "!!map [a]",
+    "!!set [a]",
+    "!!omap [a]",
+    "!!pairs x",
+    '"\\UFFFFFFFF"',
+    '"\\U00110000"',
+    "{? 0x" + "f" * 10_000 + " : 1}",
+    "1\n? 0x" + "f" * 10_000 + "\n: 1",
+    "1\ntraining: {? 0x" + "f" * 10_000 + " : 1}",
 ]
 
 
@@ -181,6 +194,12 @@ def test_a_batch_larger_than_the_rollout_is_the_rollout():
 )
 def test_net_arch_has_several_spellings(given, expected):
     assert parse(net_arch=given).net_arch == expected
+
+
+@pytest.mark.parametrize("text", NASTY, ids=lambda text: text[:20])
+def test_words_that_are_no_yaml_are_text(text):
+    with contextlib.suppress(UsageError):
+        parse(env_kwargs=[f"a={text}"])
 
 
 def test_env_kwargs_are_read_as_what_they_look_like():
@@ -279,15 +298,16 @@ NINES = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 10)]
     [
         ("\n  ".join(["a0: &a0 [1]", *NINES]), "stand for more than 100,000 values"),
         ("a: &a [*a]", "contains itself"),
+        ("a: [" + "1," * 400_000 + "1]", ": there are more than 100,000 values"),
         (
             "m0: &m0 {k: 1}\n  "
             + "\n  ".join(f"m{i}: &m{i} {{<<: [{', '.join([f'*m{i - 1}'] * 9)}]}}" for i in range(1, 9)),
             "aliases",
         ),
     ],
-    ids=["lists", "circle", "merges"],
+    ids=["lists", "circle", "no aliases", "merges"],
 )
-def test_aliases_that_stand_for_too_much_are_refused(tmp_path, text, complaint):
+def test_values_and_aliases_that_stand_for_too_much_are_refused(tmp_path, text, complaint):
     (tmp_path / "c.yaml").write_text(f"env_kwargs:\n  {text}\n")
     with pytest.raises(UsageError, match=complaint):
         load_yaml(tmp_path / "c.yaml")

@@ -69,6 +69,29 @@ def test_spaces_survive_as_plain_data(space):
     assert space_from_data(space_to_data(space)) == space
 
 
+def test_large_observations_survive_as_plain_data():
+    space = spaces.Dict(a=spaces.Box(-1, 1, (300_000,)), b=spaces.Box(0, 255, (1080, 1920, 3), np.uint8))
+    assert space_from_data(space_to_data(space)) == space
+
+
+BIG = {"type": "Box", "shape": [3000, 3000], "dtype": "<f4", "low": 0, "high": 1}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"type": "Tuple", "spaces": [BIG, BIG]},
+        {"type": "Dict", "spaces": [["a", BIG], ["b", {"type": "Tuple", "spaces": [BIG]}]]},
+        {"type": "MultiBinary", "n": [5000, 5000]},
+        {"type": "Tuple", "spaces": [BIG, {"type": "MultiBinary", "n": 9_000_000}]},
+    ],
+)
+def test_spaces_of_too_many_numbers_are_refused_before_anything_is_made(monkeypatch, data):
+    monkeypatch.setattr(spaces, "Box", lambda *_: pytest.fail("it was made"))
+    with pytest.raises(ValueError, match="at most 16,777,216"):
+        space_from_data(data)
+
+
 @pytest.mark.parametrize(
     ("space", "value", "complaint"),
     [

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 import corral
-from tests.faults.test_hostile_runs import SMALL, checkpoints, look_at, vouch
+from tests.faults.test_hostile_runs import SMALL, checkpoints, in_order, look_at, vouch
 from tests.faults.warm import WarmCommands
 
 MUTATIONS, PARTS = 2000, 20
@@ -223,7 +223,7 @@ def forge_arrays(rng, arrays):
             del arrays[name]
         if way != "drop":
             arrays[rng.choice(["x", "0/x", "guest/x/y", "state/0", "actions/9", "../x", "a" * 1000])] = array
-    return {key: np.ascontiguousarray(value) for key, value in arrays.items()}
+    return in_order(arrays)
 
 
 def mutate_files(rng, run):

@@ -86,6 +86,10 @@ def link(name, target="victim.txt"):
     return change
 
 
+def deep(name, levels=25):
+    return lambda run: (run / name).joinpath(*["d"] * levels).mkdir(parents=True)
+
+
 def hard_link(name):
     def change(run):
         (run / name).unlink(missing_ok=True)
@@ -152,6 +156,26 @@ def settings(**changes):
     return change
 
 
+def text(name, more):
+    """Append to a file."""
+
+    def change(run):
+        with (run / name).open("ab") as file:
+            file.write(more)
+
+    return change
+
+
+def summary(**changes):
+    """Change values of ``summary.json``."""
+
+    def change(run):
+        told = json.loads((run / "summary.json").read_text())
+        (run / "summary.json").write_text(json.dumps({**told, **changes}))
+
+    return change
+
+
 def evil(*names):
     """Put modules into the current directory that leave a mark outside when they are imported."""
 
@@ -204,13 +228,15 @@ def tensors(file, forge):
             if checkpoint.name == "ckpt-000000000000":
                 continue  # it has no moments yet, and is not the newest
             arrays = forge(load_file(checkpoint / f"{file}.safetensors"))
-            save_file(
-                {name: np.ascontiguousarray(array) for name, array in arrays.items()},
-                checkpoint / f"{file}.safetensors",
-            )
+            save_file(in_order(arrays), checkpoint / f"{file}.safetensors")
             vouch(checkpoint)
 
     return change
+
+
+def in_order(arrays):
+    """Arrays whose numbers lie in order, as files hold them; ``np.ascontiguousarray`` would make (1,) of the shape ()."""
+    return {name: array.copy(order="C") for name, array in arrays.items()}
 
 
 def each(start, make):
@@ -228,6 +254,10 @@ def dropped(start):
     return lambda arrays: {name: array for name, array in arrays.items() if not name.startswith(start)}
 
 
+def without_actions(forge):
+    return lambda arrays: forge(dropped("actions/")(arrays))
+
+
 NO_NETWORK = {"net_arch": "null", "score_actions": "null", "learner": "torch", "learner_shares": "null"}
 BOMB = (
     "{" + ", ".join(["a0: &a0 [1]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]) + "}"
@@ -235,6 +265,7 @@ BOMB = (
 MERGED = "\n" + "\n".join(
     ["  m0: &m0 {k: 1}", *(f"  m{i}: &m{i} {{<<: [{', '.join([f'*m{i - 1}'] * 10)}]}}" for i in range(1, 12))]
 )
+A_GIANT = '{"type": "Box", "shape": [4000, 4000], "dtype": "<f4", "low": 0, "high": 1}'
 DEEP = "[" * 900 + "]" * 900
 FILES = (".lock", "config.yaml", "config.tmp", "metrics.jsonl", "metrics.tmp", "progress.csv", "progress.csv.tmp")
 FILES = (*FILES, "summary.json", "summary.tmp", "matches.json", "faults/env-0-seed-1-step-1.json", "tensorboard/events")
@@ -253,6 +284,10 @@ ATTACKS = [
     *(
         Attack(f"hard-link-{n}", hard_link(n), RESUME, 2, "hard link")
         for n in (".lock", "metrics.jsonl", "progress.csv")
+    ),
+    *(
+        Attack(f"deep-{name}", deep(name), RESUME, 2, "nested more than")
+        for name in ("checkpoints/.saving-1", "checkpoints/ckpt-000000000000/x", "best", "faults")
     ),
     Attack("pipe-config", pipe("config.yaml"), EVAL, 2, "config.yaml"),
     Attack("pipe-lock", pipe(".lock"), RESUME, 2, "regular file"),
@@ -309,6 +344,15 @@ ATTACKS = [
         for verb in (RESUME, EVAL)
         for name, spec in (("module", "evil:make"), ("file", "evil.py:make"), ("id", "evil:Id-v0"))
     ),
+    *(
+        Attack(f"{verb[0]}-{name}-{what}", settings(**{name: f'"evil:{text}"', **NO_NETWORK}), verb, 2, "control")
+        for verb in (RESUME, EVAL, PLAY)
+        for name in ("env", "policy")
+        for what, text in (("escape", "\\e[31mred"), ("line", "a\\nb"), ("direction", "\\u202Eb"))
+    ),
+    Attack("compare-blank-lines", text("metrics.jsonl", b"\n" * (20 << 20)), COMPARE, 0, ""),
+    Attack("compare-no-lines", text("metrics.jsonl", b"x\n" * (4 << 20)), COMPARE, 0, "and 4,194,303 more"),
+    Attack("compare-escape", summary(exit_reason="\x1b[31mred\nsecond line"), COMPARE, 0, ""),
     Attack("env-python", both(evil("evil.py"), settings(env="python:evil.make")), RESUME, 2, "only Python can give"),
     *(
         Attack(
@@ -330,50 +374,59 @@ ATTACKS = [
         )
     ),
     *(
-        Attack(f"resume-{made}-optimizer-{name}", tensors("optimizer", forge), RESUME, 1, "fit", made)
+        Attack(f"resume-{made}-{file}-as-it-was", tensors(file, dict), RESUME, 0, "", made)
         for made in ("numpy", "torch")
-        for name, forge in (
-            ("larger", each("exp_avg.", lambda a: np.zeros((*a.shape, 3), a.dtype))),
-            ("smaller", each("exp_avg_sq.", lambda a: a.reshape(-1)[:1])),
-            ("scalar", each("exp_avg.", lambda a: np.zeros((), a.dtype))),
-            ("double", each("exp_avg", lambda a: a.astype(np.float64))),
-            ("whole", each("exp_avg", lambda a: a.astype(np.int32))),
-            ("half", dropped("exp_avg_sq.")),
-            ("steps", each("step.", lambda a: np.full((), np.inf, np.float32))),
-            ("vector-steps", each("step.", lambda a: np.zeros(3, np.float32))),
-            ("nan", each("exp_avg.", lambda a: np.full_like(a, np.nan))),
-            ("negative", each("exp_avg_sq.", lambda a: np.full_like(a, -1))),
-            ("strangers", lambda arrays: {**arrays, "exp_avg.other": np.zeros(3, np.float32)}),
+        for file in ("policy", "optimizer", "envs")
+    ),
+    *(
+        Attack(f"resume-{made}-optimizer-{name}", tensors("optimizer", forge), RESUME, 1, says, made)
+        for made in ("numpy", "torch")
+        for name, says, forge in (
+            ("larger", "exp_avg.", each("exp_avg.", lambda a: np.zeros((*a.shape, 3), a.dtype))),
+            ("smaller", "exp_avg_sq.", each("exp_avg_sq.", lambda a: a.reshape(-1)[:1])),
+            ("scalar", "exp_avg.", each("exp_avg.", lambda a: np.zeros((), a.dtype))),
+            ("double", "float64", each("exp_avg", lambda a: a.astype(np.float64))),
+            ("whole", "int32", each("exp_avg", lambda a: a.astype(np.int32))),
+            ("half", "exp_avg_sq.", dropped("exp_avg_sq.")),
+            ("steps", "step.", each("step.", lambda a: np.full((), np.inf, np.float32))),
+            ("vector-steps", "step.", each("step.", lambda a: np.zeros(3, np.float32))),
+            ("nan", "exp_avg.", each("exp_avg.", lambda a: np.full_like(a, np.nan))),
+            ("negative", "exp_avg_sq.", each("exp_avg_sq.", lambda a: np.full_like(a, -1))),
+            ("strangers", "other", lambda arrays: {**arrays, "exp_avg.other": np.zeros(3, np.float32)}),
         )
     ),
     *(
-        Attack(f"{verb[0]}-policy-{name}", tensors("policy", forge), verb, 1, "fit")
+        Attack(f"{verb[0]}-policy-{name}", tensors("policy", forge), verb, 1, says)
         for verb in (RESUME, EVAL)
-        for name, forge in (
-            ("larger", each("network.pi.2.weight", lambda a: np.zeros((65, 64), np.float32))),
-            ("double", each("network", lambda a: a.astype(np.float64))),
-            ("nan", each("network.pi.0.bias", lambda a: np.full_like(a, np.nan))),
-            ("missing", dropped("network.vf")),
-            ("strangers", lambda arrays: {**arrays, "other": np.zeros(3, np.float32)}),
+        for name, says, forge in (
+            ("larger", "network.pi.2.weight", each("network.pi.2.weight", lambda a: np.zeros((65, 64), np.float32))),
+            ("double", "float64", each("network", lambda a: a.astype(np.float64))),
+            ("nan", "network.pi.0.bias", each("network.pi.0.bias", lambda a: np.full_like(a, np.nan))),
+            ("missing", "network.vf", dropped("network.vf")),
+            ("strangers", "other", lambda arrays: {**arrays, "other": np.zeros(3, np.float32)}),
         )
     ),
     *(
-        Attack(f"envs-{name}", tensors("envs", forge), RESUME, 1, "fit")
-        for name, forge in (
-            ("more", each("episode", lambda a: np.zeros(3, np.int64))),
-            ("floats", each("length", lambda a: a.astype(np.float64))),
-            ("negative", each("episode", lambda a: a - 10**6)),
-            ("infinite", each("reward", lambda a: a + np.inf)),
-            ("opponent", each("opponent", lambda a: a + 1000)),
-            ("long", each("length", lambda a: a + 7)),
-            ("action", each("actions/0", lambda a: a + 1000)),
-            ("action-shape", each("actions/0", lambda a: np.zeros((len(a), 2), a.dtype))),
-            ("action-dtype", each("actions/0", lambda a: a.astype(np.float32))),
-            ("observation", each("observation/", lambda a: np.zeros((2, 5), a.dtype))),
-            ("masks", lambda arrays: {**arrays, "masks": np.ones((2, 2), np.bool_)}),
-            ("memory", lambda arrays: {**arrays, "memory": np.ones((2, 2), np.float32)}),
-            ("strangers", lambda arrays: {**arrays, "other": np.zeros(3, np.float32)}),
-            ("missing", dropped("episode")),
+        Attack(f"envs-{name}", tensors("envs", forge), RESUME, 1, says)
+        for name, says, forge in (
+            ("more", "3 envs", each("episode", lambda a: np.zeros(3, np.int64))),
+            ("scalar", "envs", each("episode", lambda a: np.array(3))),
+            ("square", "episode", each("episode", lambda a: a[None])),
+            ("floats", "length", each("length", lambda a: a.astype(np.float64))),
+            ("negative", "negative", each("episode", lambda a: a - 10**6)),
+            ("many-episodes", "2**53", each("episode", lambda a: np.full_like(a, 2**63 - 1))),
+            ("endless", "2**53", without_actions(each("length", lambda a: np.full_like(a, 2**63 - 1)))),
+            ("infinite", "reward", each("reward", lambda a: a + np.inf)),
+            ("opponent", "opponent", each("opponent", lambda a: a + 1000)),
+            ("long", "actions", each("length", lambda a: a + 7)),
+            ("action", "action", each("actions/0", lambda a: a + 1000)),
+            ("action-shape", "actions", each("actions/0", lambda a: np.zeros((len(a), 2), a.dtype))),
+            ("action-dtype", "actions", each("actions/0", lambda a: a.astype(np.float32))),
+            ("observation", "observation", each("observation/", lambda a: np.zeros((2, 5), a.dtype))),
+            ("masks", "masks", lambda arrays: {**arrays, "masks": np.ones((2, 2), np.bool_)}),
+            ("memory", "memory", lambda arrays: {**arrays, "memory": np.ones((2, 2), np.float32)}),
+            ("strangers", "other", lambda arrays: {**arrays, "other": np.zeros(3, np.float32)}),
+            ("missing", "0 envs", dropped("episode")),
         )
     ),
     *(
@@ -418,6 +471,10 @@ ATTACKS = [
             (
                 '{"type": "Box"}',
                 '{"type": "Box", "shape": [100000, 10000000], "dtype": "<f4", "low": 0, "high": 1}',
+                '{"type": "Box", "shape": [4], "dtype": "<U1000000000", "low": 0, "high": 1}',
+                '{"type": "MultiBinary", "n": 1000000000000}',
+                '{"type": "MultiBinary", "n": [1000000, 1000000]}',
+                f'{{"type": "Tuple", "spaces": [{", ".join([A_GIANT] * 200)}]}}',
                 '{"type": "Box", "shape": [-4], "dtype": "<f4", "low": 0, "high": 1}',
                 '{"type": "Box", "shape": [4], "dtype": "O", "low": 0, "high": 1}',
                 '{"type": "Box", "shape": [4], "dtype": "<f4", "low": [1, 2], "high": 1}',
@@ -497,6 +554,7 @@ def test_a_hostile_run_directory_does_no_harm(tmp_path, finished, warm, attack):
     assert "Traceback" not in ended.err and attack.says in ended.err, ended
     problems = [line for line in ended.err.splitlines() if line.startswith("corral ")]
     assert len(problems) == (ended.code != 0) and len(ended.err) < 3000, ended
+    assert "\x1b" not in ended.out + ended.err, ended
     after = {path: seen for path, seen in look_at(place, leave=run).items() if "comparison" not in path}
     assert after == before, ended
 
@@ -514,6 +572,14 @@ def test_links_in_the_directory_of_a_sweep_are_refused(tmp_path, warm, name):
     before = look_at(outside, leave=None)
     ended = warm.run(("resume", "sweep"), tmp_path, tmp_path)
     assert ended.code == 2 and f"link in it, {name}" in ended.err and look_at(outside, leave=None) == before, ended
+
+
+def test_a_summary_has_no_numbers_that_json_lacks(tmp_path, finished, warm):
+    run = prepare(finished, tmp_path / "place", "numpy")
+    state("recent", str([[1.7e308, 10]] * 100))(run)
+    ended = warm.run(("resume", "run"), tmp_path / "place", tmp_path)
+    told = json.loads((run / "summary.json").read_text(), parse_constant=pytest.fail)
+    assert ended.code == 0 and told["mean_reward"] is None and told["steps"] == 128, ended
 
 
 def test_a_run_directory_that_is_reached_through_a_link_is_like_any_other(tmp_path, finished, warm):

@@ -1,5 +1,9 @@
+import contextlib
+import gc
 import json
 import os
+import tracemalloc
+from pathlib import Path
 
 import pytest
 import torch
@@ -130,3 +134,65 @@ def test_saving_a_step_again_replaces_it(tmp_path):
     save_checkpoint(tmp_path, checkpoint(10, value=2.0))
     assert float(newest_checkpoint(tmp_path).checkpoint.policy["w"][0, 0]) == 2.0
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def nest(path, levels=1500):
+    """Make folders in folders; a full path to the last of them would be too long to make at once."""
+    path.mkdir(parents=True)
+    with contextlib.chdir(path):
+        for _ in range(levels):
+            Path("d").mkdir()
+            os.chdir("d")
+
+
+def flatten(path):
+    """Delete what ``nest`` made, which pytest could not."""
+    while (path / "d").exists():
+        deeper = path / "d" / "d"
+        if deeper.exists():
+            deeper.rename(path / "e")
+        (path / "d").rmdir()
+        if (path / "e").exists():
+            (path / "e").rename(path / "d")
+
+
+@pytest.mark.parametrize("where", [".saving-1", "ckpt-000000000010", "ckpt-000000000020"])
+def test_folders_too_deep_to_delete_do_not_end_a_run(tmp_path, where):
+    nest(tmp_path / where / "x")
+    try:
+        save_checkpoint(tmp_path, checkpoint(20))
+        prune(tmp_path, keep=1)
+        save_checkpoint(tmp_path, checkpoint(30))
+        assert newest_checkpoint(tmp_path).checkpoint.timesteps == 30
+    finally:
+        for path in tmp_path.glob("*/x"):
+            flatten(path)
+
+
+@pytest.mark.parametrize("usable", [0, 1])
+def test_a_message_names_the_first_of_many_damaged_checkpoints(tmp_path, usable):
+    if usable:
+        save_checkpoint(tmp_path, checkpoint(1))
+    for steps in range(1000, 1100):
+        (tmp_path / f"ckpt-{steps:012d}").mkdir()
+    if usable:
+        told = newest_checkpoint(tmp_path).complaints
+    else:
+        with pytest.raises(CheckpointError) as raised:
+            newest_checkpoint(tmp_path)
+        told = str(raised.value).split("; ")
+    assert len(told) == 4 and "ckpt-000000001099" in told[0] and told[3] == "97 more cannot be used either"
+
+
+def test_of_the_files_of_a_checkpoint_one_at_a_time_is_in_memory(tmp_path):
+    size = 4 << 20
+    part = {"x": torch.zeros(size, dtype=torch.uint8)}
+    path = save_checkpoint(tmp_path, Checkpoint(part, part, {"timesteps": 1}, part))
+    gc.collect()
+    tracemalloc.start()
+    try:
+        loaded = load_checkpoint(path)
+        now, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert loaded.timesteps == 1 and most - now < 2.5 * size  # the bytes of one file, and what parsing takes

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import corral
-from corral.core.errors import CheckpointError
+from corral.core.errors import CheckpointError, EnvFault
 from corral.games.toys import Everything
 from corral.monitor.writers import read_metrics
 from corral.training.checkpoint import list_checkpoints, newest_checkpoint, save_checkpoint
-from tests.envs import ByteDigits, Counter, Shuffled, Stateful, Unlike
+from tests.envs import Broken, ByteDigits, Counter, Shuffled, Stateful, Unlike
 
 SMALL = {
     "n_envs": 4,
@@ -182,6 +182,19 @@ def test_a_run_that_was_killed_before_it_saved_anything_begins_again(capsys):
     assert corral.resume("run", quiet=True).summary.weights_sha256 == whole.weights_sha256
     assert "beginning at step 0" in capsys.readouterr().err
     assert [row["time/total_timesteps"] for row in read_metrics(run / "metrics.jsonl")] == [128]
+
+
+def test_a_resume_that_fails_at_its_first_step_deletes_nothing():
+    """Nothing is saved in ``checkpoints``, so it begins at step 0; but the directory is not its own to remove."""
+    train(lambda: Counter(7), 128, "run", eval_freq=128, eval_episodes=1)
+    run = Path("run")
+    (run / "checkpoints").rename(run / "checkpoints-backup")
+    (run / "metrics.jsonl").unlink()
+    (run / "notes.txt").write_text("mine")
+    before = sorted(path for path in run.rglob("*") if path.name not in ("summary.json", "summary.tmp"))
+    with pytest.raises(EnvFault) as raised:
+        corral.resume("run", env=lambda: Broken("raise", 1), quiet=True)
+    assert raised.value.exit_code == 2 and {*before} <= {*run.rglob("*")}
 
 
 def test_counts_of_what_was_mended_survive_a_resume(tmp_path):

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import resource
 import shutil
 import time
@@ -237,7 +238,8 @@ def test_a_directory_that_another_run_took_meanwhile_is_left_to_it(meanwhile):
         assert [row["time/total_timesteps"] for row in read_metrics(Path("run/metrics.jsonl"))] == [64]
 
 
-def test_runs_that_begin_in_the_same_second_get_directories_of_their_own(monkeypatch):
+@pytest.mark.parametrize("ended", [False, True])
+def test_runs_that_begin_in_the_same_second_get_directories_of_their_own(monkeypatch, ended):
     from corral.core.envs import python_name
     from corral.training.run_directory import plan_run
 
@@ -248,11 +250,64 @@ def test_runs_that_begin_in_the_same_second_get_directories_of_their_own(monkeyp
         if not others:
             others.append(plan_run(None, python_name(make)))
             others[0].create()
+            if ended:
+                others[0].config_file.write_text("env: CartPole-v1")
+                others[0].unlock()
         return Counter(7)
 
     run = corral.train(make, **SMALL, timesteps=64, eval_freq=0).run_dir
     others[0].unlock()
     assert run.name == f"{others[0].path.name}-2" and run.parent == others[0].path.parent == Path("runs").absolute()
+
+
+FINISHED = '{"steps": 64, "exit_reason": "timesteps"}'
+
+
+@pytest.mark.parametrize(
+    ("config", "summary", "hint"),
+    [
+        ("env: CartPole-v1", None, "resume run"),
+        ("env: CartPole-v1", FINISHED, "resume run --timesteps 128"),
+        ("env: CartPole-v1", '{"steps": 64, "exit_reason": "SIGINT"}', "resume run"),
+        ("env: CartPole-v1", '{"steps": 64, "exit_reason": "stages"}', "resume run"),
+        ("env: 'my env.py:make'", None, "resume run --env 'my env.py:make'"),
+        ("env: a.py:make\npolicy: b:net", FINISHED, "resume run --env a.py:make --policy b:net --timesteps 128"),
+        ("env: python:a.make", FINISHED, "corral.resume('run', env=..., timesteps=128)"),
+        ("env: [1", FINISHED, "resume run"),
+        ('env: "evil:\\e[31m"', FINISHED, "resume run"),
+        *(
+            ("env: CartPole-v1", summary, "resume run")
+            for summary in ("{", "[]", "7", "{}", '{"steps": "many", "exit_reason": "timesteps"}', "x" * (2 << 20))
+        ),
+        ("env: CartPole-v1", '{"steps": 1e400, "exit_reason": "timesteps"}', "resume run"),
+        ("env: CartPole-v1", '{"steps": 64, "exit_reason": ["timesteps"]}', "resume run"),
+    ],
+)
+def test_who_meets_a_run_in_the_output_directory_is_told_how_to_go_on_with_it(config, summary, hint):
+    Path("run").mkdir()
+    Path("run/config.yaml").write_text(config)
+    if summary is not None:
+        Path("run/summary.json").write_text(summary)
+    with pytest.raises(UsageError) as raised:
+        train("CartPole-v1")
+    assert re.search(rf"already holds a run; go on with `(\S+ )?{re.escape(hint)}`, or", str(raised.value)), (
+        raised.value
+    )
+
+
+def test_the_hint_in_an_output_directory_goes_on_with_a_finished_run():
+    train("CartPole-v1", eval_freq=0, timesteps=64)
+    with pytest.raises(UsageError, match="resume run --timesteps 128`"):
+        train("CartPole-v1")
+
+
+def test_a_lock_that_is_another_file_each_time_is_given_up(monkeypatch):
+    from corral.training.run_directory import RunDirectory
+
+    monkeypatch.setattr(os.path, "samestat", lambda one, other: False)
+    Path("run").mkdir()
+    with pytest.raises(UsageError, match=r"run/\.lock cannot be used"):
+        RunDirectory(Path("run")).lock()
 
 
 def test_a_run_without_checkpoints_says_so(tmp_path):
@@ -325,6 +380,20 @@ def test_what_never_began_leaves_nothing(tmp_path):
     with pytest.raises(UsageError, match="expected"):
         train(policy=lambda observation_space, action_space: Wrong())
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("theirs", ["notes.txt", "best/notes.txt", "best/ckpt-000000000064/state.json"])
+def test_of_a_run_that_never_began_only_its_own_files_are_removed(theirs):
+    class Writes(Broken):
+        def step(self, action):
+            (Path("run") / theirs).parent.mkdir(parents=True, exist_ok=True)
+            (Path("run") / theirs).write_text("mine")
+            return super().step(action)
+
+    with pytest.raises(EnvFault):
+        train(lambda: Writes("raise", 1), backend="serial")
+    left = [path for path in Path("run").rglob("*") if path.is_file() and path.parent.name != "faults"]
+    assert Path("run") / theirs in left and (len(left) == 1 or "ckpt" in theirs)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.core.config import TrainConfig
-from corral.core.errors import UsageError
+from corral.core.errors import UsageError, one_line
 from corral.core.files import read_json
 from corral.monitor.writers import iterate_metrics
 from corral.training.run_directory import MOST_SUMMARY, find_run
@@ -109,7 +109,7 @@ class RunRecord:
     @property
     def ended_by(self) -> str:
         """The budget, signal or failure that ended the run."""
-        return str(self.summary.get("exit_reason", "not finished"))
+        return one_line(self.summary.get("exit_reason", "not finished"))
 
     def _last(self, name: str) -> float | None:
         return next((row[name] for row in reversed(self.rows) if name in row), None)

@@ -13,7 +13,7 @@ from corral.cli.flags import own_kwargs
 from corral.core.atari import is_atari
 from corral.core.config import parse_env_kwargs
 from corral.core.envs import BUILT_IN, ENVPOOL
-from corral.core.errors import UsageError
+from corral.core.errors import UsageError, one_line
 from corral.core.files import read_json
 from corral.doctor.checks import examine
 from corral.doctor.replay import replay_fault
@@ -116,6 +116,6 @@ def _ending(summary: Path) -> str:
     try:
         s = read_json(summary, MOST_SUMMARY)
         reward = "none" if s["mean_reward"] is None else f"{s['mean_reward']:,.2f}"
-        return f"{s['steps']:,} steps, reward {reward}, {s['fps']:,.0f} fps, ended by {s['exit_reason']}"
+        return f"{s['steps']:,} steps, reward {reward}, {s['fps']:,.0f} fps, ended by {one_line(s['exit_reason'])}"
     except (OSError, ValueError, KeyError, TypeError):
         return "not finished"

@@ -33,6 +33,8 @@ SECTIONS = ("parallel", "training")
 """Optional headings under which a YAML file may group its keys."""
 DEFAULT_TIMESTEPS = 100_000
 _MOST_COMPLAINTS = 3
+_PRINTED = ("env", "policy")
+"""Names that commands to type are made of."""
 MOST_ENVS, MOST_WORKERS, MOST_STEPS = 65_536, 4_096, 10**9
 CARE = ("step_timeout", "start_timeout", "max_restarts", "worker_max_rss")
 """Settings about workers that die, hang or grow."""
@@ -394,7 +396,7 @@ def parse_config(values: Mapping[str, Any]) -> TrainConfig:
         if key not in TrainConfig.model_fields:
             raise UsageError(f"unknown setting {shown(key)}{did_you_mean(str(key), TrainConfig.model_fields)}")
         try:
-            check_text(values[key])
+            check_text(values[key], printed=key in _PRINTED)
         except ValueError as error:
             raise UsageError(f"{key} {error}") from None
     try:

@@ -15,14 +15,12 @@ from corral.core.config import SECTIONS, TrainConfig
 from corral.core.errors import UsageError, one_line
 from corral.core.files import read_regular
 from corral.core.spelling import did_you_mean, shown
-from corral.core.yaml_values import PlainLoader
+from corral.core.yaml_values import MOST_NODES, UNREADABLE, PlainLoader
 
 __all__ = ["dump_yaml", "load_yaml", "read_mapping"]
 
 MOST_BYTES = 1 << 20
 """Size of a YAML file that is read."""
-MOST_NODES = 100_000
-"""Values in it, those that aliases repeat counted each time."""
 
 
 class _OneValuePerKey(PlainLoader):
@@ -64,6 +62,8 @@ def read_mapping(path: str | os.PathLike[str], what: str = "config", untrusted: 
         raise UsageError(f"cannot read {what} {str(path)!r}{line}: {one_line(problem)}") from None
     except RecursionError:  # aliases can nest values deeper than the text does
         raise UsageError(f"cannot read {what} {str(path)!r}: its values are nested too deeply") from None
+    except UNREADABLE as error:
+        raise UsageError(f"cannot read {what} {str(path)!r}: it is not YAML ({one_line(error)})") from None
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -112,9 +112,8 @@ def load_yaml(path: str | os.PathLike[str], untrusted: bool = False) -> dict[str
             if name in flat:
                 raise UsageError(f"config {str(path)!r} sets {shown(name)} twice")
             if name not in TrainConfig.model_fields:
-                raise UsageError(
-                    f"unknown key {shown(name)} in {str(path)!r}{did_you_mean(str(name), TrainConfig.model_fields)}"
-                )
+                near = did_you_mean(name, TrainConfig.model_fields) if isinstance(name, str) else ""
+                raise UsageError(f"unknown key {shown(name)} in {str(path)!r}{near}")
             flat[str(name)] = setting
     return flat
 

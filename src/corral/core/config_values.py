@@ -8,12 +8,11 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from corral.core.errors import one_line
 from corral.core.spelling import shown
-from corral.core.yaml_values import PlainLoader
+from corral.core.yaml_values import UNREADABLE, PlainLoader
 
 __all__ = ["DEFAULT_LAYERS", "WIDEST_LAYER", "Cnn", "KeyValues", "NetArch", "Recurrent", "Stage", "validation_line"]
 
@@ -27,8 +26,11 @@ DEFAULT_LAYERS = (64, 64)
 """Hidden layers of each tower where ``net_arch`` is None and the network sees more than a picture."""
 
 
-def check_text(value: Any) -> None:
-    """Refuse text, in a value or anywhere below it, that no file can hold; and null characters, which names cannot."""
+def check_text(value: Any, printed: bool = False) -> None:
+    """Refuse text, in a value or anywhere below it, that no file can hold; and null characters, which names cannot.
+
+    What is ``printed`` must be printable: control characters could make a terminal show something else.
+    """
     seen: set[int] = set()
     left = [value]
     while left:
@@ -43,6 +45,8 @@ def check_text(value: Any) -> None:
             left += [*item, *item.values()] if isinstance(item, Mapping) else item
     if isinstance(value, str) and "\0" in value:
         raise ValueError(f"{shown(value)}: should have no null character in it")
+    if printed and isinstance(value, str) and not value.isprintable():
+        raise ValueError(f"{shown(value)}: should have no control characters in it")
 
 
 def _words_to_mapping(given: Any) -> Any:
@@ -78,7 +82,7 @@ def _plain_data(given: dict[str, Any]) -> dict[str, Any]:
 def _yaml_scalar(text: str) -> Any:
     try:
         value = PlainLoader(text).get_single_data()
-    except (yaml.YAMLError, RecursionError):
+    except UNREADABLE:
         return text
     if isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d+)?[eE][-+]?\d+", value):
         return float(value)  # YAML 1.1 reads 1e-4 as a string

@@ -18,6 +18,8 @@ from typing import Any, NoReturn
 __all__ = ["find_link", "open_regular", "parse_json", "read_json", "read_regular", "replace_file"]
 
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+_DEEPEST = 20
+"""Levels of folders; those of a sweep's runs are five."""
 _WRITING = os.O_WRONLY | os.O_RDWR
 
 
@@ -71,20 +73,25 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def find_link(directory: Path, folders: Collection[str]) -> Path | None:
-    """A symbolic link in a directory, or anywhere below those of its ``folders`` that have these names."""
+    """A symbolic link in a directory, or anywhere below those of its ``folders`` that have these names.
+
+    Folders that are nested deeper than any of Corral's are an OSError: Python cannot delete them.
+    """
     return next((path for path in _walk(directory, folders) if path.is_symlink()), None)
 
 
 def _walk(directory: Path, folders: Collection[str]) -> Iterator[Path]:
-    left = [directory]
+    left = [(directory, 0)]
     while left:
-        here = left.pop()
+        here, depth = left.pop()
+        if depth > _DEEPEST:
+            raise OSError(errno.ELOOP, f"it has folders that are nested more than {_DEEPEST} deep", str(here))
         with os.scandir(here) as entries:
             for entry in entries:
                 yield Path(entry.path)
                 inside = here != directory or entry.name in folders
                 if inside and entry.is_dir(follow_symlinks=False):
-                    left.append(Path(entry.path))
+                    left.append((Path(entry.path), depth + 1))
 
 
 def _check_kind(path: Path, status: os.stat_result, flags: int) -> None:

@@ -11,8 +11,9 @@ from gymnasium import spaces
 
 __all__ = ["space_from_data", "space_to_data"]
 
-MOST_NUMBERS = 1 << 26
-"""In one value of a Box that is read."""
+MOST_NUMBERS = 1 << 24
+"""In one value of a space that is read, all parts together: a picture of 2,000 x 2,000 pixels in color fits."""
+_MOST_AXES = 32
 
 
 def space_to_data(space: spaces.Space[Any]) -> dict[str, Any]:
@@ -35,16 +36,42 @@ def space_to_data(space: spaces.Space[Any]) -> dict[str, Any]:
 
 
 def space_from_data(data: Mapping[str, Any]) -> spaces.Space[Any]:
-    """The space behind ``space_to_data``'s data."""
+    """The space behind ``space_to_data``'s data; an error, before anything is made, if it is a giant."""
+    if (numbers := _count_numbers(data)) > MOST_NUMBERS:
+        raise ValueError(f"a value of it has {numbers:.3g} numbers; at most {MOST_NUMBERS:,} are taken")
+    return _make_space(data)
+
+
+def _count_numbers(data: Mapping[str, Any]) -> int:
+    """How many numbers a value of a space has."""
     match data["type"]:
         case "Dict":
-            return spaces.Dict([(key, space_from_data(sub)) for key, sub in data["spaces"]])  # a dict would be sorted
+            return sum(_count_numbers(sub) for _, sub in data["spaces"])
         case "Tuple":
-            return spaces.Tuple([space_from_data(sub) for sub in data["spaces"]])
+            return sum(_count_numbers(sub) for sub in data["spaces"])
+        case "Box":
+            return _product(data["shape"])
+        case "MultiBinary":
+            return _product([data["n"]] if isinstance(data["n"], int) else data["n"])
+    return 1  # or as many as the data themselves have
+
+
+def _product(shape: Any) -> int:
+    if len(shape) > _MOST_AXES or any(type(size) is not int or not 0 <= size <= MOST_NUMBERS for size in shape):
+        raise ValueError(f"a shape of {shape!r:.80}; expected up to {_MOST_AXES} sizes of at most {MOST_NUMBERS:,}")
+    return math.prod(shape)
+
+
+def _make_space(data: Mapping[str, Any]) -> spaces.Space[Any]:
+    match data["type"]:
+        case "Dict":
+            return spaces.Dict([(key, _make_space(sub)) for key, sub in data["spaces"]])  # a dict would be sorted
+        case "Tuple":
+            return spaces.Tuple([_make_space(sub) for sub in data["spaces"]])
         case "Box":
             shape, dtype = tuple(data["shape"]), np.dtype(data["dtype"])
-            if any(type(size) is not int or size < 0 for size in shape) or math.prod(shape) > MOST_NUMBERS:
-                raise ValueError(f"a Box of shape {shape!r:.80}; at most {MOST_NUMBERS:,} numbers are taken")
+            if dtype.kind not in "fiub":
+                raise ValueError(f"a Box of {dtype!s:.80}; expected numbers")
             return spaces.Box(_array(data["low"], shape, dtype), _array(data["high"], shape, dtype), shape, dtype.type)
         case "Discrete":
             return spaces.Discrete(data["n"], start=data["start"], dtype=np.dtype(data["dtype"]).type)
@@ -53,7 +80,7 @@ def space_from_data(data: Mapping[str, Any]) -> spaces.Space[Any]:
             return spaces.MultiDiscrete(nvec, dtype=np.dtype(data["dtype"]).type, start=start)
         case "MultiBinary":
             return spaces.MultiBinary(data["n"])
-    raise ValueError(f"no space of type {data['type']!r}")
+    raise ValueError(f"no space of type {data['type']!r:.80}")
 
 
 def _bound(values: Any) -> Any:

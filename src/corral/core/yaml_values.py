@@ -9,7 +9,12 @@ import yaml
 
 from corral.core.spelling import shown
 
-__all__ = ["PlainLoader"]
+__all__ = ["UNREADABLE", "PlainLoader"]
+
+UNREADABLE = (yaml.YAMLError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
+"""What loading YAML may raise: PyYAML itself stumbles over ``"\\U00110000"``, ``!!int ''`` and ``!!set [a]``."""
+MOST_NODES = 100_000
+"""Values in a text."""
 
 _DEEPEST = 100
 """Levels of lists and mappings within each other; Python's own stack ends at a thousand calls."""
@@ -21,16 +26,19 @@ _REPLACED = {"tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:int", "tag:yaml.o
 
 
 class PlainLoader(yaml.SafeLoader):
-    """YAML 1.1 without its surprises: ``2024-02-30`` and ``1:30`` are text. What cannot be read is a YAMLError."""
+    """YAML 1.1 without its surprises: ``2024-02-30`` and ``1:30`` are text. What cannot be read is UNREADABLE."""
 
-    _depth = 0
+    _depth = _count = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Read a node and what is below it."""
         self._depth += 1
-        if self._depth > _DEEPEST:
+        self._count += 1
+        if self._depth > _DEEPEST or self._count > MOST_NODES:
+            deep = f"values are nested more than {_DEEPEST} deep"
+            problem = deep if self._depth > _DEEPEST else f"there are more than {MOST_NODES:,} values"
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(problem=f"values are nested more than {_DEEPEST} deep", problem_mark=mark)
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
@@ -39,7 +47,7 @@ class PlainLoader(yaml.SafeLoader):
         """The value of a node."""
         try:
             return super().construct_object(node, deep)
-        except (ValueError, KeyError, AttributeError, OverflowError):
+        except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError):
             kind = node.tag.rpartition(":")[2]
             problem = f"{shown(node.value)} cannot be read as {kind}"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None

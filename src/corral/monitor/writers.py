@@ -105,9 +105,10 @@ class CsvWriter:
 def iterate_metrics(path: Path) -> Iterator[MetricsLine]:
     """The lines of a ``metrics.jsonl``, one at a time. Damaged ones are left out, with a warning at the end.
 
-    A last line without an end is what a crash left, or is just being written: it is left out in silence.
+    Blank lines are passed over. A last line without an end is what a crash left, or is just being written: it is left
+    out in silence.
     """
-    damaged: list[int] = []
+    first = damaged = 0
     with os.fdopen(open_regular(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > MOST_METRICS:
@@ -117,14 +118,17 @@ def iterate_metrics(path: Path) -> Iterator[MetricsLine]:
             if len(line) < MOST_LINE and not line.endswith(b"\n"):
                 break
             number += 1
+            if line.isspace():
+                continue
             row = _row_of(line)
             if row is None:
-                damaged.append(number)
+                damaged += 1
+                first = first or number
             else:
                 yield MetricsLine(line, row)
     if damaged:
-        others = f" and {len(damaged) - 1:,} more" if len(damaged) > 1 else ""
-        warnings.warn(f"{path}: line {damaged[0]:,}{others} cannot be read and was left out", stacklevel=2)
+        others = f" and {damaged - 1:,} more" if damaged > 1 else ""
+        warnings.warn(f"{path}: line {first:,}{others} cannot be read and was left out", stacklevel=2)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -134,6 +138,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 def _row_of(line: bytes) -> dict[str, Any] | None:
     """The row in a line; None if it is damaged. Every row has a number of steps."""
+    if not line.startswith(b"{"):
+        return None  # at once: a file may have millions of them
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -125,7 +124,8 @@ def resume(
         seed = int(recorded.seed or 0)
         if found is not None:
             check_checkpoint(config, found.checkpoint)
-            if (n := len(found.checkpoint.envs.get("episode", ()))) != config.n_envs:
+            episodes = found.checkpoint.envs.get("episode")
+            if (n := 0 if episodes is None else episodes.numel()) != config.n_envs:  # of any shape, until restored
                 raise CheckpointError(f"{found.path} does not fit this run's config: it has {n} envs")
             seed = int(found.checkpoint.state["seed"])
         assembled = assemble(config, seed, factory, network, board.note, warn=board.warn, proven=found is not None)
@@ -185,8 +185,8 @@ def _carry_out(
                 reason = train_loop(run, directory, reporter, interrupts, callback)
             except BaseException as error:
                 reporter.close()
-                refused = getattr(error, "exit_code", 1) == 2 and run.progress.iteration == 0 and resumed is None
-                if refused and config.expert is None:
+                refused = getattr(error, "exit_code", 1) == 2 and run.progress.iteration == 0
+                if refused and directory.made_here and config.expert is None:
                     directory.discard()  # it never began: there is at most a checkpoint of the first random weights
                 elif run.safe is not None:
                     _finish(board, run, directory, _why(error))
@@ -242,9 +242,8 @@ def _open_board(board: QuietBoard, run: Run, directory: RunDirectory, resumed: F
 
 def _finish(board: QuietBoard, run: Run, directory: RunDirectory, reason: str) -> Summary:
     summary = summarize(run, reason)
-    text = json.dumps(dataclasses.asdict(summary), indent=1)
     try:
-        replace_file(directory.summary_file, f"{text}\n".encode())
+        replace_file(directory.summary_file, summary.to_json().encode())
     except OSError as error:
         board.warn(f"summary.json cannot be written: {error}")
     if reason.startswith("failed"):  # the error itself follows

@@ -49,6 +49,8 @@ _PREFIX, _TEMPORARY, _ASIDE = "ckpt-", ".saving-", "set-aside-"
 _NAME = re.compile(rf"{_PREFIX}(\d{{1,18}})(-\d{{1,9}})?", re.ASCII)
 MOST_JSON = 64 << 20
 """Bytes of ``state.json`` and ``manifest.json`` that are read."""
+_MOST_COMPLAINTS = 3
+"""Checkpoints that cannot be used and are named in a message."""
 MOST_BYTES = 16 << 30
 """Bytes of a whole checkpoint that are read; half of the memory that is free, if that is less."""
 
@@ -108,7 +110,7 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
         for path in same_step:
             _delete(path)
     except OSError as error:
-        shutil.rmtree(building, ignore_errors=True)
+        _remove_folder(building)
         raise CheckpointError(f"not saved to {target}: {error.strerror or error}") from error
     return target
 
@@ -116,10 +118,9 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
 def load_checkpoint(path: Path) -> Checkpoint:
     """Load and verify; a CheckpointError says what is wrong with it."""
     try:
-        files = _read_files(path)
-        state = _parse_state(path / _STATE, files.pop(_STATE))
-        policy, optimizer, envs = (safetensors.torch.load(files[name]) for name in _FILES[:3])
-        extras = {name: safetensors.torch.load(files[file]) for name, file in _EXTRAS.items() if file in files}
+        parts = _read_parts(path)
+        policy, optimizer, envs, state = (parts[name] for name in _FILES)
+        extras = {name: parts[file] for name, file in _EXTRAS.items() if file in parts}
         return Checkpoint(policy, optimizer, state, envs, **extras)
     except OSError as error:
         name = Path(error.filename).name if error.filename else ""
@@ -128,8 +129,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path} is damaged: {type(error).__name__}: {one_line(error)}") from None
 
 
-def _read_files(path: Path) -> dict[str, bytes]:
-    """The files of a checkpoint, each as the manifest says that it is; ``state.json`` too."""
+def _read_parts(path: Path) -> dict[str, Any]:
+    """What the files of a checkpoint hold, by file name; each file must be as the manifest says that it is."""
     manifest = read_json(path / _MANIFEST, MOST_JSON)
     if manifest["format"] != FORMAT:
         given = one_line(repr(manifest["format"]), 40)
@@ -137,7 +138,8 @@ def _read_files(path: Path) -> dict[str, bytes]:
     hashes, sizes = manifest["sha256"], manifest.get("bytes")  # written by earlier versions: without sizes
     if set(hashes) - set(_EXTRAS.values()) != set(_FILES):
         raise CheckpointError(f"{path} is damaged: its manifest names {one_line(', '.join(hashes))}")
-    files, room = {}, min(MOST_BYTES, available_memory() // 2)
+    parts: dict[str, Any] = {}
+    room = min(MOST_BYTES, available_memory() // 2)
     for name in hashes:
         data = read_regular(path / name, min(room, MOST_JSON) if name == _STATE else room)
         room -= len(data)
@@ -145,8 +147,9 @@ def _read_files(path: Path) -> dict[str, bytes]:
             raise CheckpointError(f"{path / name} is damaged: it has {len(data):,} bytes, not what the manifest says")
         if hashlib.sha256(data).hexdigest() != hashes[name]:
             raise CheckpointError(f"{path / name} is damaged: its hash is not the one in the manifest")
-        files[name] = data
-    return files
+        parts[name] = _parse_state(path / _STATE, data) if name == _STATE else safetensors.torch.load(data)
+        del data  # before the next file is read: tensors are copies
+    return parts
 
 
 def _parse_state(path: Path, data: bytes) -> Mapping[str, Any]:
@@ -185,14 +188,24 @@ class FoundCheckpoint:
 def newest_checkpoint(directory: Path) -> FoundCheckpoint | None:
     """The newest checkpoint that verifies; None if there is none at all, an error if all are damaged."""
     complaints: list[str] = []
-    for path in reversed(list_checkpoints(directory)):
+    paths = list_checkpoints(directory)
+    for number, path in enumerate(reversed(paths)):
         try:
-            return FoundCheckpoint(load_checkpoint(path), path, tuple(complaints))
+            checkpoint = load_checkpoint(path)
         except CheckpointError as error:
-            complaints.append(str(error))
+            if number < _MOST_COMPLAINTS:
+                complaints.append(str(error))
+        else:
+            return FoundCheckpoint(checkpoint, path, tuple(_and_more(complaints, number)))
     if complaints:
-        raise CheckpointError("no checkpoint can be used: " + "; ".join(complaints))
+        raise CheckpointError("no checkpoint can be used: " + "; ".join(_and_more(complaints, len(paths))))
     return None
+
+
+def _and_more(complaints: list[str], total: int) -> list[str]:
+    """The first complaints, and how many there are besides."""
+    more = total - len(complaints)
+    return [*complaints, f"{more:,} more cannot be used either"] if more else complaints
 
 
 def set_aside(directory: Path, newer_than: int) -> None:
@@ -214,16 +227,22 @@ def _delete(path: Path) -> None:
         path.rename(gone)
     except OSError:
         return
-    shutil.rmtree(gone, ignore_errors=True)
+    _remove_folder(gone)
 
 
 def _remove(path: Path) -> None:
     """Take away what lies under a name; ``rmtree`` alone would open a named pipe, and wait."""
     with contextlib.suppress(OSError):
         if stat.S_ISDIR(path.lstat().st_mode):
-            shutil.rmtree(path, ignore_errors=True)
+            _remove_folder(path)
         else:
             path.unlink()
+
+
+def _remove_folder(path: Path) -> None:
+    """Delete a folder, as far as that can be done; folders nested a thousand deep are more than Python can delete."""
+    with contextlib.suppress(RecursionError):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _free_name(path: Path) -> Path:

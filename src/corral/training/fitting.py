@@ -30,7 +30,9 @@ from corral.vec.history import REPLAY_LIMIT
 __all__ = ["check_checkpoint", "check_envs", "check_state", "check_tensors", "spaces_of"]
 
 Array = npt.NDArray[Any]
-_Count = Annotated[int, Field(ge=0, le=2**53)]
+_MOST = 2**53
+"""Steps or episodes that can be counted: more than any run takes, with room to count on from there."""
+_Count = Annotated[int, Field(ge=0, le=_MOST)]
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _MISFIT = "the envs' positions do not fit this run's config"
@@ -153,6 +155,8 @@ def check_envs(
         raise CheckpointError(f"{_MISFIT}: some of them are missing")
     if (arrays["episode"] < 0).any() or (arrays["length"] < 0).any():
         raise CheckpointError(f"{_MISFIT}: an episode or its length is negative")
+    if (arrays["episode"] > _MOST).any() or (arrays["length"] > _MOST).any():
+        raise CheckpointError(f"{_MISFIT}: an episode or its length is more than 2**53")
     for name, array in arrays.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise CheckpointError(f"{_MISFIT}: {one_line(name, 80)} is not finite")

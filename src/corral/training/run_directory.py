@@ -8,7 +8,6 @@ import itertools
 import os
 import re
 import shlex
-import shutil
 import sys
 import time
 import warnings
@@ -20,7 +19,7 @@ from corral.core.config import TrainConfig, parse_config
 from corral.core.config_file import load_yaml
 from corral.core.envs import names_code
 from corral.core.errors import RunInUse, UnrepeatedCode, UsageError, one_line
-from corral.core.files import find_link, open_regular
+from corral.core.files import find_link, open_regular, read_json
 from corral.core.paths import is_file
 
 __all__ = ["MOST_SUMMARY", "RunDirectory", "bare", "check_named_code", "code_flags", "find_run", "plan_run"]
@@ -29,12 +28,23 @@ ROOT = Path("runs")
 _LONGEST_STEM = 100  # of a run's name: most file systems take 255 bytes
 MOST_SUMMARY = 1 << 20
 """Bytes of a ``summary.json`` that are read."""
+_BUDGETS = ("timesteps", "num_episodes", "duration")
+_MOST_STEPS = 2**53
+_MOST_TRIES = 100
+"""Tries to lock a file that others remove meanwhile."""
 _LEFT_OVER = (".lock", "config.tmp", "sweep.tmp")
 """Of a run, or a sweep, that was killed before it had begun."""
 
 
 _FOLDERS = ("checkpoints", "best", "faults", "phases", "tensorboard", "trials")
 """Folders of a run, or of a sweep, that Corral writes to."""
+_DISCARDED = (
+    *("checkpoints/ckpt-000000000000*/*", "checkpoints/ckpt-000000000000*", "checkpoints/.saving-*/*"),
+    *("checkpoints/.saving-*", "tensorboard/events.*", "checkpoints", "best", "faults", "phases", "tensorboard"),
+    *("trials", "journal.log", "jobs.log", "results.csv", "sweep.yaml", "sweep.tmp", "metrics.jsonl", "progress.csv"),
+    *("summary.json", "summary.tmp", "config.yaml", "config.tmp", ".lock"),
+)
+"""Everything that Corral writes before a run, or a sweep, has learned anything: what lies in a folder comes first."""
 _HELD = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
 """What the system answers when another process has the lock; anything else means that it cannot lock files there."""
 
@@ -46,6 +56,8 @@ class RunDirectory:
         self._others = others
         """Where else a new run may go, if another process takes this place first."""
         self._lock: int | None = None
+        self.made_here = False
+        """Whether this process got the directory new or empty: only then may it take the directory back."""
         self._place(path)
 
     def _place(self, path: Path) -> None:
@@ -68,26 +80,53 @@ class RunDirectory:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
                 self.lock()
-                break
             except OSError as error:
                 raise UsageError(f"output_dir {self.shown!r} cannot be used: {error.strerror or error}") from None
             except RunInUse:
                 if self._others is None:
                     raise
                 self._place(next(self._others))
-        try:
-            self.check_free()
-        except UsageError:
-            self.unlock()
-            raise
+                continue
+            try:
+                self.check_free()
+                break
+            except UsageError:  # the other run may have ended already
+                self.unlock()
+                if self._others is None:
+                    raise
+                self._place(next(self._others))
+        self.made_here = True
 
     def check_free(self) -> None:
         """Refuse a directory that holds anything: a run, or files of others."""
         if self.config_file.exists():
-            again = f"{command()} resume {shlex.quote(self.shown)}"
+            again = self._how_to_go_on()
             raise UsageError(f"{self.shown} already holds a run; go on with `{again}`, or choose another --output-dir")
         if self.path.is_dir() and any(child.name not in _LEFT_OVER for child in self.path.iterdir()):
             raise UsageError(f"output_dir {self.shown!r} is not empty; choose another")
+
+    def _how_to_go_on(self) -> str:
+        """What resumes the run here: with the code that it names, and with more steps if a budget ended it."""
+        steps = self._steps_at_end()
+        try:
+            recorded = self.read_config()
+        except UsageError:
+            return f"{command()} resume {shlex.quote(self.shown)}"
+        flags = code_flags(recorded)
+        if "python:" in flags:  # which no command could name
+            words = [*(f"{name}=..." for name in _code_named(recorded)), *([f"timesteps={2 * steps}"] if steps else [])]
+            return f"corral.resume({self.shown!r}, {', '.join(words)})"
+        more = f" --timesteps {2 * steps}" if steps else ""
+        return f"{command()} resume {shlex.quote(self.shown)} {flags}".rstrip() + more
+
+    def _steps_at_end(self) -> int | None:
+        """The steps of a run that a budget ended, if ``summary.json`` can be read and says so."""
+        try:
+            told = read_json(self.summary_file, MOST_SUMMARY)
+            steps, reason = told["steps"], told["exit_reason"]
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+        return steps if reason in _BUDGETS and type(steps) is int and 0 < steps <= _MOST_STEPS else None
 
     def refuse_links(self) -> None:
         """Refuse a directory with links in it: they could lead what is written, deleted or read elsewhere."""
@@ -105,7 +144,7 @@ class RunDirectory:
             return
         self.refuse_links()
         path = self.path / ".lock"
-        while True:
+        for _ in range(_MOST_TRIES):
             try:
                 file = open_regular(path, os.O_RDWR | os.O_CREAT)
             except OSError as error:
@@ -115,6 +154,10 @@ class RunDirectory:
                 if os.path.samestat(os.fstat(file), os.lstat(path)):
                     break
             os.close(file)  # whoever had it before removed the file, and a lock on that would keep nobody out
+        else:
+            raise UsageError(
+                f"{self.shown}/.lock cannot be used: it is another file each time; choose another directory"
+            )
         os.ftruncate(file, 0)
         os.lseek(file, 0, os.SEEK_SET)
         os.write(file, str(os.getpid()).encode())
@@ -149,8 +192,19 @@ class RunDirectory:
             self._lock = None
 
     def discard(self) -> None:
-        """Take back a directory that the run was given new or empty: it never began."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Take back a directory that this process got new or empty, because its run never began.
+
+        Only files of Corral's own are deleted. A directory with a checkpoint that learned something stays as it is.
+        """
+        if not self.made_here or any(self.path.glob("*/ckpt-*[1-9]*")):
+            return
+        with contextlib.suppress(OSError):  # what cannot be deleted stays, and so does the directory
+            if find_link(self.path, _FOLDERS) is not None:
+                return
+            for path in [path for pattern in _DISCARDED for path in self.path.glob(pattern)]:
+                with contextlib.suppress(OSError):
+                    path.rmdir() if path.is_dir() else path.unlink()
+            self.path.rmdir()
 
     def read_config(self) -> TrainConfig:
         """The config that the run was started with."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
 import shlex
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +44,18 @@ class Summary:
     """Over the last games of training against each kind of opponent."""
     stages: list[dict[str, Any]] = field(default_factory=list)
     """How each stage went."""
+
+    def to_json(self) -> str:
+        """The text of ``summary.json``. What is not a finite number becomes null: JSON has no infinity."""
+        return f"{json.dumps(_finite(dataclasses.asdict(self)), indent=1, allow_nan=False)}\n"
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {name: _finite(value) for name, value in data.items()}
+    if isinstance(data, list):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def where(run: Run) -> str:

@@ -238,7 +238,7 @@ class _Reader:
             raise self._wrong(where, f"is {_short(given)}, expected `key: value` pairs")
         for key in given:
             if key not in known:
-                guess = did_you_mean(str(key), known)
+                guess = did_you_mean(key, known) if isinstance(key, str) else ""
                 raise self._wrong(where, f"has an unknown key {_short(key)}{guess}; known: {', '.join(known)}")
         for key in needed:
             if key not in given:
