@@ -126,6 +126,7 @@ def test_ids_without_a_version_are_told_from_callables_by_what_is_registered(tmp
     text = "import gymnasium as gym\nfrom tests.envs import Counter\nclass Plain(Counter): pass\n"
     text += "gym.register('Unversioned', entry_point=lambda: Counter(7))\n"
     text += "gym.register('own/Name', entry_point=lambda: Counter(8))\n"
+    text += "gym.register('Only-v0', entry_point=lambda: Counter(4))\n"
     text += "gym.register('Newest-v2', entry_point=lambda: Counter(2))\n"
     text += "gym.register('Newest-v3', entry_point=lambda: Counter(3))\n"
     (tmp_path / "unversioned_games.py").write_text(text)
@@ -136,9 +137,10 @@ def test_ids_without_a_version_are_told_from_callables_by_what_is_registered(tmp
             assert factory().unwrapped.length == length and factory.name == f"unversioned_games:{name}"
         with pytest.raises(UsageError, match="no 'Nothing' in unversioned_games"):
             resolve_env("unversioned_games:Nothing")
-        assert resolve_env("unversioned_games:Newest")().unwrapped.length == 3  # as in gym.make
+        for name, length in {"Newest": 3, "Only": 4}.items():  # as in gym.make
+            assert resolve_env(f"unversioned_games:{name}")().unwrapped.length == length
     finally:
-        for name in ("Unversioned", "own/Name", "Newest-v2", "Newest-v3"):
+        for name in ("Unversioned", "own/Name", "Only-v0", "Newest-v2", "Newest-v3"):
             gym.registry.pop(name, None)
 
 

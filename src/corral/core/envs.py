@@ -325,7 +325,8 @@ def _registered_by(module: str, name: str) -> str | None:
         return name
     if hasattr(imported, name.partition(".")[0]):
         return None
-    versions = [spec.version for spec in gym.registry.values() if spec.id.rpartition("-v")[0] == name and spec.version]
+    known = [spec for spec in gym.registry.values() if spec.id.rpartition("-v")[0] == name]
+    versions = [spec.version for spec in known if spec.version is not None]
     return f"{name}-v{max(versions)}" if versions else None
 
 
