@@ -289,7 +289,7 @@ def _settle_n_envs(
     def costs(config: TrainConfig) -> Costs:
         limit_compute_threads()
         torch.set_num_threads(1)
-        return measure(config, factory, network, device, board.note, board.warn)
+        return measure(config, factory, network, device, board.note, board.warn, memory=True)
 
     asked = str(values.get("device", "auto")), str(values.get("cnn", "auto"))
     device = device_for(*asked, factory, network).device

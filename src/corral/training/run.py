@@ -31,6 +31,7 @@ from corral.ppo.shares import Shares
 from corral.ppo.side_by_side import set_torch_threads, shares_of
 from corral.ppo.torch_engine import TorchEngine
 from corral.rollout.actors import ActorSetup, actor_setup
+from corral.rollout.env_costs import try_env
 from corral.rollout.local import LocalSource
 from corral.rollout.opponents import SharedLineup
 from corral.rollout.workers import WorkerSource
@@ -38,7 +39,7 @@ from corral.training.calibrate import Costs, measure
 from corral.training.checkpoint import Checkpoint
 from corral.training.choose import BackendChoice, EnvsChoice, choose_backend
 from corral.training.fitting import check_envs, check_tensors
-from corral.training.opponents import Opponents, seat_opponents
+from corral.training.opponents import Opponents, first_mix, seat_opponents
 from corral.training.policies import build_policy, check_encoding, device_for
 from corral.training.progress import Progress
 from corral.training.run_size import large_run_warning
@@ -146,8 +147,6 @@ def assemble(
         return measure(config, factory, network, device, note, warn) if envs_choice is None else envs_choice.costs
 
     backend = choose_backend(config, costs, central)
-    if backend.backend == "serial":
-        _show_crashes()
     care = Care(
         heal=True,
         step_timeout=config.step_timeout,
@@ -157,6 +156,11 @@ def assemble(
         warn=warn,
         proven=proven,
     )
+    if backend.backend == "serial":
+        if config.backend == "auto" and not measured and not proven:  # nobody asked for envs in this process
+            n = config.n_envs if factory.is_vector else 1
+            try_env(factory, n, seed, first_mix(config), care, config.parallel_start_method)
+        _show_crashes()
 
     def vector_env(n: int, workers: int, root: int | None, proven: bool = proven) -> CorralVectorEnv:
         return make_vector_env(
