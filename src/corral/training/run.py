@@ -78,6 +78,8 @@ class Run:
     actor: Actor
     learner: Learner
     eval_env: CorralVectorEnv | None
+    single_env: Callable[[int | None], CorralVectorEnv]
+    """Makes an env beside those of the rollouts; given the run's seed, as env 0 was made."""
     return_scaler: ReturnScaler | None
     moments: dict[str, RunningMoments]
     spaces: dict[str, Any]
@@ -93,6 +95,8 @@ class Run:
     safe: Checkpoint | None = None
     """The last whole iteration."""
     faults_told: int = 0
+    replayed: bool = False
+    """Whether it was tried if the env repeats itself."""
     saved_at: int | None = None
     """The step of the last checkpoint; None if the last save failed."""
 
@@ -174,6 +178,9 @@ def assemble(
             care=dataclasses.replace(care, proven=proven),
         )
 
+    def single_env(root: int | None) -> CorralVectorEnv:
+        return vector_env(1, 1, root, proven=True)
+
     opponents: Opponents | None = None
     envs: WorkerSource | CorralVectorEnv
     if backend.backend == "worker":
@@ -195,7 +202,7 @@ def assemble(
         lineup = None if opponents is None else opponents.lineup
         source, masked, engine = _connect(envs, policy, setup, config, seed, device, backend.num_workers, warn, lineup)
         learner = Learner(policy, config, seed, device, engine)
-        eval_env = vector_env(1, 1, None, proven=True) if config.eval_freq else None
+        eval_env = single_env(None) if config.eval_freq else None
     except BaseException:
         envs.close()
         if opponents is not None:
@@ -215,6 +222,7 @@ def assemble(
         actor=alone.build(0, 1),
         learner=learner,
         eval_env=eval_env,
+        single_env=single_env,
         return_scaler=ReturnScaler(config.n_envs, config.gamma) if config.normalize_reward else None,
         moments={path: RunningMoments(shapes[path]) for path in (normalizer.paths if normalizer else ())},
         spaces={
