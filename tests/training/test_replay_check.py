@@ -1,6 +1,7 @@
 """A run says at its first evaluation if its env does not repeat itself, and changes nothing by looking."""
 
 import json
+import random
 
 import numpy as np
 import pytest
@@ -41,15 +42,15 @@ class Noisy(Long):
 
 
 class Careless(Long):
-    """Draws from numpy's global generator, which a run seeds for each env and each episode."""
+    """Draws from Python's global generator, which a run seeds for each env and each episode."""
 
     def __init__(self):
         super().__init__()
-        self.offset = np.random.random()
+        self.offset = random.random()
 
     def step(self, action):
         observation, reward, *rest = super().step(action)
-        observation[0] = np.random.random() + self.offset
+        observation[0] = random.random() + self.offset
         return observation, reward + float(observation[0]), *rest
 
 

@@ -36,9 +36,9 @@ def check_replay(run: Run) -> str | None:
         if there or _another_gets_there(run, position):
             return None
     return (
-        f"{run.config.env} does not repeat itself: when {position.steps} steps of env 0 were played again with the same "
-        f"seed and actions, it showed something else, so that resume and recovery are not exact; `corral doctor "
-        f"{run.config.env}` says more"
+        f"{run.config.env} does not repeat itself: when {position.steps} steps of env 0 were played again with the "
+        "same seed and actions, it showed something else, so that resume and recovery are not exact; "
+        f"`corral doctor {run.config.env}` says more"
     )
 
 
