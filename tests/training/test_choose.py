@@ -14,7 +14,7 @@ import pytest
 import corral
 from corral.core.config import parse_config
 from corral.core.envs import resolve_env
-from corral.core.errors import UsageError, WorkerDied
+from corral.core.errors import EnvFault, UsageError, WorkerDied
 from corral.rollout.env_costs import measure_env
 from corral.training import choose, run
 from corral.training.calibrate import Costs
@@ -192,6 +192,27 @@ def test_a_second_env_is_made_for_its_memory_alone():
     assert measure_env(factory, *how).memory_mb == 0
     with pytest.raises(WorkerDied, match="exited with code 3"):
         measure_env(factory, *how, memory=True)
+
+
+class Jealous(Counter):
+    """Raises where a process has another one."""
+
+    made = False
+
+    def __init__(self):
+        if Jealous.made:
+            raise RuntimeError("there can be only one")
+        Jealous.made = True
+        super().__init__()
+
+
+@pytest.mark.parametrize("way", [{"backend": "serial"}, {"num_workers": 1}], ids=["serial", "one worker"])
+def test_envs_that_cannot_share_a_process_are_told_how_not_to(way, monkeypatch):
+    monkeypatch.setattr(Jealous, "made", False)
+    with pytest.raises(EnvFault, match=r"(?s)only one.*--num-workers as many as --n-envs"):
+        corral.train(Jealous, n_envs=2, quiet=True, **SMALL, **way)
+    monkeypatch.setattr(Jealous, "made", False)
+    assert corral.train(Jealous, n_envs=2, num_workers=2, quiet=True, **SMALL).summary.steps == 64
 
 
 def test_a_child_that_measures_is_replaced_as_often_as_asked():
