@@ -128,7 +128,8 @@ def resume(
             if (n := len(found.checkpoint.envs.get("episode", ()))) != config.n_envs:
                 raise CheckpointError(f"{found.path} does not fit this run's config: it has {n} envs")
             seed = int(found.checkpoint.state["seed"])
-        assembled = assemble(config, seed, factory, network, board.note, warn=board.warn, proven=found is not None)
+        proven = found is not None and found.checkpoint.timesteps > 0  # at step 0 the env may never have taken one
+        assembled = assemble(config, seed, factory, network, board.note, warn=board.warn, proven=proven)
         if found is None:
             board.warn(f"{directory.shown} ended before anything was saved; beginning at step 0")
             return _carry_out(assembled, directory, callback, board)
