@@ -144,6 +144,11 @@ def test_an_episode_can_be_saved_as_one_picture_and_watched_in_the_terminal(caps
         ("tests.cli.test_show:anything", "does not render as rgb_array; its render modes: none"),
         ("tests.cli.test_show:ignorant", "ignores render_mode rgb_array"),
         ("tests.cli.test_show:Smudged", "render() raised ZeroDivisionError"),
+        ("tests.cli.test_show:nothing", "render() returned None in render_mode rgb_array, expected a picture"),
+        ("tests.cli.test_show:text", "render() returned str in render_mode rgb_array, expected a picture"),
+        ("tests.cli.test_show:line", "render() returned an array of shape (5,) in render_mode rgb_array"),
+        ("tests.cli.test_show:ragged", "render() returned list in render_mode rgb_array, expected a picture"),
+        ("tests.cli.test_show:late", "render() returned None in render_mode rgb_array, expected a picture"),
     ],
 )
 def test_play_says_why_an_env_cannot_be_shown(env, complaint, capsys):
@@ -170,6 +175,18 @@ def ignorant():
     return Smudged()
 
 
+def drawing(*frames):
+    """A factory of envs whose ``render`` returns these, the last one again and again."""
+
+    class Drawing(Smudged):
+        def render(self):
+            return frames[min(self.step_count, len(frames) - 1)]
+
+    return lambda render_mode=None: Drawing(render_mode)
+
+
+nothing, text, line, ragged = drawing(None), drawing("text"), drawing(np.zeros(5)), drawing([[1], [2, 3]])
+late = drawing(np.zeros((4, 4, 3)), np.zeros((4, 4, 3)), None)
 gym.register("Plain-v0", "tests.envs:Counter")
 
 

@@ -68,7 +68,9 @@ def test_what_is_wrong_is_found_with_a_remedy(env, what, level, seen):
 def test_one_env_that_is_returned_again_and_again_is_found():
     one = Counter()
     found = [f for f in examine(lambda: one, {}, n_envs=4, steps=50) if f.level == "fail"]
-    assert [("same env object" in f.seen, bool(f.remedy)) for f in found] == [(True, True)]
+    assert [(f.what, "same env object" in f.seen, bool(f.remedy)) for f in found] == [
+        ("every env is its own", True, True)
+    ]
 
 
 def test_values_outside_their_bounds_are_mentioned():
@@ -98,25 +100,45 @@ def test_it_says_how_much_was_compared_and_sees_what_differs_late():
     assert same.level == "pass" and longest == 40 and (episodes - 1) * 40 < steps <= episodes * 40, same.seen
 
 
-def test_an_env_of_which_a_process_can_have_one_is_examined_too(tmp_path):
+@pytest.mark.parametrize("ever", [False, True], ids=["at a time", "ever"])
+@pytest.mark.parametrize(("aborts", "cause"), [(False, "FileExistsError"), (True, "exited with code 9")])
+def test_an_env_of_which_a_process_can_have_one_is_examined_too(tmp_path, ever, aborts, cause):
     class OnlyOne(Stateful):
         def __init__(self):
             super().__init__(30)
             self.file = tmp_path / str(os.getpid())
+            if aborts and self.file.exists():
+                os._exit(9)
             self.file.touch(exist_ok=False)
 
         def step(self, action):
             return Counter.step(self, action)
 
         def close(self):
-            self.file.unlink()
+            if not ever:
+                self.file.unlink()
 
     found = findings(OnlyOne)
     assert {f.what for f in found.values() if f.level == "fail"} == set(), found
     assert found["same seed, same episode"].level == found["get_state and set_state"].level == "pass"
-    assert (
-        "a second env in the same process fails" in found["memory"].seen and "--num-workers" in found["memory"].remedy
-    )
+    assert f"a second env in the same process fails: {'the worker' if aborts else ''}" in found["memory"].seen
+    assert cause in found["memory"].seen and "--num-workers" in found["memory"].remedy
+
+
+def test_an_env_of_which_a_process_can_make_one_ever_must_repeat_itself_too():
+    class OneEver(Counter):
+        made = False
+
+        def __init__(self):
+            assert not OneEver.made
+            OneEver.made = True
+            super().__init__()
+
+        def _observe(self):
+            return np.array([random.random(), self.step_count], np.float32)
+
+    found = finding(OneEver, "same seed, same episode")
+    assert found.level == "fail" and "different ways" in found.seen
 
 
 @pytest.mark.parametrize(

@@ -24,21 +24,25 @@ def refused(run, *complaints, wrap=(), more=()):
 
 
 @pytest.mark.parametrize(
-    ("how", "cause"),
+    ("how", "where", "n_envs", "cause"),
     [
-        ("os_exit", "exited with code 7"),
-        ("segfault", "SIGSEGV.*3 times in a row"),
-        ("sleep", r"gave no sign of life for 1 s \(--step-timeout\)"),
-        pytest.param("stop", r"gave no sign of life for 1 s \(--step-timeout\)", marks=pytest.mark.deep),
+        ("os_exit", "step", "auto", "exited with code 7"),
+        ("segfault", "step", "auto", "SIGSEGV.*3 times in a row"),
+        ("sleep", "step", "auto", r"gave no sign of life for 1 s \(--step-timeout\)"),
+        pytest.param("stop", "step", "auto", r"no sign of life for 1 s \(--step-timeout\)", marks=pytest.mark.deep),
+        ("os_exit", "step", 1, "exited with code 7"),
+        ("os_exit", "constructor", 1, "exited with code 7"),
+        ("segfault", "reset", 1, "SIGSEGV.*3 times in a row"),
     ],
 )
-def test_an_env_that_ends_or_hangs_its_process_is_refused_when_it_is_measured(make_run, how, cause):
-    """In a step, which ``auto`` tries before it decides anything."""
+def test_an_env_that_ends_or_hangs_its_process_is_refused_when_it_is_tried(make_run, how, where, n_envs, cause):
+    """``auto`` tries an env in another process before it decides anything, and where there is nothing to decide."""
     more = {"step_timeout": 1} if "sign of life" in cause else {}
-    settings = {"n_envs": "auto", "backend": "auto", "num_workers": None, "batch_size": 64, **more}
-    run = make_run(f"{GAMES}:Always", env_kwargs={"how": how, "where": "step"}, **settings)
+    settings = {"n_envs": n_envs, "backend": "auto", "num_workers": None, "batch_size": 64, **more}
+    run = make_run(f"{GAMES}:Always", env_kwargs={"how": how, "where": where}, **settings)
     ended = run.train().wait(2)
-    assert re.search(f"corral train: measuring {GAMES}:Always: .*{cause}", ended.err), ended
+    verb = "measuring" if n_envs == "auto" else "trying out"
+    assert re.search(f"corral train: {verb} {GAMES}:Always: .*{cause}", ended.err), ended
     assert not run.path.exists()
 
 

@@ -11,7 +11,9 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.policy.mlp import MlpShape
 from corral.policy.policy import Policy
+from corral.rollout import actors, mlp_actor
 from corral.rollout.actors import actor_setup
 from corral.rollout.placement import Placement, find_placement
 
@@ -124,3 +126,25 @@ def test_final_observations_are_valued_alike_in_any_company():
     together = actor.values({"": observations}, envs).copy()
     alone = [float(actor.values({"": observations[i : i + 1]}, envs[i : i + 1])[0]) for i in range(7)]
     assert together.tolist() == alone
+
+
+def test_the_built_in_network_is_tried_out_once_for_all_small_numbers_of_envs(monkeypatch):
+    tried = []
+    monkeypatch.setattr(mlp_actor, "find_placement", lambda run, n: tried.append(n) or find_placement(run, n))
+    mlp_actor._search.cache_clear()
+    shape = MlpShape(5, 2, (8,), (8,), "tanh")
+    found = {n: mlp_actor.find_mlp_placement(shape, n) for n in (1, 8, 48, 48, 49)}
+    assert tried == [48, 49]
+    assert found[1] == found[8] == found[48]
+
+
+@pytest.mark.parametrize("activation", ["tanh", "gelu"])  # numpy and torch
+@pytest.mark.parametrize(
+    ("observations", "actions"), [(spaces.Box(-1, 1, (70_000,)), 2), (spaces.Box(-1, 1, (4,)), 150_000)]
+)
+def test_a_very_large_network_is_not_tried_out(monkeypatch, activation, observations, actions):
+    """That would take minutes. Its rows always come sixteen at a time."""
+    for module in (mlp_actor, actors):
+        monkeypatch.setattr(module, "find_placement", lambda *arguments, **kwargs: pytest.fail("tried out"))
+    policy = Policy(observations, spaces.Discrete(actions), activation_fn=activation, ortho_init=False)
+    assert actor_setup(policy, None, torch.device("cpu"), 8).placement == Placement(16, 1)

@@ -1,6 +1,9 @@
 """Workers that own envs and policy: small, quick to end, and no trace of who did what."""
 
+import os
+import signal
 import time
+from multiprocessing import forkserver
 from pathlib import Path
 
 import numpy as np
@@ -218,3 +221,16 @@ def test_an_env_that_does_not_come_back_the_same_stays_where_it_is():
     rollout = collect(source)
     source.close()
     assert rollout.observations[""][0, 0, 1] > 0  # its episode went on
+
+
+def test_workers_start_though_the_end_of_a_killed_fork_server_is_reported_late(monkeypatch):
+    """A start that comes right after the kill finds a dead socket, and a server that still counts as running."""
+    connected(Counter, start_method="forkserver")[0].close()
+    server = forkserver._forkserver
+    os.kill(server._forkserver_pid, signal.SIGKILL)
+    ensure, known_at = server.ensure_running, time.monotonic() + 0.2
+    monkeypatch.setattr(server, "ensure_running", lambda: ensure() if time.monotonic() > known_at else None)
+    source, _ = connected(Counter, start_method="forkserver")
+    rollout = collect(source)
+    source.close()
+    assert rollout.collectors == 2

@@ -3,18 +3,24 @@
 import contextlib
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import corral
 from corral.core.config import parse_config
-from corral.core.errors import UsageError
-from corral.training import choose
+from corral.core.envs import resolve_env
+from corral.core.errors import EnvFault, UsageError, WorkerDied
+from corral.rollout.env_costs import measure_env
+from corral.training import choose, run
 from corral.training.calibrate import Costs
 from corral.training.choose import choose_backend, choose_n_envs
+from corral.vec import care
+from corral.vec.care import Care
 from tests.envs import Counter
 
 CHEAP = Costs(step=12, step_deviation=5, act=45, act_per_env=1, gradient_per_row=2, memory_mb=0.1)
@@ -144,6 +150,78 @@ def test_bound_to_one_core_auto_chooses_serial():
     env = {**os.environ, "PYTHONPATH": str(Path(corral.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=600)
     assert done.stdout.strip() == "serial", done.stderr
+
+
+SMALL = {"n_steps": 32, "batch_size": 32, "n_epochs": 1, "timesteps": 64, "eval_freq": 0, "tensorboard": False}
+
+
+class Hanging(Counter):
+    def step(self, action):
+        while True:
+            time.sleep(1)
+
+
+def test_an_env_that_hangs_is_refused_where_auto_measures_nothing(monkeypatch):
+    monkeypatch.setattr(care, "_LEAST_SECONDS", 1.0)
+    with pytest.raises(WorkerDied, match=r"trying out .*Hanging: .* gave no sign of life for 1 s") as refused:
+        corral.train(Hanging, n_envs=1, quiet=True, **SMALL)
+    assert refused.value.exit_code == 2 and not Path("runs").exists()
+
+
+def test_an_env_that_took_steps_before_is_not_tried_out_again(monkeypatch):
+    ended = corral.train(Counter, n_envs=1, quiet=True, **SMALL)
+    monkeypatch.setattr(run, "try_env", lambda *arguments: pytest.fail("tried"))
+    resumed = corral.resume(ended.run_dir, env=Counter, backend="auto", timesteps=128, quiet=True)
+    assert resumed.summary.steps == 128
+
+
+class Lonely(Counter):
+    """Ends the process when another one is made in it."""
+
+    made = False
+
+    def __init__(self):
+        if Lonely.made:
+            os._exit(3)
+        Lonely.made = True
+        super().__init__()
+
+
+def test_a_second_env_is_made_for_its_memory_alone():
+    factory, how = resolve_env(Lonely), (1, None, Care(heal=True), "auto")
+    assert measure_env(factory, *how).memory_mb == 0
+    with pytest.raises(WorkerDied, match="exited with code 3"):
+        measure_env(factory, *how, memory=True)
+
+
+class Jealous(Counter):
+    """Raises where a process has another one."""
+
+    made = False
+
+    def __init__(self):
+        if Jealous.made:
+            raise RuntimeError("there can be only one")
+        Jealous.made = True
+        super().__init__()
+
+
+@pytest.mark.parametrize("way", [{"backend": "serial"}, {"num_workers": 1}], ids=["serial", "one worker"])
+def test_envs_that_cannot_share_a_process_are_told_how_not_to(way, monkeypatch):
+    monkeypatch.setattr(Jealous, "made", False)
+    with pytest.raises(EnvFault, match=r"(?s)only one.*--num-workers as many as --n-envs"):
+        corral.train(Jealous, n_envs=2, quiet=True, **SMALL, **way)
+    monkeypatch.setattr(Jealous, "made", False)
+    assert corral.train(Jealous, n_envs=2, num_workers=2, quiet=True, **SMALL).summary.steps == 64
+
+
+def test_a_child_that_measures_is_replaced_as_often_as_asked():
+    class Killed(Counter):
+        def step(self, action):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(WorkerDied, match="one more than the 1 of --max-restarts"):
+        corral.train(Killed, n_envs="auto", max_restarts=1, quiet=True, **SMALL)
 
 
 def test_rows_that_only_fill_a_tile_cost_as_much_as_others():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -224,3 +225,24 @@ def test_a_summary_of_an_earlier_end_does_not_outlive_a_new_beginning():
         "run", timesteps=256, quiet=True, callback=lambda state: seen.append(Path("run/summary.json").exists())
     )
     assert seen == [False] and time.time() - Path("run/summary.json").stat().st_mtime < 60
+
+
+class Raising(Counter):
+    """Raises in every step as soon as there is a file that says so."""
+
+    def step(self, action):
+        if Path("raise").exists():
+            raise ValueError("no rom found")
+        return super().step(action)
+
+
+@pytest.mark.parametrize(("kept", "exit_code"), [(1, 2), (2, 1)], ids=["step 0", "step 128"])
+def test_an_env_that_a_run_never_stepped_is_not_taken_for_a_proven_one(kept, exit_code):
+    train(Raising, 128, "run", backend="worker", num_workers=2, keep_checkpoints=5)
+    for path in list_checkpoints(Path("run/checkpoints"))[kept:]:
+        shutil.rmtree(path)
+    Path("raise").touch()
+    with pytest.raises(EnvFault, match="no rom found") as raised:
+        corral.resume("run", env=Raising, timesteps=256, quiet=True)
+    assert raised.value.exit_code == exit_code
+    assert len(list_checkpoints(Path("run/checkpoints"))) == kept

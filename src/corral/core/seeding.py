@@ -7,9 +7,10 @@ per step, minibatch order by (seed, iteration).
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ __all__ = [
     "episode_seed",
     "episode_seeds",
     "fresh_seed",
+    "kept_global_generators",
     "making_seed",
     "minibatch_generator",
     "network_seed",
@@ -57,6 +59,20 @@ def seed_global_generators(seed: int) -> None:
     np.random.seed(seed)  # noqa: NPY002 - it is the legacy generator that needs it
     if (torch := sys.modules.get("torch")) is not None:
         torch.default_generator.manual_seed(seed)
+
+
+@contextlib.contextmanager
+def kept_global_generators() -> Iterator[None]:
+    """Leave the generators that ``seed_global_generators`` seeds as they were before the block."""
+    torch = sys.modules.get("torch")
+    states = random.getstate(), np.random.get_state(), torch and torch.get_rng_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        if torch is not None:
+            torch.set_rng_state(states[2])
 
 
 def episode_seeds(seed: int | None, first_env: int, episodes: Sequence[int]) -> list[int] | None:

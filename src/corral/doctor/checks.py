@@ -6,7 +6,6 @@ the env does so in another process, where the env may crash or hang.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -15,13 +14,12 @@ import cloudpickle
 import gymnasium as gym
 
 from corral.core.envs import EnvFactory, resolve_env
-from corral.core.errors import CorralError, EnvFault
+from corral.core.errors import CorralError, EnvFault, UsageError, WorkerDied
+from corral.doctor.apart import apart
 from corral.doctor.episodes import check_coming_back, check_seeds, check_states
 from corral.doctor.finding import Finding
 from corral.doctor.walk import check_data
 from corral.vec import ProcessVectorEnv
-from corral.vec.care import Care
-from corral.vec.child_call import Pulse, call_in_child
 from corral.vec.pool import descriptors_needed
 
 __all__ = ["Finding", "examine"]
@@ -37,10 +35,10 @@ def examine(
     checks: list[tuple[str, Callable[[], Iterable[Finding]]]] = [
         ("factory pickles", lambda: _pickles(factory)),
         ("a fresh process can make and reset it", lambda: _spawns(factory)),
-        ("returned data fits the spaces", lambda: _apart(check_data, factory, steps=steps)),
-        ("same seed, same episode", lambda: _apart(check_seeds, factory)),
-        ("get_state and set_state", lambda: _apart(check_states, factory)),
-        ("envs come back after a crash", lambda: _apart(check_coming_back, factory)),
+        ("returned data fits the spaces", lambda: apart(check_data, factory, steps=steps)),
+        ("same seed, same episode", lambda: check_seeds(factory)),
+        ("get_state and set_state", lambda: check_states(factory)),
+        ("envs come back after a crash", lambda: apart(check_coming_back, factory)),
         ("memory", lambda: _memory(factory, n_envs)),
         ("open files", lambda: _limits(n_envs)),
     ]
@@ -50,12 +48,6 @@ def examine(
         except CorralError as error:  # the later ones would meet it again
             yield Finding("fail", what, str(error), "fix the env; training would stop here too")
             return
-
-
-def _apart(check: Callable[..., list[Finding]], factory: EnvFactory, **arguments: Any) -> list[Finding]:
-    """A check in a process of its own, with the time-outs of a run."""
-    function: Callable[[Pulse], list[Finding]] = functools.partial(check, factory=factory, **arguments)
-    return call_in_child(function, f"trying out {factory.name}", Care(heal=True))
 
 
 def _pickles(factory: EnvFactory) -> Iterator[Finding]:
@@ -91,8 +83,12 @@ def _memory(factory: EnvFactory, n_envs: int) -> Iterator[Finding]:
     base = resident(1)
     try:
         each = max(0.0, resident(1 + _MEMORY_ENVS) - base) / _MEMORY_ENVS
-    except EnvFault as error:
-        seen = f"{base / 2**20:.0f} MB a worker; a second env in the same process fails: {error.summary}"
+    except UsageError as error:
+        yield Finding("fail", "every env is its own", str(error), "make a new env in each call of the factory")
+        return
+    except (EnvFault, WorkerDied) as error:
+        why = error.summary if isinstance(error, EnvFault) else str(error).split(" without a word", 1)[0]
+        seen = f"{base / 2**20:.0f} MB a worker; a second env in the same process fails: {why}"
         yield Finding("warn", "memory", seen, "give each env a process of its own: --num-workers as many as --n-envs")
         return
     free = psutil.virtual_memory().available

@@ -13,6 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.envs import EnvFactory
+from corral.core.errors import CorralError
+from corral.core.seeding import fresh_seed, seed_global_generators
+from corral.core.types import Leaves
+from corral.doctor.apart import apart
 from corral.doctor.finding import Finding
 from corral.vec.child_call import Pulse
 from corral.vec.serial import SerialVectorEnv
@@ -37,19 +41,24 @@ class _Trace:
     """Steps of each episode; the last one may have been cut off."""
 
 
-def check_seeds(pulse: Pulse, factory: EnvFactory) -> list[Finding]:
-    """Play the same episodes twice in one env and once in another, and an episode with another seed in a third.
+@dataclass(slots=True)
+class _Traces:
+    """The same episodes in a new env, in the same env again and in another one, and an episode with another seed."""
 
-    Each env is closed before the next is made, because some envs allow only one in a process.
-    """
+    first: _Trace
+    used: _Trace
+    again: _Trace
+    other: _Trace
+
+
+def check_seeds(factory: EnvFactory) -> list[Finding]:
+    """Play the same episodes twice in one env and once in another, and an episode with another seed in a third."""
     what = "same seed, same episode"
-    with _opened(factory, pulse) as env:
-        first = _trace(env, pulse, _FIRST_SEED)
-        used = _trace(env, pulse, _FIRST_SEED, len(first.steps))
-    with _opened(factory, pulse) as env:
-        again = _trace(env, pulse, _FIRST_SEED, len(first.steps))
-    with _opened(factory, pulse) as env:
-        other = _trace(env, pulse, _OTHER_SEED, first.lengths[0] + 1)
+    try:
+        traces = apart(_all_traces, factory)
+    except CorralError:  # perhaps a process can make one env and no more
+        traces = _separate_traces(factory)
+    first, used, again, other = traces.first, traces.used, traces.again, traces.other
     if again.steps != first.steps:
         remedy = (
             "draw all randomness from self.np_random, which super().reset(seed=seed) seeds; else no run can be repeated"
@@ -71,6 +80,34 @@ def check_seeds(pulse: Pulse, factory: EnvFactory) -> list[Finding]:
         remedy = "fine for a fixed puzzle; otherwise use the seed that reset() is given"
         return [found, Finding("warn", "other seed, other episode", "two seeds gave the same episode", remedy)]
     return [found, Finding("pass", "other seed, other episode", "two seeds differ")]
+
+
+def _all_traces(pulse: Pulse, factory: EnvFactory) -> _Traces:
+    """All of them in this process, one env after the other, because some envs allow only one at a time."""
+    first, used = _first_traces(pulse, factory)
+    again = _one_trace(pulse, factory, _FIRST_SEED, len(first.steps))
+    return _Traces(first, used, again, _one_trace(pulse, factory, _OTHER_SEED, first.lengths[0] + 1))
+
+
+def _separate_traces(factory: EnvFactory) -> _Traces:
+    """The traces of each env in a process of its own, which has other global generators."""
+    first, used = apart(_first_traces, factory)
+    again = apart(_one_trace, factory, seed=_FIRST_SEED, n=len(first.steps), own_generators=True)
+    other = apart(_one_trace, factory, seed=_OTHER_SEED, n=first.lengths[0] + 1)
+    return _Traces(first, used, again, other)
+
+
+def _first_traces(pulse: Pulse, factory: EnvFactory) -> tuple[_Trace, _Trace]:
+    with _opened(factory, pulse) as env:
+        first = _trace(env, pulse, _FIRST_SEED)
+        return first, _trace(env, pulse, _FIRST_SEED, len(first.steps))
+
+
+def _one_trace(pulse: Pulse, factory: EnvFactory, seed: int, n: int, own_generators: bool = False) -> _Trace:
+    if own_generators:
+        seed_global_generators(fresh_seed())
+    with _opened(factory, pulse) as env:
+        return _trace(env, pulse, seed, n)
 
 
 @contextlib.contextmanager
@@ -115,41 +152,60 @@ def _trace(env: SerialVectorEnv, pulse: Pulse, seed: int, n: int | None = None) 
     return trace
 
 
-def check_states(pulse: Pulse, factory: EnvFactory) -> list[Finding]:
+@dataclass(slots=True)
+class _Middle:
+    """A state in the middle of an episode, what the env showed there, and digests of how it went on."""
+
+    state: bytes
+    observations: Leaves
+    masks: Array
+    steps: list[bytes]
+
+
+def check_states(factory: EnvFactory) -> list[Finding]:
     """Whether another env goes on from a state as the first one does; nothing to say if there are no states."""
     what = "get_state and set_state"
+    found = apart(_play_to_the_middle, factory)
+    if not isinstance(found, _Middle):
+        return [] if found is None else [Finding("warn", what, *found)]
+    if apart(_go_on, factory, middle=found) == found.steps:
+        return [Finding("pass", what, f"{len(found.state):,} bytes; another env goes on from them alike")]
+    remedy = "put all that decides how the env goes on into the bytes, its random generator too"
+    return [Finding("fail", what, "another env goes on from the state differently", remedy)]
+
+
+def _play_to_the_middle(pulse: Pulse, factory: EnvFactory) -> _Middle | tuple[str, str] | None:
+    """Take a state and go on; or say why there is none, with a remedy; or None, if the env offers none."""
     with _opened(factory, pulse) as env:
         methods = state_methods(env.envs[0])
         if methods is None:
             if all(env.envs[0].has_wrapper_attr(name) for name in ("get_state", "set_state")):
                 seen = "a wrapper around the env has none of its own, so they are not used"
-                remedy = "offer both on the outermost wrapper, with its own state in the bytes"
-                return [Finding("warn", what, seen, remedy)]
-            return []
+                return seen, "offer both on the outermost wrapper, with its own state in the bytes"
+            return None
         with pulse.making():
             env.reset_arrays([1])
         for _, _ in zip(range(21), _steps(env), strict=False):
             pass
         state = methods.get()
         if state is None:
-            seen = "get_state() gives no bytes, so they are not used"
-            return [Finding("warn", what, seen, "return bytes, or ignore this")]
-        shown = {path: leaf.copy() for path, leaf in env.arrays.observations.items()}, env.arrays.masks.copy()
-        one = _play_on(env)
-    with _opened(factory, pulse) as other:
+            return "get_state() gives no bytes, so they are not used", "return bytes, or ignore this"
+        shown = {path: leaf.copy() for path, leaf in env.arrays.observations.items()}
+        return _Middle(state, shown, env.arrays.masks.copy(), _play_on(env))
+
+
+def _go_on(pulse: Pulse, factory: EnvFactory, middle: _Middle) -> list[bytes]:
+    """Digests of how another env goes on from there."""
+    with _opened(factory, pulse) as env:
         with pulse.making():
-            other.reset_arrays([2])
-        others = state_methods(other.envs[0])
-        assert others is not None
-        others.set(state)
-        for path, leaf in shown[0].items():
-            other.arrays.observations[path][...] = leaf
-        other.arrays.masks[...] = shown[1]
-        two = _play_on(other)
-    if one == two:
-        return [Finding("pass", what, f"{len(state):,} bytes; another env goes on from them alike")]
-    remedy = "put all that decides how the env goes on into the bytes, its random generator too"
-    return [Finding("fail", what, "another env goes on from the state differently", remedy)]
+            env.reset_arrays([2])
+        methods = state_methods(env.envs[0])
+        assert methods is not None
+        methods.set(middle.state)
+        for path, leaf in middle.observations.items():
+            env.arrays.observations[path][...] = leaf
+        env.arrays.masks[...] = middle.masks
+        return _play_on(env)
 
 
 def check_coming_back(pulse: Pulse, factory: EnvFactory) -> list[Finding]:

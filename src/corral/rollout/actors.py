@@ -13,12 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from corral.core.types import Actor, Acts, Choice, Leaves, Weights
 from corral.policy import distributions
 from corral.policy.policy import NetworkFactory, Policy
 from corral.rollout.mlp_actor import MlpActorSetup, find_mlp_placement
-from corral.rollout.placement import ONE_AT_A_TIME, Place, Placement, find_placement
+from corral.rollout.placement import MOST_WEIGHTS, ONE_AT_A_TIME, UNTRIED, Place, Placement, find_placement
 
 __all__ = ["ActorSetup", "TorchActor", "TorchActorSetup", "actor_setup"]
 
@@ -199,10 +200,11 @@ def _try_out(policy: Policy, rows: Sequence[Any] = (), states: Floats | None = N
 def _find_placement(policy: Policy, n_envs: int) -> Placement:
     space = policy.layout.space
     space.seed(0)
-    if n_envs == 1:
+    dear = policy.pictures is not None
+    if n_envs == 1 or _is_large(policy):
         with torch.random.fork_rng(devices=[]):
             _try_out(policy)
-        return ONE_AT_A_TIME
+        return ONE_AT_A_TIME if n_envs == 1 or dear else UNTRIED
     rows: list[Any] = []
 
     def run(count: int, first: int, stop: int) -> list[Array]:
@@ -212,4 +214,9 @@ def _find_placement(policy: Policy, n_envs: int) -> Placement:
         return _try_out(policy, rows[first:stop], states[first:stop])
 
     with torch.random.fork_rng(devices=[]), _one_thread():
-        return find_placement(run, n_envs, dear=policy.pictures is not None)
+        return find_placement(run, n_envs, dear)
+
+
+def _is_large(policy: Policy) -> bool:
+    known = [weights for weights in policy.parameters() if not is_lazy(weights)]
+    return sum(weights.numel() for weights in known) > MOST_WEIGHTS

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
+import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +27,10 @@ from corral.vec.child_call import Pulse, call_in_child
 from corral.vec.pool import StartMethod
 from corral.vec.serial import SerialVectorEnv
 
-__all__ = ["EnvCosts", "FirstMix", "measure_env", "measure_vector_step"]
+__all__ = ["EnvCosts", "FirstMix", "measure_env", "measure_vector_step", "try_env"]
 
 _STEP_SECONDS, _STEPS = 1.0, 400
+_TRY_SECONDS, _TRY_STEPS = 0.2, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ class EnvCosts:
     step_times: list[float]
     """Microseconds of one env's steps, resets included."""
     memory_mb: float
-    """Of one env."""
+    """Of one env; 0 if it was not asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +79,24 @@ class _OwnSeats:
 
 
 def measure_env(
-    factory: EnvFactory, n_envs: int, mix: FirstMix | None, care: Care, start_method: StartMethod
+    factory: EnvFactory, n_envs: int, mix: FirstMix | None, care: Care, start_method: StartMethod, memory: bool = False
 ) -> EnvCosts:
-    """Make an env in another process and step it for a second; a vector env with ``n_envs`` of its envs."""
-    function = functools.partial(_measure, factory=factory, n_envs=n_envs, mix=mix)
+    """Make an env in another process and step it for a second; a vector env with ``n_envs`` of its envs.
+
+    ``memory``: make another one there afterwards, to see how much memory it takes.
+    """
+    function = functools.partial(_measure, factory=factory, n_envs=n_envs, mix=mix, memory=memory)
     return call_in_child(function, f"measuring {factory.name}", care, start_method, worker.__name__)
+
+
+def try_env(
+    factory: EnvFactory, n_envs: int, seed: int, mix: FirstMix | None, care: Care, start_method: StartMethod
+) -> None:
+    """Make an env in another process and take a few steps, so that a crash or a hang shows there."""
+    if multiprocessing.current_process().daemon:  # it may not have children
+        return
+    function = functools.partial(_try, factory=factory, n_envs=n_envs, seed=seed, mix=mix)
+    call_in_child(function, f"trying out {factory.name}", care, start_method, worker.__name__)
 
 
 def measure_vector_step(factory: EnvFactory, n_envs: int, pause: float, care: Care, start_method: StartMethod) -> float:
@@ -92,18 +108,35 @@ def measure_vector_step(factory: EnvFactory, n_envs: int, pause: float, care: Ca
     return call_in_child(function, f"measuring {factory.name}", care, start_method, worker.__name__)
 
 
-def _measure(pulse: Pulse, factory: EnvFactory, n_envs: int, mix: FirstMix | None) -> EnvCosts:
+def _measure(pulse: Pulse, factory: EnvFactory, n_envs: int, mix: FirstMix | None, memory: bool) -> EnvCosts:
+    with _opened(pulse, factory, n_envs, 0, mix) as env:
+        times = _step_times(env)
+        observations = {path: leaf[:1].copy() for path, leaf in env.arrays.observations.items()}
+        masks = None if env.masks is None else env.masks[:1].copy()
+        memory_mb = 0.0
+        if memory:
+            with pulse.making():
+                memory_mb = _memory_of_another(factory, pulse)
+        return EnvCosts(env.facts, observations, masks, times, memory_mb)
+
+
+def _try(pulse: Pulse, factory: EnvFactory, n_envs: int, seed: int, mix: FirstMix | None) -> None:
+    with _opened(pulse, factory, n_envs, seed, mix) as env:
+        _step_times(env, seconds=_TRY_SECONDS, most=_TRY_STEPS)
+
+
+@contextlib.contextmanager
+def _opened(
+    pulse: Pulse, factory: EnvFactory, n_envs: int, seed: int, mix: FirstMix | None = None
+) -> Iterator[SerialVectorEnv]:
+    """Envs that were reset, with opponents of the mix."""
     with pulse.making():
-        env = SerialVectorEnv(factory, n_envs, seed=0, infos="summed", heal=True, pulse=pulse.cells)
+        env = SerialVectorEnv(factory, n_envs, seed=seed, infos="summed", heal=True, pulse=pulse.cells)
     try:
         with pulse.making():
             env.stepper.seats = None if mix is None else mix.seats(env.facts.opponents)
             env.reset_arrays()
-            memory = _memory_of_another(factory, pulse)
-        times = _step_times(env)
-        observations = {path: leaf[:1].copy() for path, leaf in env.arrays.observations.items()}
-        masks = None if env.masks is None else env.masks[:1].copy()
-        return EnvCosts(env.facts, observations, masks, times, memory)
+        yield env
     finally:
         env.close()
 
@@ -125,22 +158,21 @@ def _memory_of_another(factory: EnvFactory, pulse: Pulse) -> float:
 
 
 def _measure_vector(pulse: Pulse, factory: EnvFactory, n_envs: int, pause: float) -> float:
-    with pulse.making():
-        env = SerialVectorEnv(factory, n_envs, seed=0, infos="summed", heal=True, pulse=pulse.cells)
-    try:
-        with pulse.making():
-            env.reset_arrays()
+    with _opened(pulse, factory, n_envs, 0) as env:
         return n_envs * statistics.fmean(_step_times(env, lambda: _work(pause)))
-    finally:
-        env.close()
 
 
-def _step_times(env: SerialVectorEnv, between: Callable[[], object] = lambda: None) -> list[float]:
+def _step_times(
+    env: SerialVectorEnv,
+    between: Callable[[], object] = lambda: None,
+    seconds: float = _STEP_SECONDS,
+    most: int = _STEPS,
+) -> list[float]:
     """Times of one step of one env with random legal actions."""
     times: list[float] = []
     random = np.random.default_rng(0)
-    end = time.perf_counter() + _STEP_SECONDS
-    while len(times) < _STEPS and (time.perf_counter() < end or len(times) < 3):
+    end = time.perf_counter() + seconds
+    while len(times) < most and (time.perf_counter() < end or len(times) < 3):
         env.codec.decode(env.codec.random(env.masks, env.num_envs, random), env.arrays.actions)
         between()
         env.send()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -17,7 +18,7 @@ from corral.policy import array_distributions
 from corral.policy.encoder import Encoder, normalized, scales_from
 from corral.policy.mlp import Mlp, MlpShape
 from corral.policy.scoring import ACTION_FEATURES, Choices, state_layout
-from corral.rollout.placement import Place, Placement, find_placement
+from corral.rollout.placement import MOST_WEIGHTS, UNTRIED, Place, Placement, envs_tried, find_placement
 
 __all__ = ["MlpActor", "MlpActorSetup"]
 
@@ -118,12 +119,22 @@ class MlpActor:
 
 
 def find_mlp_placement(shape: MlpShape, n_envs: int) -> Placement:
+    """Try the built-in network out, unless it is very large; once, however often a run asks."""
+    return UNTRIED if shape.size > MOST_WEIGHTS else _search(shape, envs_tried(n_envs))
+
+
+@functools.cache
+def _search(shape: MlpShape, n_envs: int) -> Placement:
     """Try the built-in network out, with weights of the usual size."""
     mlp = Mlp(shape)
     mlp.flat[...] = np.random.default_rng(0).standard_normal(mlp.flat.size) / 4
 
+    @functools.lru_cache(maxsize=1)
+    def batch(rows: int) -> Floats:
+        return np.random.default_rng(rows).standard_normal((rows, shape.n_features), dtype=np.float32)
+
     def run(rows: int, first: int, stop: int) -> tuple[Floats, ...]:
-        features = np.random.default_rng(rows).standard_normal((rows, shape.n_features), dtype=np.float32)
+        features = batch(rows)
         outputs = mlp.params(features[first:stop]).copy(), mlp.values(features[first:stop]).copy()
         if mlp.scorer is None:
             return outputs

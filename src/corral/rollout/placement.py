@@ -15,13 +15,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ONE_AT_A_TIME", "Place", "Placement", "find_placement"]
+__all__ = ["MOST_WEIGHTS", "ONE_AT_A_TIME", "UNTRIED", "Place", "Placement", "envs_tried", "find_placement"]
 
 Array = npt.NDArray[Any]
 _TILES = (1, 2, 4, 8, 12, 16, 24, 32, 48)
 _TRIED = 48  # tiles in a call, at least
 _DEAR_TILES = (1, 2, 4, 8)  # where a row costs so much that few may be wasted
 _GROUP = 16  # rows of a batch where no tile holds
+MOST_WEIGHTS = 8_000_000
+"""The largest network that is tried out: the search costs some thousand rows of it.
+
+It took minutes and 3 GB with 300,000 inputs (38 million weights). Networks that are usual here are far below: two
+towers of three layers of 1,024 have 5 million. This is a rule of the shape alone, because one of time could place the
+rows of a run in two ways.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,8 @@ class Placement:
 
 
 ONE_AT_A_TIME = Placement(1, 1)
+UNTRIED = Placement(_GROUP, 1)
+"""Every batch has the same number of rows, and an env its own row, so that results are invariant with any library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +78,11 @@ class Place:
     def calls(self) -> list[slice]:
         """The parts of the batch that go through the network together."""
         return self.placement.calls(self.padded)
+
+
+def envs_tried(n_envs: int) -> int:
+    """The number of envs that stands for ``n_envs`` in the search: all small ones have the same result."""
+    return max(n_envs, _TRIED)
 
 
 def find_placement(run: Callable[[int, int, int], Sequence[Array]], n_envs: int, dear: bool = False) -> Placement:
@@ -87,4 +101,4 @@ def find_placement(run: Callable[[int, int, int], Sequence[Array]], n_envs: int,
             for part, all_rows in zip(run(rows, first * tile, stop * tile), whole, strict=True)
         ):
             return Placement(tile, tiles)
-    return ONE_AT_A_TIME if dear else Placement(_GROUP, 1)
+    return ONE_AT_A_TIME if dear else UNTRIED

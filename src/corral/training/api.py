@@ -128,7 +128,8 @@ def resume(
             if (n := 0 if episodes is None else episodes.numel()) != config.n_envs:  # of any shape, until restored
                 raise CheckpointError(f"{found.path} does not fit this run's config: it has {n} envs")
             seed = int(found.checkpoint.state["seed"])
-        assembled = assemble(config, seed, factory, network, board.note, warn=board.warn, proven=found is not None)
+        proven = found is not None and found.checkpoint.timesteps > 0  # at step 0 the env may never have taken one
+        assembled = assemble(config, seed, factory, network, board.note, warn=board.warn, proven=proven)
         if found is None:
             board.warn(f"{directory.shown} ended before anything was saved; beginning at step 0")
             return _carry_out(assembled, directory, callback, board)
@@ -288,7 +289,7 @@ def _settle_n_envs(
     def costs(config: TrainConfig) -> Costs:
         limit_compute_threads()
         torch.set_num_threads(1)
-        return measure(config, factory, network, device, board.note, board.warn)
+        return measure(config, factory, network, device, board.note, board.warn, memory=True)
 
     asked = str(values.get("device", "auto")), str(values.get("cnn", "auto"))
     device = device_for(*asked, factory, network).device

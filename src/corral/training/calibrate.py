@@ -52,7 +52,7 @@ class Costs:
     gradient_per_row: float
     """A gradient step, alone, by the rows of its minibatch."""
     memory_mb: float
-    """Of one env."""
+    """Of one env; 0 if it was not asked for."""
     helped: bool = True
     """Whether workers could help with gradients."""
     gradient_threads: int = 1
@@ -82,12 +82,19 @@ def measure(
     device: torch.device,
     note: Callable[[str], object],
     warn: Callable[[str], object] = say_nothing,
+    memory: bool = False,
 ) -> Costs:
-    """Step, act and learn a little, with the real parts and throw-away weights."""
+    """Step, act and learn a little, with the real parts and throw-away weights; ``memory``: measure that of an env."""
     note(f"measuring a step of {factory.name}, the policy and the learner ...")
-    care = Care(heal=True, step_timeout=config.step_timeout, start_timeout=config.start_timeout, warn=warn)
+    care = Care(
+        heal=True,
+        step_timeout=config.step_timeout,
+        start_timeout=config.start_timeout,
+        max_restarts=config.max_restarts,
+        warn=warn,
+    )
     alone, start, n = factory.sharing(available_cores()), config.parallel_start_method, config.n_envs
-    env = measure_env(alone, n if factory.is_vector else 1, first_mix(config), care, start)
+    env = measure_env(alone, n if factory.is_vector else 1, first_mix(config), care, start, memory)
     facts = env.facts
     policy = build_policy(config, facts.observation_space, facts.action_space, network).to(device).eval()
     if (advice := large_run_warning(config, facts, policy, env.masks is not None)) is not None:

@@ -27,6 +27,7 @@ from corral.training.faults import MOST_FAULTS, keep_fault
 from corral.training.interrupts import Interrupts
 from corral.training.phases import write_phase
 from corral.training.progress import budgets_of, ended_by, is_due, learning_rate, seconds_left
+from corral.training.replay_check import check_replay
 from corral.training.run import Run, capture
 from corral.training.run_directory import RunDirectory
 from corral.training.warmstart import warm_start
@@ -310,6 +311,8 @@ def _evaluate(run: Run, directory: RunDirectory, reporter: Reporter, interrupts:
         return {}
     started = time.perf_counter()
     with interrupts.allowed():
+        if (warning := check_replay(run)) is not None:
+            reporter.board.warn(warning)
         run.actor.load(run.learner.policy.state_dict())
         options = None if run.opponents is None else run.opponents.yardstick
         how = config.eval_episodes, run.seed, config.eval_max_steps

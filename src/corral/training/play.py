@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from corral.core.envs import EnvFactory
 from corral.core.errors import EnvFault, EnvPlace, MissingPackage, UsageError
@@ -15,6 +16,7 @@ from corral.core.opponents import OPPONENT
 from corral.core.types import Actor
 from corral.training.evaluate import Chooser, numbers_of
 from corral.vec.making import RAISED, named
+from corral.vec.rows import shape_of
 from corral.vec.serial import SerialVectorEnv
 
 __all__ = ["Moment", "play_episodes"]
@@ -58,7 +60,7 @@ def play_episodes(
             raise UsageError(f"{factory.name} {why}")
         for episode in range(episodes):
             env.reset_arrays([choose.begin(seed, episode)], [_for_another_game(options)])
-            yield Moment(episode, 0, 0.0, False, env.render()[0], {})
+            yield Moment(episode, 0, 0.0, False, _checked(env.render()[0], render_mode, factory), {})
             reward, done, step = 0.0, False, 0
             while not done and step < max_steps:
                 env.codec.decode(choose(), now.actions)
@@ -70,11 +72,27 @@ def play_episodes(
                 frame = env.get_attr("last_frame")[0] if done else env.render()[0]
                 if isinstance(frame, BaseException):
                     raise frame
-                yield Moment(episode, step, reward, over, frame, info)
+                yield Moment(episode, step, reward, over, _checked(frame, render_mode, factory), info)
     except gym.error.DependencyNotInstalled as error:
         raise MissingPackage(f"{factory.name} cannot be rendered: {error}") from None
     finally:
         env.close()
+
+
+def _checked(frame: Any, render_mode: str, factory: EnvFactory) -> Any:
+    """The frame; where it should be a picture, it must be one."""
+    if render_mode != "rgb_array":
+        return frame
+    try:
+        picture = np.asarray(frame)
+    except (TypeError, ValueError):  # lists of different lengths, for example
+        picture = np.empty(0)
+    if picture.ndim not in (2, 3) or 0 in picture.shape or picture.dtype.kind not in "buif":
+        raise UsageError(
+            f"{factory.name}: render() returned {None if frame is None else shape_of(frame)} in render_mode "
+            f"{render_mode}, expected a picture: an array of height x width x 3"
+        )
+    return frame
 
 
 def _for_another_game(options: dict[str, Any] | None) -> dict[str, Any] | None:

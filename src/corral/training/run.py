@@ -31,6 +31,7 @@ from corral.ppo.shares import Shares
 from corral.ppo.side_by_side import set_torch_threads, shares_of
 from corral.ppo.torch_engine import TorchEngine
 from corral.rollout.actors import ActorSetup, actor_setup
+from corral.rollout.env_costs import try_env
 from corral.rollout.local import LocalSource
 from corral.rollout.opponents import SharedLineup
 from corral.rollout.workers import WorkerSource
@@ -38,7 +39,7 @@ from corral.training.calibrate import Costs, measure
 from corral.training.checkpoint import Checkpoint
 from corral.training.choose import BackendChoice, EnvsChoice, choose_backend
 from corral.training.fitting import check_envs, check_tensors
-from corral.training.opponents import Opponents, seat_opponents
+from corral.training.opponents import Opponents, first_mix, seat_opponents
 from corral.training.policies import build_policy, check_encoding, device_for
 from corral.training.progress import Progress
 from corral.training.run_size import large_run_warning
@@ -77,6 +78,8 @@ class Run:
     actor: Actor
     learner: Learner
     eval_env: CorralVectorEnv | None
+    single_env: Callable[[int | None], CorralVectorEnv]
+    """Makes an env beside those of the rollouts; given the run's seed, as env 0 was made."""
     return_scaler: ReturnScaler | None
     moments: dict[str, RunningMoments]
     spaces: dict[str, Any]
@@ -92,6 +95,8 @@ class Run:
     safe: Checkpoint | None = None
     """The last whole iteration."""
     faults_told: int = 0
+    replayed: bool = False
+    """Whether it was tried if the env repeats itself."""
     saved_at: int | None = None
     """The step of the last checkpoint; None if the last save failed."""
 
@@ -146,8 +151,6 @@ def assemble(
         return measure(config, factory, network, device, note, warn) if envs_choice is None else envs_choice.costs
 
     backend = choose_backend(config, costs, central)
-    if backend.backend == "serial":
-        _show_crashes()
     care = Care(
         heal=True,
         step_timeout=config.step_timeout,
@@ -157,6 +160,11 @@ def assemble(
         warn=warn,
         proven=proven,
     )
+    if backend.backend == "serial":
+        if config.backend == "auto" and not measured and not proven:  # nobody asked for envs in this process
+            n = config.n_envs if factory.is_vector else 1
+            try_env(factory, n, seed, first_mix(config), care, config.parallel_start_method)
+        _show_crashes()
 
     def vector_env(n: int, workers: int, root: int | None, proven: bool = proven) -> CorralVectorEnv:
         return make_vector_env(
@@ -169,6 +177,9 @@ def assemble(
             infos="summed",
             care=dataclasses.replace(care, proven=proven),
         )
+
+    def single_env(root: int | None) -> CorralVectorEnv:
+        return vector_env(1, 1, root, proven=True)
 
     opponents: Opponents | None = None
     envs: WorkerSource | CorralVectorEnv
@@ -191,7 +202,7 @@ def assemble(
         lineup = None if opponents is None else opponents.lineup
         source, masked, engine = _connect(envs, policy, setup, config, seed, device, backend.num_workers, warn, lineup)
         learner = Learner(policy, config, seed, device, engine)
-        eval_env = vector_env(1, 1, None, proven=True) if config.eval_freq else None
+        eval_env = single_env(None) if config.eval_freq else None
     except BaseException:
         envs.close()
         if opponents is not None:
@@ -211,6 +222,7 @@ def assemble(
         actor=alone.build(0, 1),
         learner=learner,
         eval_env=eval_env,
+        single_env=single_env,
         return_scaler=ReturnScaler(config.n_envs, config.gamma) if config.normalize_reward else None,
         moments={path: RunningMoments(shapes[path]) for path in (normalizer.paths if normalizer else ())},
         spaces={

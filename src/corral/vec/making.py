@@ -54,6 +54,7 @@ def build_envs(factory: Callable[[], Env], first_env: int, n: int) -> list[Env]:
             envs.append(env)
             EnvFacts.of(envs[0]).check_same(EnvFacts.of(envs[-1]))
     except RAISED as error:
+        another = bool(_in_use)
         for i, made in enumerate(envs):
             close_env(made, first_env + i)
         if isinstance(error, UsageError):
@@ -61,7 +62,13 @@ def build_envs(factory: Callable[[], Env], first_env: int, n: int) -> list[Env]:
         if isinstance(error, gym.error.DependencyNotInstalled):
             raise MissingPackage(f"the env cannot be made: {error}") from None
         place = EnvPlace(first_env + len(envs), episode=-1, seed=None, step=0)
-        raise EnvFault(f"making the env failed: {named(error)}", place, own_traceback(error), True) from error
+        fault = EnvFault(f"making the env failed: {named(error)}", place, own_traceback(error), True)
+        if another:
+            fault.advice = (
+                "Another env was made in the same process before. If there can be only one, give each a process of its "
+                "own: --num-workers as many as --n-envs"
+            )
+        raise fault from error
     return envs
 
 

@@ -36,7 +36,7 @@ _CLOSE_SECONDS = 3.0
 _LEAST_START, _TIMES_SLOWEST = 5.0, 10.0  # seconds until a worker that replaces another is taken for hung
 _DESCRIPTORS, _DESCRIPTORS_PER_WORKER = 64, 8
 _UNKNOWN_CODE = 255  # of a worker whose fork server was killed, and all its workers with it
-_START_ATTEMPTS = 3
+_START_ATTEMPTS, _START_PAUSE = 5, 0.05  # seconds before the second attempt, and twice as many before each next one
 WINDOWS_WAITS = 30  # workers that one wait can watch: Windows allows 63 handles, and each has two
 
 
@@ -126,7 +126,11 @@ class WorkerPool:
         return process, process.pid, ours
 
     def _start_process(self, args: tuple[Any, ...], name: str) -> Any:
-        """Start a process; again, if it or its fork server was killed before it could read what it should do."""
+        """Start a process; again, if it or its fork server was killed before it could read what it should do.
+
+        The system may report the end of a fork server only a moment after its socket is dead, and until then it counts
+        as running: hence the pauses.
+        """
         for attempt in range(1, _START_ATTEMPTS + 1):
             process = self._context.Process(target=birth.run, args=args, name=name)
             try:
@@ -136,6 +140,7 @@ class WorkerPool:
                 killed = isinstance(error, ConnectionError | EOFError)
                 if not killed or attempt == _START_ATTEMPTS:
                     raise WorkerDied(f"a worker could not be started: {error or type(error).__name__}") from None
+                time.sleep(_START_PAUSE * 2 ** (attempt - 1))
         raise AssertionError
 
     def replace(self, worker: PoolWorker) -> None:

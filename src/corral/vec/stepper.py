@@ -173,7 +173,7 @@ class Stepper:
             self.arrays.masks[i] = position.mask
         self._steps[i], self.arrays.episode[i] = position.steps, position.episode
         self.arrays.opponent[i] = opponent_number(position.options)
-        self._worked = True
+        self._worked |= position.steps > 0 or position.episode > 0
 
     def _bring_back(self, i: int, position: EnvPosition) -> bool:
         """Bring one env to a position, if need be with another copy of it; False if it does not get there."""

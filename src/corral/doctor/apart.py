@@ -1,0 +1,21 @@
+"""Parts of checks that make the env, called in another process, where it may crash or hang."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from corral.core.envs import EnvFactory
+from corral.vec.care import Care
+from corral.vec.child_call import call_in_child
+
+__all__ = ["apart"]
+
+T = TypeVar("T")
+
+
+def apart(function: Callable[..., T], factory: EnvFactory, **arguments: Any) -> T:
+    """Return ``function(pulse, factory=factory, **arguments)``, called in a new process with the time-outs of a run."""
+    bound: Callable[..., T] = functools.partial(function, factory=factory, **arguments)
+    return call_in_child(bound, f"trying out {factory.name}", Care(heal=True))
