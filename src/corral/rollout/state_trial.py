@@ -42,8 +42,8 @@ def try_states(
         call_in_child(function, "in a trial", dataclasses.replace(care, proven=False), start_method, worker.__name__)
     except WorkerDied as error:
         raise CheckpointError(
-            f"the envs cannot go on from the states in the checkpoint: {error}; remove that checkpoint to go on from an "
-            "older one"
+            f"the envs cannot go on from the states in the checkpoint: {error}; remove that checkpoint to go on from "
+            "an older one"
         ) from None
 
 
