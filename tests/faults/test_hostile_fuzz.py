@@ -1,4 +1,4 @@
-"""Two thousand run directories with something wrong in them: no traceback, no crash, no hang, nothing outside changed.
+"""Two thousand directories of runs and sweeps with something wrong in them: no traceback, no crash, no hang, nothing outside changed.
 
 Every mutation follows from its number alone, so ``try_one`` with the number that a failure names repeats it.
 """
@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import socket
+import zlib
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 import corral
+from corral.games.territory.env import _HEAD
+from corral.recipes.sweep import sweep as run_sweep
 from tests.faults.test_hostile_runs import SMALL, checkpoints, in_order, look_at, vouch
 from tests.faults.warm import WarmCommands
 
@@ -39,6 +42,10 @@ RUNS = {
             ],
             "net_arch": [8],
         },
+    ),
+    "states": (
+        "territory",
+        {"env_kwargs": {"size": 32, "num_bots": 2, "max_steps": 1000}, "net_arch": [8], "cnn_features": 8},
     ),
 }
 RESUME = ("resume", "run", "--timesteps", "192", "--eval-games", "0")
@@ -140,8 +147,12 @@ def forge_json(rng, data):
     return json.dumps(data)
 
 
+def is_sweep(run):
+    return (run / "journal.log").exists()
+
+
 def mutate_config(rng, run):
-    file = run / "config.yaml"
+    file = run / ("sweep.yaml" if is_sweep(run) else "config.yaml")
     lines = file.read_text().splitlines()
     at = rng.randrange(len(lines))
     key = lines[at].partition(":")[0]
@@ -197,6 +208,24 @@ def mutate_tensors(rng, run):
             save_file(forge_arrays(random.Random(seed), arrays), file)
         vouch(checkpoint)
     return f"{name}, {seed}, {way:.2f}"
+
+
+def mutate_env_states(rng, run):
+    """Change bytes inside of what the states of territory pack."""
+    for checkpoint in checkpoints(run):
+        file = checkpoint / "envs.safetensors"
+        arrays = load_file(file)
+        for name in [name for name in arrays if name.startswith("state/")]:
+            state = arrays[name].tobytes()
+            head = _HEAD.size + _HEAD.unpack_from(state)[1]
+            packed = bytearray(zlib.decompress(state[head:]))
+            for _ in range(rng.choice([0, 1, 5, 50])):
+                packed[rng.randrange(len(packed))] = rng.randrange(256)
+            packed += bytes(rng.choice([0, 0, 0, 1 << 28]))
+            arrays[name] = np.frombuffer(state[:head] + zlib.compress(packed, 1), np.uint8)
+        save_file(arrays, file)
+        vouch(checkpoint)
+    return "states of envs"
 
 
 def forge_arrays(rng, arrays):
@@ -264,7 +293,10 @@ def mutate_files(rng, run):
 
 
 def mutate_text(rng, run):
-    file = run / rng.choice(["metrics.jsonl", "progress.csv", "summary.json", ".lock"])
+    names = ["metrics.jsonl", "progress.csv", "summary.json", ".lock"]
+    if is_sweep(run):
+        names = [*["journal.log"] * 3, "results.csv", ".lock", "trials/0/summary.json", "trials/1/metrics.jsonl"]
+    file = run / rng.choice(names)
     lines = file.read_bytes().splitlines() or [b""]
     way, at = rng.choice(["flip", "line", "long", "forge", "drop"]), rng.randrange(len(lines))
     if way == "flip":
@@ -278,9 +310,9 @@ def mutate_text(rng, run):
         lines[at] += b"x" * 3_000_000
     elif way == "drop":
         del lines[at]
-    elif file.suffix.startswith(".json"):
+    elif file.suffix in (".json", ".jsonl", ".log"):
         told = json.loads(b"\n".join(lines) if file.suffix == ".json" else lines[at])
-        lines = lines if file.suffix == ".jsonl" else [b""]
+        lines = [b""] if file.suffix == ".json" else lines
         lines[at % len(lines)] = forge_json(rng, told).encode()
     file.write_bytes(b"\n".join(lines) + b"\n" * rng.randrange(3))
     return f"{file.name} {way} {at}"
@@ -301,15 +333,20 @@ MUTATORS = (
     *[mutate_files] * 4,
     *[mutate_text] * 2,
 )
+SWEEP_MUTATORS = (*[mutate_config] * 3, *[mutate_text] * 4, *[mutate_files] * 2)
+STATE_MUTATORS = (*[mutate_env_states] * 3, *MUTATORS)
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     where = tmp_path_factory.mktemp("finished")
-    return {
+    runs = {
         name: corral.train(env, **{**SMALL, **settings, "output_dir": str(where / name), "quiet": True}).run_dir
         for name, (env, settings) in RUNS.items()
     }
+    small = {**SMALL, "eval_freq": 0, "output_dir": str(where / "sweep"), "quiet": True}
+    swept = run_sweep("CartPole-v1", search={"learning_rate": "log:1e-4:1e-3"}, trials=2, **small)
+    return {**runs, "sweep": swept.sweep_dir}
 
 
 @pytest.fixture(scope="module")
@@ -324,7 +361,9 @@ def try_one(number, finished, warm, tmp_path):
     rng = random.Random(number)
     place = tmp_path / str(number)
     outside = place / "outside"
-    shutil.copytree(finished[rng.choice(sorted(RUNS))], place / "run")
+    made = rng.choice(sorted(finished))
+    mutators = {"sweep": SWEEP_MUTATORS, "states": STATE_MUTATORS}.get(made, MUTATORS)
+    shutil.copytree(finished[made], place / "run")
     shutil.copytree(finished["numpy"], place / "other")
     (outside / "folder" / "ckpt-000000000001").mkdir(parents=True)
     for file in (outside / "victim.txt", outside / "folder" / "keep.txt"):
@@ -337,14 +376,15 @@ def try_one(number, finished, warm, tmp_path):
         with contextlib.suppress(
             OSError, LookupError, ValueError, MemoryError, SafetensorError
         ):  # of what the first one left
-            told.append(rng.choice(MUTATORS)(rng, place / "run"))
+            told.append(rng.choice(mutators)(rng, place / "run"))
     before = look_at(place, leave=place / "run")
-    command = rng.choice(COMMANDS)
+    command = ("resume", "run") if made == "sweep" else rng.choice(COMMANDS)
     ended = warm.run(command, place, tmp_path, SECONDS)
     after = {path: seen for path, seen in look_at(place, leave=place / "run").items() if "comparison" not in path}
     ours = ended.err.partition("The env's own traceback:")[0]
     # A config may make training as long as it likes.
-    trains = ended.timed_out and "resuming" in ended.out and any(what.startswith("config") for what in told)
+    begun = "resuming" in ended.out or "sweeping" in ended.out
+    trains = ended.timed_out and begun and any(what.startswith("config") for what in told)
     problem = None
     if ended.timed_out and not trains:
         problem = "it hung"

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import warnings
+import zlib
 
 import numpy as np
 import psutil
@@ -18,7 +19,7 @@ import corral
 from corral.core.errors import UsageError
 from corral.core.stacks import stacks_of
 from corral.games.game_boy.emulator import Emulator, read_rom
-from corral.games.game_boy.env import ACTIONS, GameBoy
+from corral.games.game_boy.env import _MAGIC, _SUM, ACTIONS, GameBoy, _sum
 from tests.games.game_boy_roms import MAP, put, tiny_rom
 
 A, RIGHT, LEFT = ACTIONS.index("a"), ACTIONS.index("right"), ACTIONS.index("left")
@@ -389,6 +390,11 @@ def test_damaged_states_are_refused_and_leave_the_env_as_it_was(tmp_path):
     for nothing in (b"", b"GB01", b"x" * 100, state[:-1]):
         with pytest.raises(ValueError, match="no state of this Game Boy env"):
             env.set_state(nothing)
+    rest = state[len(_MAGIC) + _SUM :]
+    head = rest[: 4 + int.from_bytes(rest[:4], "little")]
+    bomb = head + zlib.compress(bytes(1 << 25), 9)
+    with pytest.raises(ValueError, match="it unpacks to more than"):
+        env.set_state(_MAGIC + _sum(bomb) + bomb)
     other = GameBoy(**put(tmp_path))
     other.set_state(state)
     assert play(env, 20) == play(other, 20)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from corral.core.errors import UsageError
 from corral.doctor.checks import examine
 from corral.games.territory import ticks_numpy
 from corral.games.territory.bots import Patient
-from corral.games.territory.env import SHARES, WAIT, Territory
+from corral.games.territory.env import _HEAD, SHARES, WAIT, Territory
 from corral.games.territory.observe import GLOBALS, PLANES
 from corral.games.territory.rules import ANYONE, EVERYWHERE, capacity
 from corral.games.territory.state import World
@@ -304,6 +305,9 @@ def test_bytes_that_are_no_state_of_this_env_are_refused():
         with pytest.raises(ValueError, match=r"no state of this territory env .*give what get_state"):
             env.set_state(wrong)
         assert same(env._observation(), before)
+    _, length = _HEAD.unpack_from(state)
+    with pytest.raises(ValueError, match="it unpacks to more than"):
+        env.set_state(state[: _HEAD.size + length] + zlib.compress(bytes(1 << 25), 9))
     with pytest.raises(ValueError, match="saved with max_steps 60, here it is 9"):
         small(max_steps=9).set_state(state)
 

@@ -88,7 +88,7 @@ def test_what_cannot_be_searched_is_refused_before_anything_runs(tmp_path, capsy
         (["--preset", "A", "--n-envs", "auto"], "the same n_envs, a number"),
         (["--preset", "A", "--seeds", "0"], "seeds 0: should be from 1"),
         (["--preset", "A", "--jobs", "0"], "jobs 0: should be from 1"),
-        (["--trials", "0"], "trials 0: should be at least 1"),
+        (["--trials", "0"], "trials 0: should be from 1"),
         (["--presets", "none.yaml"], "cannot read presets 'none.yaml'"),
         (["--presets", "typo.yaml"], "preset mine: unknown setting 'n_epoch' (did you mean 'n_epochs'?)"),
         (["--presets", "budget.yaml"], "preset long: timesteps is the same for all presets"),

@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import os
 import shutil
+import signal
 import time
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from corral.core.errors import CheckpointError, EnvFault
 from corral.games.toys import Everything
 from corral.monitor.writers import read_metrics
 from corral.training.checkpoint import list_checkpoints, newest_checkpoint, save_checkpoint
+from corral.vec import care
 from tests.envs import Broken, ByteDigits, Counter, Shuffled, Stateful, Unlike
 
 SMALL = {
@@ -160,6 +163,39 @@ def test_states_that_take_long_are_asked_for_rarely():
     whole = train(lambda: Ponderous(1000), 1280, "whole", backend="serial")
     resumed = corral.resume("run", env=lambda: Ponderous(1000), timesteps=1280, quiet=True).summary
     assert resumed.weights_sha256 == whole.weights_sha256 and resumed.inexact == 0
+
+
+@pytest.mark.parametrize(
+    ("do", "says"),
+    [
+        (lambda: time.sleep(1000), "gave no sign of life for 3 s"),
+        (lambda: os.kill(os.getpid(), signal.SIGSEGV), "SIGSEGV"),
+        (lambda: os._exit(7), "code 7"),
+    ],
+    ids=["hang", "segfault", "exit"],
+)
+def test_states_that_no_env_survives_are_refused_before_the_trainer_takes_them(monkeypatch, tmp_path, do, says):
+    forged = tmp_path / "forged"
+
+    class Emulator(Stateful):
+        believes = False
+
+        def set_state(self, state):
+            super().set_state(state)
+            self.believes = forged.exists()
+
+        def step(self, action):
+            if self.believes:
+                do()
+            return super().step(action)
+
+    monkeypatch.setattr(care, "_LEAST_SECONDS", 3.0)
+    train(lambda: Emulator(1000), 128, "run", backend="serial")
+    forged.touch()
+    with pytest.raises(CheckpointError, match=f"cannot go on from the states in the checkpoint: .*{says}"):
+        corral.resume("run", env=lambda: Emulator(1000), timesteps=256, quiet=True)
+    forged.unlink()
+    assert corral.resume("run", env=lambda: Emulator(1000), timesteps=256, quiet=True).summary.inexact == 0
 
 
 def test_envs_that_do_not_repeat_themselves_begin_anew_and_that_is_said(capsys):

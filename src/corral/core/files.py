@@ -11,11 +11,12 @@ import errno
 import json
 import os
 import stat
+import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-__all__ = ["find_link", "open_regular", "parse_json", "read_json", "read_regular", "replace_file"]
+__all__ = ["find_link", "inflate", "open_regular", "parse_json", "read_json", "read_regular", "replace_file"]
 
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
 _DEEPEST = 20
@@ -56,6 +57,20 @@ def parse_json(data: bytes) -> Any:
         return json.loads(data, parse_constant=_refuse_constant)
     except RecursionError:
         raise ValueError("its data are nested too deeply") from None
+
+
+def inflate(data: bytes, most: int) -> bytes:
+    """What zlib made ``data`` of; a ValueError if that is damaged or has more than ``most`` bytes."""
+    stream = zlib.decompressobj()
+    try:
+        found = stream.decompress(data, most + 1)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if len(found) > most:
+        raise ValueError(f"it unpacks to more than the {most:,} bytes that it may have")
+    if not stream.eof:
+        raise ValueError("it is cut off")
+    return found
 
 
 def replace_file(path: Path, data: bytes) -> None:

@@ -34,6 +34,8 @@ from corral.rollout.actors import ActorSetup, actor_setup
 from corral.rollout.env_costs import try_env
 from corral.rollout.local import LocalSource
 from corral.rollout.opponents import SharedLineup
+from corral.rollout.positions import Positions
+from corral.rollout.state_trial import try_states
 from corral.rollout.workers import WorkerSource
 from corral.training.calibrate import Costs, measure
 from corral.training.checkpoint import Checkpoint
@@ -368,7 +370,13 @@ def restore(run: Run, checkpoint: Checkpoint) -> None:
     numbers = checkpoint.envs["opponent"].tolist() if "opponent" in checkpoint.envs else []
     if strangers := [n for n in numbers if n != -1 and (run.opponents is None or not run.opponents.has(n))]:
         raise CheckpointError(f"the checkpoint does not fit this run's config: there is no opponent {strangers[0]}")
-    run.source.restore({name: tensor.numpy() for name, tensor in checkpoint.envs.items()})
+    whereabouts = {name: tensor.numpy() for name, tensor in checkpoint.envs.items()}
+    if run.backend.backend == "serial":
+        positions = Positions(run.seed, run.config.n_envs, policy.codec)
+        positions.restore(whereabouts)
+        at = positions.of(range(run.config.n_envs))
+        try_states(run.factory, at, run.seed, run.care, run.config.parallel_start_method)
+    run.source.restore(whereabouts)
     run.safe = checkpoint
 
 

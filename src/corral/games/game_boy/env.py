@@ -21,6 +21,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from corral.core.errors import UsageError
+from corral.core.files import inflate
 from corral.core.spelling import did_you_mean
 from corral.games.game_boy.emulator import BUTTONS, Emulator, Rom, read_rom
 from corral.games.game_boy.map_file import read_map
@@ -209,14 +210,14 @@ class GameBoy(gym.Env[Any, Any]):
             for name, here in self._settings().items():
                 if head[name] != here:
                     raise ValueError(_other(name, head[name], here))
-            packed = zlib.decompress(rest[4 + length :])
+            packed = inflate(rest[4 + length :], len(self._start) + self._pixels.nbytes)
             machine, pixels = packed[: -self._pixels.nbytes], packed[-self._pixels.nbytes :]
             if len(machine) != len(self._start):
                 raise ValueError("its emulator is another")
             steps, held, over = int(head["steps"]), int(head["held"]), bool(head["over"])
             self._meter.load(head["meter"])
             self.np_random.bit_generator.state = head["np_random"]
-        except (struct.error, zlib.error, ValueError, KeyError, TypeError) as error:
+        except (struct.error, ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{len(state)} bytes are no state of this Game Boy env ({error}); give what get_state() returned"
             ) from None

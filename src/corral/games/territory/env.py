@@ -13,6 +13,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from corral.core.errors import UsageError
+from corral.core.files import inflate
 from corral.core.spelling import did_you_mean
 from corral.games.territory.observe import GLOBALS, PLANES, shade, summarize
 from corral.games.territory.rules import ANYONE, EVERYWHERE
@@ -161,12 +162,12 @@ class Territory(gym.Env[Any, Any]):
                 if head[name] != getattr(self, name):
                     raise ValueError(f"it was saved with {name} {head[name]!r}, here it is {getattr(self, name)!r}")
             steps, over = int(head["steps"]), bool(head["over"])
-            packed = zlib.decompress(state[_HEAD.size + length :])
             seen = self._map.nbytes + self._global.nbytes
+            packed = inflate(state[_HEAD.size + length :], World.size_in_bytes(self.size, 1 + MOST_BOTS) + seen)
             world = World.from_bytes(packed[:-seen], self.size)
             _checked("num_bots", world.bots, 1, MOST_BOTS)
             self.np_random.bit_generator.state = head["np_random"]
-        except (struct.error, zlib.error, ValueError, KeyError, TypeError, UsageError) as error:
+        except (struct.error, ValueError, KeyError, TypeError, UsageError) as error:
             raise ValueError(
                 f"{len(state)} bytes are no state of this territory env ({error}); give what get_state() returned"
             ) from None

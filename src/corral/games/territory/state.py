@@ -98,6 +98,11 @@ class World:
             ]
         )
 
+    @staticmethod
+    def size_in_bytes(size: int, players: int) -> int:
+        """The length of what ``to_bytes`` gives for a map of this size with so many players."""
+        return _HEAD.size + 2 * (size + 2) ** 2 + 8 * players * len(_COLUMNS)
+
     @classmethod
     def from_bytes(cls, data: bytes, size: int) -> World:
         """What ``to_bytes`` gave, of a map of this size; a ValueError if it is something else."""
@@ -105,7 +110,7 @@ class World:
             raise ValueError("it is too short")
         seed, tick, width, players = _HEAD.unpack_from(data)
         tiles = (size + 2) ** 2
-        if width != size + 2 or len(data) != _HEAD.size + 2 * tiles + 8 * players * len(_COLUMNS):
+        if width != size + 2 or len(data) != cls.size_in_bytes(size, players):
             raise ValueError("its length is wrong")
         terrain, owner = np.frombuffer(data, np.int8, 2 * tiles, _HEAD.size).reshape(2, tiles).copy()
         columns = np.frombuffer(data, "<i8", offset=_HEAD.size + 2 * tiles).reshape(len(_COLUMNS), players)

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import TypeAdapter, ValidationError
 
 from corral.core.config import TrainConfig, parse_config
 from corral.core.config_file import read_mapping
 from corral.core.envs import settings_of
-from corral.core.errors import UsageError
+from corral.core.errors import UsageError, one_line
 from corral.core.files import replace_file
 from corral.core.seeding import fresh_seed
 from corral.core.spelling import did_you_mean
@@ -31,7 +32,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """Three that are worth a try: a large network, more exploration, a learning rate that falls."""
 DEFAULT_TRIALS = 20
-MOST_SEEDS, MOST_JOBS = 1000, 1024
+MOST_SEEDS, MOST_JOBS, MOST_TRIALS = 1000, 1024, 1_000_000
 _SAME_FOR_ALL = (
     *("env", "policy", "seed", "output_dir", "timesteps", "num_episodes", "duration"),
     *("eval_freq", "eval_episodes", "eval_max_steps"),
@@ -87,11 +88,15 @@ class SweepRequest:
 
     def check(self) -> None:
         """Refuse whatever no trial could do."""
-        for name, value, most in (("seeds", self.seeds, MOST_SEEDS), ("jobs", self.jobs, MOST_JOBS)):
+        for name, value, most in (
+            ("seeds", self.seeds, MOST_SEEDS),
+            ("jobs", self.jobs, MOST_JOBS),
+            ("trials", 1 if self.trials is None else self.trials, MOST_TRIALS),
+        ):
             if not 1 <= value <= most:
                 raise UsageError(f"{name} {value}: should be from 1 to {most}")
-        if self.trials is not None and self.trials < 1:
-            raise UsageError(f"trials {self.trials}: should be at least 1")
+        if (self.presets is None) == (self.search is None) or (self.search is None) != (self.trials is None):
+            raise UsageError("a sweep has either presets, or a search and a number of trials")
         parse_config({"env": self.env, "seed": self.all_seeds[-1]})
         self.some_config  # noqa: B018 - raises if there is none
         for name, preset in (self.presets or {}).items():
@@ -124,11 +129,17 @@ class SweepRequest:
         """The request in a sweep's directory."""
         data = read_mapping(path, "sweep", untrusted=True)
         try:
-            request = cls(**data)
+            TypeAdapter(cls).validate_json(json.dumps(data), strict=True)
+            request = cls(**data)  # refuses what it does not know
             request.check()
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            why = f"{one_line('/'.join(map(str, first['loc'])))}: {one_line(first['msg'])}"
         except (TypeError, AttributeError, ValueError, UsageError) as error:
-            raise UsageError(f"{path} is damaged: {error}; start the sweep again in another --output-dir") from None
-        return request
+            why = one_line(error)
+        else:
+            return request
+        raise UsageError(f"{path} is damaged: {why}; start the sweep again in another --output-dir")
 
 
 def make_request(

@@ -14,7 +14,7 @@ from corral.core.config_file import dump_yaml
 from corral.core.files import replace_file
 from corral.recipes.sweep.plan import Entry
 from corral.recipes.sweep.request import SweepRequest
-from corral.recipes.sweep.trial import read_summaries
+from corral.recipes.sweep.trial import numbers, read_summaries
 
 __all__ = ["Result", "SweepResult", "best_of", "ranked", "read_results", "shown", "write_results"]
 
@@ -108,7 +108,7 @@ def _result(entry: Entry, path: Path, seeds: Sequence[int]) -> Result:
     summaries = read_summaries(path, seeds)
 
     def mean(name: str) -> float | None:
-        known = [summary[name] for summary in summaries if isinstance(summary.get(name), int | float)]
+        known = numbers(summaries, name)
         return statistics.fmean(known) if known else None
 
     steps = mean("steps")

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from corral.core.errors import CorralError, MissingPackage, UsageError
+from corral.core.errors import CorralError, MissingPackage, UsageError, one_line
 from corral.core.files import open_regular, parse_json, read_regular
 from corral.recipes.sweep.plan import Entry
 from corral.recipes.sweep.request import SweepRequest
@@ -54,24 +55,46 @@ class SearchPlan:
         assert request.trials is not None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._seed, self._prune, self.total = request.seed, request.prune, request.trials
-        self._space, self._storage = request.space, JournalStorage(_Journal(journal))
-        self._study = optuna.create_study(
-            study_name=_NAME,
-            storage=self._storage,
-            direction="maximize",
-            sampler=self._sampler(0),
-            pruner=optuna.pruners.MedianPruner(_COMPLETE_BEFORE_PRUNING, _FIRST_MARK),
-            load_if_exists=True,
-        )
+        self._space, self._path = request.space, journal
         self._trials: dict[str, optuna.trial.Trial] = {}
         self._marks: dict[str, int] = {}
-        if not self._study.get_trials(deepcopy=False):
-            self._study.enqueue_trial(first_values(self._space, request.base))
-        running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        self._left_over = [trial.number for trial in running]  # we are the only writer, so nobody works at them
+        with self._reading():
+            self._storage = JournalStorage(_Journal(journal))
+            self._study = optuna.create_study(
+                study_name=_NAME,
+                storage=self._storage,
+                direction="maximize",
+                sampler=self._sampler(0),
+                pruner=optuna.pruners.MedianPruner(_COMPLETE_BEFORE_PRUNING, _FIRST_MARK),
+                load_if_exists=True,
+            )
+            if self._study.directions != [optuna.study.StudyDirection.MAXIMIZE]:
+                raise ValueError("its study is another")
+            known = self._study.get_trials(deepcopy=False)
+            for trial in known:
+                _check_trial(trial, request)
+            if not known:
+                self._study.enqueue_trial(first_values(self._space, request.base))
+            # We are the only writer, so nobody works at these.
+            self._left_over = [trial.number for trial in known if trial.state == TrialState.RUNNING]
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Name the journal in an error about what it holds: Optuna believes whatever it reads."""
+        try:
+            yield
+        except (CorralError, OSError):
+            raise
+        except Exception as error:
+            what = f"{type(error).__name__}: {one_line(error)}"
+            raise UsageError(f"{self._path} is damaged ({what}); start the sweep again elsewhere") from None
 
     def next(self) -> Entry | None:
         """A trial that was under way when the sweep ended, else a new one."""
+        with self._reading():
+            return self._next()
+
+    def _next(self) -> Entry | None:
         if self._left_over:
             number = self._left_over.pop(0)
             self._study.sampler = self._sampler(number)
@@ -146,14 +169,15 @@ class _Journal(BaseJournalBackend):
         self._path = path
         data = read_regular(path, MOST_BYTES) if path.exists() else b""
         whole = data[: data.rfind(b"\n") + 1]
-        if whole != data:
-            os.truncate(path, len(whole))
         self._lines = whole.splitlines()
         for number, line in enumerate(self._lines, 1):
             try:
-                parse_json(line)
+                if not isinstance(parse_json(line), dict):
+                    raise ValueError
             except ValueError:
                 raise UsageError(f"{path} is damaged at line {number}; start the sweep again elsewhere") from None
+        if whole != data:
+            _cut(path, len(whole))
 
     def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
         """The events from that number on."""
@@ -170,9 +194,35 @@ class _Journal(BaseJournalBackend):
                 os.fsync(file.fileno())
         except OSError as error:
             with contextlib.suppress(OSError):
-                os.truncate(self._path, size)  # no half of a line, to which the next would be added
+                _cut(self._path, size)  # no half of a line, to which the next would be added
             raise CorralError(f"{self._path} cannot be written: {error.strerror or error}") from None
         self._lines += lines
+
+
+def _cut(path: Path, size: int) -> None:
+    """Shorten a file that has no other name."""
+    descriptor = open_regular(path, os.O_RDWR)
+    try:
+        os.ftruncate(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+def _check_trial(trial: optuna.trial.FrozenTrial, request: SweepRequest) -> None:
+    """Refuse a trial that this search cannot have made."""
+    reached = [*trial.intermediate_values.items(), *((0, value) for value in trial.values or ())]
+    if not all(isinstance(step, int) and isinstance(value, int | float) for step, value in reached):
+        raise ValueError(f"trial {trial.number} has reached something that is no number")
+    if trial.state == TrialState.COMPLETE and not math.isfinite(trial.value or 0.0):
+        raise ValueError(f"trial {trial.number} has reached something that is no number")
+    if not isinstance(trial.user_attrs.get(_ERROR), str | None):
+        raise ValueError(f"trial {trial.number} has an error that is no text")
+    if not trial.params.keys() <= (request.search or {}).keys():
+        raise ValueError(f"trial {trial.number} has settings that are not searched")
+    try:
+        request.config_of(trial.params)
+    except UsageError as error:
+        raise ValueError(f"trial {trial.number}: {error}") from None
 
 
 def _suggest(trial: optuna.trial.Trial, name: str, dimension: Dimension) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import statistics
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,11 +20,15 @@ from corral.training.api import TrainResult, resume, train
 from corral.training.loop import Callback, TrainingState
 from corral.training.run_directory import MOST_SUMMARY
 
-__all__ = ["Listener", "Order", "Outcome", "State", "carry_out", "finished", "objective", "read_summaries", "run_dirs"]
+__all__ = [
+    *("Listener", "Order", "Outcome", "State"),
+    *("carry_out", "finished", "numbers", "objective", "read_summaries", "run_dirs"),
+]
 
 State = Literal["complete", "pruned", "failed", "begun"]
 PRUNED: Literal["pruned"] = "pruned"
 _BUDGETS = ("timesteps", "num_episodes", "duration")
+_LARGEST = 1e100
 _WAIT_SECONDS = 15.0
 """For the processes of a sweep that was killed to let go of a run directory."""
 
@@ -80,9 +83,14 @@ def carry_out(order: Order, listener: Listener) -> Outcome:
 def objective(config: TrainConfig, summaries: Sequence[Mapping[str, Any]]) -> float | None:
     """What a trial is judged by, the more the better: the mean over its seeds."""
     name = "eval_reward" if config.eval_freq else "mean_reward"
-    values = [summary.get(name) for summary in summaries]
-    known = [float(value) for value in values if isinstance(value, int | float) and math.isfinite(value)]
-    return statistics.fmean(known) if known and len(known) == len(values) else None
+    known = numbers(summaries, name)
+    return statistics.fmean(known) if known and len(known) == len(summaries) else None
+
+
+def numbers(summaries: Iterable[Mapping[str, Any]], name: str) -> list[float]:
+    """What runs say under a name, where that is a number that can be computed with."""
+    values = (summary.get(name) for summary in summaries)
+    return [float(value) for value in values if isinstance(value, int | float) and -_LARGEST <= value <= _LARGEST]
 
 
 def run_dirs(path: Path, seeds: Sequence[int]) -> list[Path]:
