@@ -374,7 +374,7 @@ def try_one(number, finished, warm, tmp_path):
     told = []
     for _ in range(rng.choice([1, 1, 1, 2])):
         with contextlib.suppress(
-            OSError, LookupError, ValueError, MemoryError, SafetensorError
+            OSError, LookupError, ValueError, MemoryError, RecursionError, SafetensorError
         ):  # of what the first one left
             told.append(rng.choice(mutators)(rng, place / "run"))
     before = look_at(place, leave=place / "run")
