@@ -1,4 +1,4 @@
-"""Numbers in the infos of a vector env, added up by env."""
+"""Numbers in infos, added up by env."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from corral.core.types import InfoSums
-from corral.vec.rows import LARGEST
+from corral.core.types import LIFE_LOST, InfoSums
+from corral.vec.rows import LARGEST, NUMBER
 
-__all__ = ["VectorInfoSums"]
+__all__ = ["VectorInfoSums", "add_numbers"]
+
+
+def add_numbers(sums: dict[str, InfoSums], info: Mapping[str, Any]) -> None:
+    """Add the numbers in the info of one env's step to its sums."""
+    for key, value in info.items():
+        if key != LIFE_LOST and isinstance(value, NUMBER) and abs(value) <= LARGEST:  # type: ignore[operator]
+            sums.setdefault(key, InfoSums()).add(float(value))
 
 
 class VectorInfoSums:

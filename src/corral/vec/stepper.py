@@ -24,8 +24,9 @@ from corral.core.types import LIFE_LOST, InfoSums, Mishaps
 from corral.vec import making
 from corral.vec.api import Drained, InfoMode, InfoRow, Seats, StepArrays
 from corral.vec.history import EnvPosition, History
+from corral.vec.info_sums import add_numbers
 from corral.vec.making import RAISED, build_envs, close_env, mask_method, named, own_traceback, seeding_maker
-from corral.vec.rows import FLAG, LARGEST, MASK, NUMBER, Refused, RowWriter, scalar, shape_of, told_of
+from corral.vec.rows import FLAG, MASK, Refused, RowWriter, scalar, shape_of, told_of
 from corral.vec.states import state_methods
 
 __all__ = ["BEAT", "ENV", "IN_A_ROW", "KEPT", "OTHER", "Stepper"]
@@ -115,8 +116,7 @@ class Stepper:
                 outcome = env.step(action)
                 mask = None if masks[i] is None else making.mask_after(masks[i], outcome)
             except RAISED as error:
-                again = self._try_again(i, action, error)
-                if again is None:
+                if (again := self._try_again(i, action, error)) is None:
                     self._cut_off(i, rows)
                     continue
                 outcome, mask = again
@@ -257,8 +257,6 @@ class Stepper:
         a = self.arrays
         self._lost.discard(i)
         a.rewards[i], a.terminated[i], a.truncated[i] = 0.0, False, True
-        for path, final in a.final_observations.items():
-            final[i] = a.observations[path][i]
         self._end_episode(i, {}, rows)
 
     def _lose(self, i: int) -> None:
@@ -330,21 +328,21 @@ class Stepper:
                 if self.infos == "full":
                     rows.append(InfoRow(i, told_of(info)))
                 else:
-                    self._add_up(i, info)
+                    add_numbers(self._sums[i], info)
             return
         self._rows.finite(i, with_reward=True)
-        for path, final in a.final_observations.items():
-            final[i] = a.observations[path][i]
         self._faulty[i] = 0
         self._end_episode(i, info, rows)
 
     def _end_episode(self, i: int, info: dict[str, Any], rows: list[InfoRow]) -> None:
-        """Take in the info of an episode's last step, and then begin the next, which may use the same objects."""
+        """Keep what an episode's last step showed and said, and begin the next, which may use the same objects."""
+        for path, leaf in self.arrays.final_observations.items():
+            leaf[i] = self.arrays.observations[path][i]
         if self.infos == "full":
             final = {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in info.items()}
             rows.append(InfoRow(i, told_of(self._begin_episode(i, None, None)), final))
         else:
-            self._add_up(i, info)
+            add_numbers(self._sums[i], info)
             self._begin_episode(i, None, None)
 
     def _begin_episode(self, i: int, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any]:
@@ -408,20 +406,14 @@ class Stepper:
         method = self._mask_methods[i]
         return observation, info.get(MASK) if method is None else method(), info
 
-    def _add_up(self, i: int, info: dict[str, Any]) -> None:
-        """Add the numbers in a step's info to the sums of its env."""
-        for key, value in info.items():
-            if key != LIFE_LOST and isinstance(value, NUMBER) and abs(value) <= LARGEST:  # type: ignore[operator]
-                self._sums[i].setdefault(key, InfoSums()).add(float(value))
-
     # ---- errors ----------------------------------------------------------------------------------------------
 
     def _bad(self, i: int, refused: Refused, action: Any) -> NoReturn:
         raise BadEnvData(str(refused), self._place(i, action), at_start=not self._worked) from None
 
     def _fault(self, i: int, error: BaseException, action: Any, script: Any) -> EnvFault:
-        how = self._place(i, action), own_traceback(error), not self._worked, script
-        return EnvFault(f"the env raised {named(error)}", *how)
+        summary = f"the env raised {named(error)}"
+        return EnvFault(summary, self._place(i, action), own_traceback(error), at_start=not self._worked, script=script)
 
     def _place(self, i: int, action: Any) -> EnvPlace:
         text = None if action is None else making.shown(action)
