@@ -66,7 +66,7 @@ def test_what_cannot_be_played_is_said_in_a_line(words, complaint, capsys):
         ("train-parallel TRAIN_ENVS=4 TRAIN_STEPS=2000", "--timesteps 2000 --n-envs 4 --episode-length 500"),
         (
             "train-pure-rl TRAIN_BATCH_SIZE=256 TRAIN_OUTPUT_DIR=out",
-            "--batch-size 256 --n-steps 256 --log-episodes --output-dir out/game-boy-2",
+            '--batch-size 256 --n-steps 256 --log-episodes --output-dir "out/game-boy-2',
         ),
         ("train-parallel", "--log-episodes --backend worker"),
         (

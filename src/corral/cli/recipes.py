@@ -64,7 +64,7 @@ def train_and_play(train: Callable[[], TrainResult], games: int, env: str | None
     """
     if games < 0 or games % 2:
         raise UsageError(f"--eval-games {games}: should be an even number (each deal is played from both seats), or 0")
-    env, policy = (None if spec is None else absolute_spec(spec) for spec in (env, policy))
+    env, policy = (absolute_spec(spec) if isinstance(spec, str) else spec for spec in (env, policy))
     result = train()
     if games:
         _closing_games(result, games, env, policy)
