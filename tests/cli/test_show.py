@@ -148,6 +148,7 @@ def test_an_episode_can_be_saved_as_one_picture_and_watched_in_the_terminal(caps
         ("tests.cli.test_show:text", "render() returned str in render_mode rgb_array, expected a picture"),
         ("tests.cli.test_show:line", "render() returned an array of shape (5,) in render_mode rgb_array"),
         ("tests.cli.test_show:ragged", "render() returned list in render_mode rgb_array, expected a picture"),
+        ("tests.cli.test_show:channels", "render() returned an array of shape (3, 5, 5) in render_mode rgb_array"),
         ("tests.cli.test_show:late", "render() returned None in render_mode rgb_array, expected a picture"),
     ],
 )
@@ -186,6 +187,7 @@ def drawing(*frames):
 
 
 nothing, text, line, ragged = drawing(None), drawing("text"), drawing(np.zeros(5)), drawing([[1], [2, 3]])
+channels = drawing(np.zeros((3, 5, 5)))
 late = drawing(np.zeros((4, 4, 3)), np.zeros((4, 4, 3)), None)
 gym.register("Plain-v0", "tests.envs:Counter")
 

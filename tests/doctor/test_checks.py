@@ -69,8 +69,17 @@ def test_one_env_that_is_returned_again_and_again_is_found():
     one = Counter()
     found = [f for f in examine(lambda: one, {}, n_envs=4, steps=50) if f.level == "fail"]
     assert [(f.what, "same env object" in f.seen, bool(f.remedy)) for f in found] == [
-        ("every env is its own", True, True)
+        ("a second env", True, True)
     ]
+
+
+def test_a_state_that_cannot_be_set_is_found():
+    class Forgetful(Stateful):
+        def set_state(self, state):
+            raise KeyError("step")
+
+    found = finding(Forgetful, "get_state and set_state")
+    assert found.level == "fail" and "set_state() raised KeyError" in found.seen and found.remedy
 
 
 def test_values_outside_their_bounds_are_mentioned():

@@ -417,7 +417,7 @@ def test_damaged_states_are_refused_and_leave_the_env_as_it_was(tmp_path):
         ({"rewards": [1]}, "by the names of terms: new_room"),
         ({"memory_map": None}, "needs a memory map"),
         ({"rom": "nowhere.gb"}, "cannot read ROM 'nowhere.gb': No such file"),
-        ({"rom": "."}, "is a directory"),
+        ({"rom": "."}, "^ROM '.' is a directory"),
         ({"rom": os.devnull}, "it is no file"),
         ({"memory_map": "nowhere.yaml"}, "cannot read memory map 'nowhere.yaml'"),
     ],

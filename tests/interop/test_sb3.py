@@ -225,6 +225,15 @@ def test_actions_that_are_not_whole_are_refused(make, actions):
     env.step([0.0, 1.0, 0.0])
 
 
+def test_floats_that_no_integer_of_the_space_equals_are_refused(make):
+    env = make(lambda: Spaces(spaces.Box(-1, 1, (2,)), spaces.MultiBinary(2)), 2)
+    env.reset()
+    env.step(np.array([[0.0, 1.0], [1.0, 0.0]]))
+    for wrong in (256.0, -255.0, 1e300):
+        with pytest.raises(ValueError, match="actions are|is not in MultiBinary"):
+            env.step(np.array([[wrong, 1.0], [1.0, 0.0]]))
+
+
 def test_options_and_indices_are_sb3s(make):
     class Options(Counter):
         def reset(self, *, seed=None, options=None):

@@ -198,6 +198,19 @@ def test_states_that_no_env_survives_are_refused_before_the_trainer_takes_them(m
     assert corral.resume("run", env=lambda: Emulator(1000), timesteps=256, quiet=True).summary.inexact == 0
 
 
+def test_an_env_of_which_there_can_be_one_goes_on_from_its_state(tmp_path):
+    class Exclusive(Stateful):
+        def __init__(self):
+            super().__init__(1000)
+            (tmp_path / "lock").mkdir()  # fails while another has it, in whatever process
+
+        def close(self):
+            (tmp_path / "lock").rmdir()
+
+    train(Exclusive, 128, "run", backend="serial", n_envs=1)
+    assert corral.resume("run", env=Exclusive, timesteps=256, quiet=True).summary.inexact == 0
+
+
 def test_envs_that_do_not_repeat_themselves_begin_anew_and_that_is_said(capsys):
     train(lambda: Unlike(1000), 128, "run")
     summary = corral.resume("run", env=lambda: Unlike(1000), timesteps=256, quiet=True).summary

@@ -84,7 +84,7 @@ def _memory(factory: EnvFactory, n_envs: int) -> Iterator[Finding]:
     try:
         each = max(0.0, resident(1 + _MEMORY_ENVS) - base) / _MEMORY_ENVS
     except UsageError as error:
-        yield Finding("fail", "every env is its own", str(error), "make a new env in each call of the factory")
+        yield Finding("fail", "a second env", str(error), "make a new env of the same kind in each call of the factory")
         return
     except (EnvFault, WorkerDied) as error:
         why = error.summary if isinstance(error, EnvFault) else str(error).split(" without a word", 1)[0]

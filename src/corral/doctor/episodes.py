@@ -19,6 +19,7 @@ from corral.core.types import Leaves
 from corral.doctor.apart import apart
 from corral.doctor.finding import Finding
 from corral.vec.child_call import Pulse
+from corral.vec.making import RAISED, named
 from corral.vec.serial import SerialVectorEnv
 from corral.vec.states import state_methods
 from corral.vec.steppers import stays_together
@@ -168,7 +169,10 @@ def check_states(factory: EnvFactory) -> list[Finding]:
     found = apart(_play_to_the_middle, factory)
     if not isinstance(found, _Middle):
         return [] if found is None else [Finding("warn", what, *found)]
-    if apart(_go_on, factory, middle=found) == found.steps:
+    went_on = apart(_go_on, factory, middle=found)
+    if isinstance(went_on, str):
+        return [Finding("fail", what, f"set_state() raised {went_on}", "take the bytes that get_state() returned")]
+    if went_on == found.steps:
         return [Finding("pass", what, f"{len(found.state):,} bytes; another env goes on from them alike")]
     remedy = "put all that decides how the env goes on into the bytes, its random generator too"
     return [Finding("fail", what, "another env goes on from the state differently", remedy)]
@@ -194,14 +198,17 @@ def _play_to_the_middle(pulse: Pulse, factory: EnvFactory) -> _Middle | tuple[st
         return _Middle(state, shown, env.arrays.masks.copy(), _play_on(env))
 
 
-def _go_on(pulse: Pulse, factory: EnvFactory, middle: _Middle) -> list[bytes]:
-    """Digests of how another env goes on from there."""
+def _go_on(pulse: Pulse, factory: EnvFactory, middle: _Middle) -> list[bytes] | str:
+    """Digests of how another env goes on from there; or what it raised when it was given the state."""
     with _opened(factory, pulse) as env:
         with pulse.making():
             env.reset_arrays([2])
         methods = state_methods(env.envs[0])
         assert methods is not None
-        methods.set(middle.state)
+        try:
+            methods.set(middle.state)
+        except RAISED as error:
+            return named(error)
         for path, leaf in middle.observations.items():
             env.arrays.observations[path][...] = leaf
         env.arrays.masks[...] = middle.masks

@@ -66,9 +66,9 @@ class CorralVecEnv(VecEnv):
         if isinstance(dtype := self.action_space.dtype, np.dtype):
             actions = np.asarray(given := actions)
             if dtype.kind != "f" and actions.dtype.kind == "f":  # Bernoulli samples come as floats
-                if not (np.isfinite(actions) & (actions == np.round(actions))).all():
+                if not ((np.abs(actions) < 2**53) & (actions == np.round(actions))).all():
                     raise InvalidAction(f"actions are {given!r:.80}, expected whole numbers for {self.action_space}")
-                actions = actions.astype(dtype)
+                actions = actions.astype(np.int64)
         elif not isinstance(actions, Mapping):
             actions = self._batch(actions)
         self.env.step_async(actions)

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn.parameter import is_lazy
 
 from corral.core.types import Actor, Acts, Choice, Leaves, Weights
 from corral.policy import distributions
@@ -198,12 +197,11 @@ def _try_out(policy: Policy, rows: Sequence[Any] = (), states: Floats | None = N
 
 
 def _find_placement(policy: Policy, n_envs: int) -> Placement:
-    space = policy.layout.space
+    space, dear = policy.layout.space, policy.pictures is not None
+    with torch.random.fork_rng(devices=[]):
+        _try_out(policy)  # which gives lazy layers their size
     space.seed(0)
-    dear = policy.pictures is not None
-    if n_envs == 1 or _is_large(policy):
-        with torch.random.fork_rng(devices=[]):
-            _try_out(policy)
+    if n_envs == 1 or sum(weights.numel() for weights in policy.parameters()) > MOST_WEIGHTS:
         return ONE_AT_A_TIME if n_envs == 1 or dear else UNTRIED
     rows: list[Any] = []
 
@@ -215,8 +213,3 @@ def _find_placement(policy: Policy, n_envs: int) -> Placement:
 
     with torch.random.fork_rng(devices=[]), _one_thread():
         return find_placement(run, n_envs, dear)
-
-
-def _is_large(policy: Policy) -> bool:
-    known = [weights for weights in policy.parameters() if not is_lazy(weights)]
-    return sum(weights.numel() for weights in known) > MOST_WEIGHTS

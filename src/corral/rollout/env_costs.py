@@ -92,11 +92,12 @@ def measure_env(
 def try_env(
     factory: EnvFactory, n_envs: int, seed: int, mix: FirstMix | None, care: Care, start_method: StartMethod
 ) -> None:
-    """Make an env in another process and take a few steps, so that a crash or a hang shows there."""
+    """Make envs in another process and take a few steps, so that a crash or a hang shows there."""
     if multiprocessing.current_process().daemon:  # it may not have children
         return
     function = functools.partial(_try, factory=factory, n_envs=n_envs, seed=seed, mix=mix)
-    call_in_child(function, f"trying out {factory.name}", care, start_method, worker.__name__)
+    what = f"trying out {factory.name}" if n_envs == 1 else f"trying out {n_envs} envs of {factory.name} in one process"
+    call_in_child(function, what, care, start_method, worker.__name__)
 
 
 def measure_vector_step(factory: EnvFactory, n_envs: int, pause: float, care: Care, start_method: StartMethod) -> float:

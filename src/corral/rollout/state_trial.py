@@ -50,8 +50,11 @@ def try_states(
 def _go_on(pulse: Pulse, factory: EnvFactory, positions: Mapping[int, EnvPosition], seed: int) -> None:
     """In the child: bring each env to its state and take a few steps from there."""
     for i, position in positions.items():
-        with pulse.making():
-            env = SerialVectorEnv(factory, 1, seed=seed, infos="summed", first_env=i, pulse=pulse.cells)
+        try:
+            with pulse.making():
+                env = SerialVectorEnv(factory, 1, seed=seed, infos="summed", first_env=i, pulse=pulse.cells)
+        except RAISED:  # there can be only one of it, and the trainer has that
+            return
         try:
             with pulse.making():
                 env.reset_arrays()

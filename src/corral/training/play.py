@@ -87,7 +87,8 @@ def _checked(frame: Any, render_mode: str, factory: EnvFactory) -> Any:
         picture = np.asarray(frame)
     except (TypeError, ValueError):  # lists of different lengths, for example
         picture = np.empty(0)
-    if picture.ndim not in (2, 3) or 0 in picture.shape or picture.dtype.kind not in "buif":
+    channels = picture.shape[2] if picture.ndim == 3 else 3 if picture.ndim == 2 else 0
+    if channels not in (3, 4) or 0 in picture.shape or picture.dtype.kind not in "buif":
         raise UsageError(
             f"{factory.name}: render() returned {None if frame is None else shape_of(frame)} in render_mode "
             f"{render_mode}, expected a picture: an array of height x width x 3"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from corral.core.command import command
 from corral.core.errors import CorralError
 from corral.core.seeding import kept_global_generators
 from corral.rollout.positions import Positions
@@ -13,7 +14,7 @@ from corral.vec.history import EnvPosition
 
 __all__ = ["check_replay"]
 
-_MOST_STEPS = 1000
+_MOST_STEPS, _MOST_SECONDS = 1000, 5.0
 
 
 def check_replay(run: Run) -> str | None:
@@ -38,7 +39,7 @@ def check_replay(run: Run) -> str | None:
     return (
         f"{run.config.env} does not repeat itself: when {position.steps} steps of env 0 were played again with the "
         "same seed and actions, it showed something else, so that resume and recovery are not exact; "
-        f"`corral doctor {run.config.env}` says more"
+        f"`{command()} doctor ENV` says more"
     )
 
 
@@ -47,7 +48,10 @@ def _position(run: Run) -> EnvPosition | None:
     if run.opponents is not None or run.factory.is_vector:
         return None
     arrays, n_envs = run.source.whereabouts(), run.config.n_envs
-    if not 1 <= arrays["length"][0] <= _MOST_STEPS or "actions/0" not in arrays or "state/0" in arrays:
+    length = int(arrays["length"][0])
+    if not 1 <= length <= _MOST_STEPS or "actions/0" not in arrays or "state/0" in arrays:
+        return None
+    if length * n_envs * run.progress.seconds / max(1, run.progress.timesteps) > _MOST_SECONDS:  # estimated, at most
         return None
     positions = Positions(run.seed, n_envs, run.learner.policy.codec)
     positions.restore(arrays)

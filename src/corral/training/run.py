@@ -163,9 +163,11 @@ def assemble(
         proven=proven,
     )
     if backend.backend == "serial":
-        if config.backend == "auto" and not measured and not proven:  # nobody asked for envs in this process
-            n = config.n_envs if factory.is_vector else 1
-            try_env(factory, n, seed, first_mix(config), care, config.parallel_start_method)
+        if config.backend == "auto" and not proven:  # nobody asked for envs in this process
+            together = 2 if config.n_envs > 1 or config.eval_freq else 1  # a second env may end a process, too
+            n = config.n_envs if factory.is_vector else together
+            if n > 1 or not measured:
+                try_env(factory, n, seed, first_mix(config), care, config.parallel_start_method)
         _show_crashes()
 
     def vector_env(n: int, workers: int, root: int | None, proven: bool = proven) -> CorralVectorEnv:

@@ -57,6 +57,8 @@ def read_rom(path: str | os.PathLike[str]) -> Rom:
         if Path(path).is_dir():
             raise UsageError(f"ROM {name!r} is a directory; name the .gb file in it")
         data = read_file(path, LARGEST)
+    except UsageError:
+        raise
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read ROM {name!r}: {getattr(error, 'strerror', None) or error}") from None
     if not data:

@@ -34,6 +34,8 @@ def read_map(path: str | os.PathLike[str]) -> MemoryMap:
     try:
         read_file(path, LARGEST_FILE)
         data = read_mapping(Path(path).resolve(), "memory map", untrusted=True)
+    except UsageError:
+        raise
     except (OSError, RecursionError, ValueError) as error:
         raise UsageError(f"cannot read memory map {name!r}: {getattr(error, 'strerror', None) or error}") from None
     return _Reader(name).whole(data)
