@@ -69,6 +69,9 @@ def test_settings_fit_the_machine_and_that_is_said(capsys, monkeypatch, tmp_path
     assert (few["num_workers"], few["num_envs_per_worker"]) == (2, 1) and "n_envs" not in few
     monkeypatch.setattr("corral.bench.timed.available_cores", lambda: 16)
     assert timed_settings(shared, {}, False)["num_workers"] == 4
+    for envs, workers in ((3, 3), (8, 4)):
+        few = timed_settings(shared, {"n_envs": envs}, False)
+        assert parse_config({"env": "CartPole-v1", **few, "batch_size": 128 * envs}).num_workers == workers
 
 
 def test_procgen_is_trained_both_ways(run_script):

@@ -326,3 +326,14 @@ def test_a_config_may_come_through_a_pipe_but_not_without_end(tmp_path):
     os.close(ours)
     with pytest.raises(UsageError, match="more than 1,048,576 bytes"):
         load_yaml("/dev/zero")
+
+
+@pytest.mark.parametrize("name", ["\u3000games/my game.py:make", "é\u00a0.py:make", "👨\u200d👩.py:make"])
+def test_names_in_any_script_are_taken(name):
+    assert parse_config({"env": name}).env == name
+
+
+@pytest.mark.parametrize("name", ["a\x1b[31m:b", "a\nb:c", "a\u2028:b", "a\u202e:b", "\u2066a:b", "a:" + "b" * 5000])
+def test_names_that_could_deceive_whoever_reads_them_are_refused(name):
+    with pytest.raises(UsageError, match=r"env .* should have (no control characters in it|at most 4096 characters)"):
+        parse_config({"env": name})

@@ -68,17 +68,15 @@ def test_what_is_wrong_is_found_with_a_remedy(env, what, level, seen):
 def test_one_env_that_is_returned_again_and_again_is_found():
     one = Counter()
     found = [f for f in examine(lambda: one, {}, n_envs=4, steps=50) if f.level == "fail"]
-    assert [(f.what, "same env object" in f.seen, bool(f.remedy)) for f in found] == [
-        ("a second env", True, True)
-    ]
+    assert [(f.what, "same env object" in f.seen, bool(f.remedy)) for f in found] == [("a second env", True, True)]
 
 
 def test_a_state_that_cannot_be_set_is_found():
-    class Forgetful(Stateful):
+    class Refusing(Stateful):
         def set_state(self, state):
             raise KeyError("step")
 
-    found = finding(Forgetful, "get_state and set_state")
+    found = finding(Refusing, "get_state and set_state")
     assert found.level == "fail" and "set_state() raised KeyError" in found.seen and found.remedy
 
 

@@ -230,7 +230,7 @@ def test_floats_that_no_integer_of_the_space_equals_are_refused(make):
     env.reset()
     env.step(np.array([[0.0, 1.0], [1.0, 0.0]]))
     for wrong in (256.0, -255.0, 1e300):
-        with pytest.raises(ValueError, match="actions are|is not in MultiBinary"):
+        with pytest.raises(ValueError, match=r"actions are|is not in MultiBinary"):
             env.step(np.array([[wrong, 1.0], [1.0, 0.0]]))
 
 

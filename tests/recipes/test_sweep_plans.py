@@ -196,6 +196,25 @@ def test_a_search_that_was_cut_off_goes_on_as_it_would_have():
     assert all(entry.state != "begun" for entry in plan.entries())
 
 
+def test_a_search_goes_on_wherever_its_journal_ends():
+    """A kill may come between two settings of one trial, which together fit and one by one do not."""
+    search = {"n_steps": "100,200", "batch_size": "50,100"}
+    request = make_request("CartPole-v1", {"seed": 1, "n_envs": 2}, None, search, 2, 1, 1, True)
+    journal = Path("journal.log")
+
+    def finish():
+        plan = SearchPlan(request, journal)
+        while (entry := plan.next()) is not None:
+            plan.tell(entry.label, Outcome("complete", 1.0))
+        assert [entry.state for entry in plan.entries()] == ["complete"] * 2
+
+    finish()
+    lines = journal.read_bytes().splitlines(keepends=True)
+    for end in range(len(lines)):
+        journal.write_bytes(b"".join(lines[:end]))
+        finish()
+
+
 def test_trials_with_longer_rollouts_are_compared_at_the_same_share_of_the_budget():
     plan = plan_of("journal.log", trials=6)
     for _ in range(5):

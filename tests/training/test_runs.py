@@ -269,10 +269,11 @@ FINISHED = '{"steps": 64, "exit_reason": "timesteps"}'
         ("env: CartPole-v1", None, "resume run"),
         ("env: CartPole-v1", FINISHED, "resume run --timesteps 128"),
         ("env: CartPole-v1", '{"steps": 64, "exit_reason": "SIGINT"}', "resume run"),
-        ("env: CartPole-v1", '{"steps": 64, "exit_reason": "stages"}', "resume run"),
         ("env: 'my env.py:make'", None, "resume run --env 'my env.py:make'"),
         ("env: a.py:make\npolicy: b:net", FINISHED, "resume run --env a.py:make --policy b:net --timesteps 128"),
         ("env: python:a.make", FINISHED, "corral.resume('run', env=..., timesteps=128)"),
+        ("env: mypython:make", FINISHED, "resume run --env mypython:make --timesteps 128"),
+        ("env: CartPole-v1", FINISHED.replace("timesteps", "stages"), "resume run --timesteps 128"),
         ("env: [1", FINISHED, "resume run"),
         ('env: "evil:\\e[31m"', FINISHED, "resume run"),
         *(

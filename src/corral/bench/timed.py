@@ -14,6 +14,7 @@ from corral.bench.record import FPS, LOSS, REWARD, SECONDS, STEPS, read_record
 from corral.core.config import CARE
 from corral.core.config_file import load_yaml
 from corral.core.errors import UsageError
+from corral.core.files import replace_file
 from corral.core.machine import available_cores
 
 __all__ = ["timed_settings", "write_benchmark_metrics"]
@@ -40,6 +41,10 @@ def timed_settings(file: str | os.PathLike[str] | None, flags: Mapping[str, Any]
     if sequential and (parallel := [name for name in HOW_PARALLEL if name in flags and name != "backend"]):
         named = ", ".join(f"--{name.replace('_', '-')}" for name in parallel)
         raise UsageError(f"this script trains in one process, which has no use for {named}; give --n-envs instead")
+    if "n_envs" in flags and "num_envs_per_worker" not in flags:
+        settings.pop("num_envs_per_worker", None)
+        if isinstance(envs := flags["n_envs"], int) and isinstance(workers := settings.get("num_workers"), int):
+            settings["num_workers"] = max(1, min(workers, envs))
     workers, each = settings.get("num_workers"), settings.get("num_envs_per_worker")
     if "num_workers" not in flags and isinstance(workers, int) and workers > (cores := available_cores()):
         settings["num_workers"] = cores
@@ -98,5 +103,5 @@ def write_benchmark_metrics(run_dir: str | os.PathLike[str]) -> Path:
         },
     }
     path = run.path / BENCHMARK
-    path.write_text(json.dumps(metrics, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    replace_file(path, f"{json.dumps(metrics, indent=1, allow_nan=False)}\n".encode())
     return path

@@ -12,6 +12,7 @@ from corral.cli.flags import own_kwargs
 from corral.cli.main import Script, guarded, verbs_of
 from corral.cli.recipes import train_and_play
 from corral.core.config import TrainConfig
+from corral.core.errors import UsageError
 from corral.training.api import TrainResult, train
 from corral.training.interrupts import Interrupted
 
@@ -58,4 +59,7 @@ def _timed(env: str, settings: dict[str, Any]) -> TrainResult:
 
 
 def _write(run_dir: Path) -> None:
-    print(f"metrics of this run: {write_benchmark_metrics(run_dir)}")
+    try:
+        print(f"metrics of this run: {write_benchmark_metrics(run_dir)}")
+    except (OSError, UsageError) as error:
+        print(f"no benchmark_metrics.json: {error}", file=sys.stderr)

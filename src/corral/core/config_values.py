@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import unicodedata
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -25,11 +26,17 @@ WIDEST_LAYER, MOST_LAYERS, MOST_WEIGHTS = 65_536, 64, 2**28
 DEFAULT_LAYERS = (64, 64)
 """Hidden layers of each tower where ``net_arch`` is None and the network sees more than a picture."""
 
+_LONGEST_NAME = 4096
+_CONTROL = ("Cc", "Zl", "Zp")
+_BIDIRECTIONAL = ("LRE", "LRO", "PDF", "PDI", "LRI", "RLE", "RLI", "RLO", "FSI")
+"""Characters that change the direction of what follows them."""
+
 
 def check_text(value: Any, printed: bool = False) -> None:
     """Refuse text, in a value or anywhere below it, that no file can hold; and null characters, which names cannot.
 
-    What is ``printed`` must be printable: control characters could make a terminal show something else.
+    What is ``printed`` is a name of a usual length without control characters, which could make a terminal show
+    something else.
     """
     seen: set[int] = set()
     left = [value]
@@ -45,8 +52,11 @@ def check_text(value: Any, printed: bool = False) -> None:
             left += [*item, *item.values()] if isinstance(item, Mapping) else item
     if isinstance(value, str) and "\0" in value:
         raise ValueError(f"{shown(value)}: should have no null character in it")
-    if printed and isinstance(value, str) and not value.isprintable():
-        raise ValueError(f"{shown(value)}: should have no control characters in it")
+    if printed and isinstance(value, str):
+        if len(value) > _LONGEST_NAME:
+            raise ValueError(f"{shown(value)}: should have at most {_LONGEST_NAME} characters")
+        if any(unicodedata.category(c) in _CONTROL or unicodedata.bidirectional(c) in _BIDIRECTIONAL for c in value):
+            raise ValueError(f"{shown(value)}: should have no control characters in it")
 
 
 def _words_to_mapping(given: Any) -> Any:

@@ -135,6 +135,8 @@ BY_HAND: dict[str, dict[str, Any]] = {"game-boy": {"frames_per_step": 1, "episod
 
 _ATARI_GAMES = "corral.games.atari"
 ENVPOOL = "envpool:"
+PYTHON = "python:"
+"""How the name of an env or policy begins that only Python can give."""
 _ENVPOOL = "corral.games.envpools"
 _GYM_ID = re.compile(r"^(?:[\w.\-]+:)?(?:[\w.\-]+/)?[\w.\-]+-v\d+$")
 
@@ -308,7 +310,7 @@ def settings_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 def python_name(thing: Any) -> str:
     """How a config refers to an object that only Python can give."""
     named = thing if hasattr(thing, "__qualname__") else type(thing)
-    return f"python:{named.__module__}.{named.__qualname__}"
+    return f"{PYTHON}{named.__module__}.{named.__qualname__}"
 
 
 def names_code(spec: str) -> bool:

@@ -17,18 +17,21 @@ from pathlib import Path
 from corral.core.command import command
 from corral.core.config import TrainConfig, parse_config
 from corral.core.config_file import load_yaml
-from corral.core.envs import names_code
+from corral.core.envs import PYTHON, names_code
 from corral.core.errors import RunInUse, UnrepeatedCode, UsageError, one_line
 from corral.core.files import find_link, open_regular, read_json
 from corral.core.paths import is_file
 
-__all__ = ["MOST_SUMMARY", "RunDirectory", "bare", "check_named_code", "code_flags", "find_run", "plan_run"]
+__all__ = [
+    *("MOST_SUMMARY", "RunDirectory"),
+    *("bare", "check_named_code", "code_flags", "find_run", "needs_python", "plan_run"),
+]
 
 ROOT = Path("runs")
 _LONGEST_STEM = 100  # of a run's name: most file systems take 255 bytes
 MOST_SUMMARY = 1 << 20
 """Bytes of a ``summary.json`` that are read."""
-_BUDGETS = ("timesteps", "num_episodes", "duration")
+_BUDGETS = ("timesteps", "num_episodes", "duration", "stages")
 _MOST_STEPS = 2**53
 _MOST_TRIES = 100
 """Tries to lock a file that others remove meanwhile."""
@@ -113,7 +116,7 @@ class RunDirectory:
         except UsageError:
             return f"{command()} resume {shlex.quote(self.shown)}"
         flags = code_flags(recorded)
-        if "python:" in flags:  # which no command could name
+        if needs_python(recorded):  # no command could name it
             words = [*(f"{name}=..." for name in _code_named(recorded)), *([f"timesteps={2 * steps}"] if steps else [])]
             return f"corral.resume({self.shown!r}, {', '.join(words)})"
         more = f" --timesteps {2 * steps}" if steps else ""
@@ -274,7 +277,7 @@ def check_named_code(recorded: TrainConfig, env: str | None, policy: str | None)
             raise UsageError(f"{name} {said!r} is not what the run was made with: {known[name] or 'the built-in one'}")
     code = _code_named(recorded)
     missing = {name: spec for name, spec in code.items() if given[name] is None}
-    if any(spec.startswith("python:") for spec in missing.values()):
+    if any(spec.startswith(PYTHON) for spec in missing.values()):
         words = ", ".join(f"{name}=..." for name in missing)
         raise UsageError(
             f"the run used {', '.join(missing.values())}, which only Python can give: corral.resume(run, {words}); "
@@ -287,6 +290,11 @@ def check_named_code(recorded: TrainConfig, env: str | None, policy: str | None)
 def code_flags(config: TrainConfig) -> str:
     """The flags that a command on this run needs, because its env or policy is code."""
     return " ".join(f"--{name} {shlex.quote(spec)}" for name, spec in _code_named(config).items())
+
+
+def needs_python(config: TrainConfig) -> bool:
+    """Whether the env or policy of a run is an object that only Python can give."""
+    return any(spec.startswith(PYTHON) for spec in _code_named(config).values())
 
 
 def _code_named(config: TrainConfig) -> dict[str, str]:

@@ -13,7 +13,7 @@ from corral.core.command import command
 from corral.core.types import Mishaps
 from corral.monitor.processes import ProcessUse
 from corral.training.run import Run, weights_hash
-from corral.training.run_directory import RunDirectory, code_flags
+from corral.training.run_directory import RunDirectory, code_flags, needs_python
 
 __all__ = ["Summary", "closing_table", "summarize", "where"]
 
@@ -156,7 +156,7 @@ def closing_table(run: Run, directory: RunDirectory, summary: Summary) -> tuple[
     ]
     path, code = shlex.quote(directory.shown), code_flags(run.config)
     advice = [f"results in {path}", f"  curves:   {command('tensorboard')} --logdir {path}"]
-    if "python:" not in code:  # which no command could name
+    if not needs_python(run.config):  # no command could name it
         words = f"{path} {code}".rstrip()
         more = "" if summary.exit_reason.startswith("SIG") else f" --timesteps {2 * summary.steps}"
         advice += [

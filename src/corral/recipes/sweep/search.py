@@ -219,6 +219,8 @@ def _check_trial(trial: optuna.trial.FrozenTrial, request: SweepRequest) -> None
         raise ValueError(f"trial {trial.number} has an error that is no text")
     if not trial.params.keys() <= (request.search or {}).keys():
         raise ValueError(f"trial {trial.number} has settings that are not searched")
+    if len(trial.params) < len(request.search or {}):  # the sweep ended while the trial got its settings
+        return
     try:
         request.config_of(trial.params)
     except UsageError as error:
