@@ -13,6 +13,16 @@ if sys.platform == "win32":
     collect_ignore_glob = ["test_*.py"]  # all about POSIX signals
 
 
+@pytest.fixture(scope="session")
+def warm():
+    """Commands in processes that have Corral loaded already."""
+    from tests.faults.warm import WarmCommands  # which Windows could not import
+
+    commands = WarmCommands()
+    yield commands
+    commands.close()
+
+
 @pytest.fixture
 def make_run(tmp_path):
     """Makes runs; their processes do not outlive the test."""

@@ -20,7 +20,6 @@ import corral
 from corral.games.territory.env import _HEAD
 from corral.recipes.sweep import sweep as run_sweep
 from tests.faults.test_hostile_runs import SMALL, checkpoints, in_order, look_at, vouch
-from tests.faults.warm import WarmCommands
 
 MUTATIONS, PARTS = 2000, 20
 SECONDS = 120.0
@@ -347,13 +346,6 @@ def finished(tmp_path_factory):
     small = {**SMALL, "eval_freq": 0, "output_dir": str(where / "sweep"), "quiet": True}
     swept = run_sweep("CartPole-v1", search={"learning_rate": "log:1e-4:1e-3"}, trials=2, **small)
     return {**runs, "sweep": swept.sweep_dir}
-
-
-@pytest.fixture(scope="module")
-def warm():
-    commands = WarmCommands()
-    yield commands
-    commands.close()
 
 
 def try_one(number, finished, warm, tmp_path):

@@ -17,7 +17,6 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import corral
-from tests.faults.warm import WarmCommands
 
 SMALL = {
     "n_envs": 2,
@@ -494,13 +493,6 @@ ATTACKS = [
 
 
 # ---- how they are tried -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="session")
-def warm():
-    commands = WarmCommands()
-    yield commands
-    commands.close()
 
 
 @pytest.fixture(scope="session")

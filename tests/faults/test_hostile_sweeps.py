@@ -8,18 +8,10 @@ import pytest
 
 from corral.recipes.sweep import sweep as run_sweep
 from tests.faults.test_hostile_runs import look_at
-from tests.faults.warm import WarmCommands
 
 pytest.importorskip("optuna")
 SMALL = {"timesteps": 64, "n_envs": 2, "n_steps": 32, "batch_size": 32, "n_epochs": 1, "eval_freq": 0, "seed": 1}
 SMALL = {**SMALL, "backend": "serial", "tensorboard": False, "quiet": True}
-
-
-@pytest.fixture(scope="module")
-def warm():
-    commands = WarmCommands()
-    yield commands
-    commands.close()
 
 
 @pytest.fixture(scope="module")
