@@ -71,6 +71,8 @@ def test_settings_fit_the_machine_and_that_is_said(capsys, monkeypatch, tmp_path
     assert timed_settings(shared, {}, False)["num_workers"] == 4
     for envs, workers in ((3, 3), (8, 4)):
         few = timed_settings(shared, {"n_envs": envs}, False)
+        said = "num_workers 3 instead of the file's 4: each has one env at least\n"
+        assert (said in capsys.readouterr().out) == (workers < 4)
         assert parse_config({"env": "CartPole-v1", **few, "batch_size": 128 * envs}).num_workers == workers
 
 

@@ -219,6 +219,53 @@ def test_a_network_is_taken_from_where_the_user_says_it_is():
     assert corral("resume", "r", *words) == 0
 
 
+NETWORK = """
+import torch
+from corral.policy.policy import n_action_params
+
+
+class Network(torch.nn.Module):
+    def __init__(self, observation_space, action_space):
+        super().__init__()
+        self.action = torch.nn.Linear(observation_space.shape[0], n_action_params(action_space))
+        self.value = torch.nn.Linear(observation_space.shape[0], 1)
+
+    def forward(self, observations):
+        return self.action(observations), self.value(observations).squeeze(-1)
+"""
+
+
+def test_a_network_in_a_file_acts_in_workers():
+    Path("own_net.py").write_text(NETWORK)
+    words = ["--policy", "own_net.py:Network", "--backend", "worker", "--num-workers", "2", "--output-dir", "r"]
+    assert corral("train", "CartPole-v1", *SMALL, *words) == 0
+
+
+LONE = """
+import os
+from gymnasium.envs.classic_control import CartPoleEnv
+
+
+class Lone(CartPoleEnv):
+    made = False
+
+    def __init__(self):
+        if Lone.made:
+            END
+        Lone.made = True
+        super().__init__()
+"""
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_an_env_that_cannot_be_made_twice_is_trained_on(raises, capsys):
+    Path("lone.py").write_text(LONE.replace("END", "raise RuntimeError('only one')" if raises else "os._exit(3)"))
+    words = ["--n-envs", "1", "--eval-freq", "0", "--output-dir", "r"]
+    code = f"from corral.cli.main import main; main({['train', 'lone.py:Lone', *SMALL, *words]!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+
+
 def test_the_sample_game_is_fit_and_plays(capsys):
     game = f"{ROOT / 'examples' / 'my_game.py'}:make_env"
     assert corral("doctor", game, "--steps", "500") == 0

@@ -189,7 +189,31 @@ def drawing(*frames):
 nothing, text, line, ragged = drawing(None), drawing("text"), drawing(np.zeros(5)), drawing([[1], [2, 3]])
 channels = drawing(np.zeros((3, 5, 5)))
 late = drawing(np.zeros((4, 4, 3)), np.zeros((4, 4, 3)), None)
+red = np.full((16, 16, 3), (255, 0, 0), np.uint8)
+clear = drawing(np.dstack([red, np.full((16, 16), 255, np.uint8)]))
+white, shares, wide = drawing(np.full((16, 16), 255, np.uint8)), drawing(red / 255), drawing(red.astype(np.int64))
 gym.register("Plain-v0", "tests.envs:Counter")
+
+
+@pytest.mark.parametrize(
+    ("name", "colour"),
+    [("clear", (255, 0, 0)), ("white", (255, 255, 255)), ("shares", (255, 0, 0)), ("wide", (255, 0, 0))],
+)
+def test_pictures_of_any_usual_form_are_shown_in_their_colours(name, colour, capsys):
+    from PIL import Image
+
+    imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    play = ["play", f"tests.cli.test_show:{name}", "--max-steps", "2"]
+    for kind in ("gif", "png", "mp4"):
+        assert main([*play, "--save", f"clip.{kind}"]) == 0
+    with Image.open("clip.gif") as clip:
+        assert clip.convert("RGB").getpixel((8, 8)) == colour
+    frames = imageio_ffmpeg.read_frames("clip.mp4")
+    width, height = next(frames)["size"]
+    pixels = np.frombuffer(next(frames), np.uint8).reshape(height, width, 3)
+    assert np.abs(pixels[8, 8].astype(int) - colour).max() < 16, "H.264 loses a little"
+    assert main([*play, "--watch"]) == 0
+    assert f"38;2;{';'.join(map(str, colour))};" in capsys.readouterr().out
 
 
 def test_frames_on_a_terminal_take_each_others_place(monkeypatch, capsys):

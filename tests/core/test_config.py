@@ -333,7 +333,7 @@ def test_names_in_any_script_are_taken(name):
     assert parse_config({"env": name}).env == name
 
 
-@pytest.mark.parametrize("name", ["a\x1b[31m:b", "a\nb:c", "a\u2028:b", "a\u202e:b", "\u2066a:b", "a:" + "b" * 5000])
+@pytest.mark.parametrize("name", [*"\x1b\n\u2028\u202e\u2066\u200b\u00ad\ufeff\U000e0041", "b" * 5000])
 def test_names_that_could_deceive_whoever_reads_them_are_refused(name):
     with pytest.raises(UsageError, match=r"env .* should have (no control characters in it|at most 4096 characters)"):
-        parse_config({"env": name})
+        parse_config({"env": f"a{name}:b"})

@@ -71,13 +71,26 @@ def test_one_env_that_is_returned_again_and_again_is_found():
     assert [(f.what, "same env object" in f.seen, bool(f.remedy)) for f in found] == [("a second env", True, True)]
 
 
-def test_a_state_that_cannot_be_set_is_found():
+def test_a_state_that_cannot_be_told_or_set_is_found():
+    class Silent(Stateful):
+        def get_state(self):
+            raise KeyError("step")
+
     class Refusing(Stateful):
         def set_state(self, state):
             raise KeyError("step")
 
-    found = finding(Refusing, "get_state and set_state")
-    assert found.level == "fail" and "set_state() raised KeyError" in found.seen and found.remedy
+    class Stuck(Stateful):
+        def set_state(self, state):
+            self.step_count = None
+
+    for env, level, seen in (
+        (Silent, "warn", "get_state() raised KeyError"),
+        (Refusing, "fail", "set_state() raised KeyError"),
+        (Stuck, "fail", "after set_state(), the env raised TypeError"),
+    ):
+        found = finding(env, "get_state and set_state")
+        assert found.level == level and seen in found.seen and found.remedy, env
 
 
 def test_values_outside_their_bounds_are_mentioned():

@@ -57,6 +57,16 @@ def forged(kind, **changes):
     return change
 
 
+def removed(kind):
+    """A journal without its lines of one kind."""
+
+    def change(sweep):
+        lines = (sweep / "journal.log").read_text().splitlines(keepends=True)
+        (sweep / "journal.log").write_text("".join(line for line in lines if json.loads(line)["op_code"] != kind))
+
+    return change
+
+
 def told(text):
     """Other numbers in the summaries of the trials."""
 
@@ -92,6 +102,8 @@ DAMAGED = [
     ("distribution", forged(PARAM, distribution='{"name": "Other", "attributes": {}}'), "journal.log is damaged"),
     ("setting", forged(PARAM, param_name="output_dir"), "journal.log is damaged"),
     ("param", forged(PARAM, param_value_internal=-1.0), "journal.log is damaged"),
+    ("param-outside", forged(PARAM, param_value_internal=0.5), "journal.log is damaged"),
+    ("no-params", removed(PARAM), "journal.log is damaged"),
     ("values-text", forged(STATE, values=["x"]), "journal.log is damaged"),
     ("values-large", forged(STATE, values=[10**400]), "journal.log is damaged"),
     ("reached", forged(REACHED, intermediate_value="x"), "journal.log is damaged"),

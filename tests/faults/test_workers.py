@@ -29,13 +29,13 @@ def torment(trainer, number, every, rng: random.Random, most=10**9):
 def check_counts(run):
     """No row takes anything back, and the summary counts what the last row did.
 
-    It counts more where a duration ended a rollout, which has no row.
+    It may count more where a duration ended a rollout, which has no row.
     """
     discarded = run.summary["exit_reason"] == "duration"
     for name in ("restarts", "recycled", "env_faults", "retries", "inexact"):
         counts = [row[f"faults/{name}"] for row in run.rows]
         assert counts == sorted(counts), name
-        assert counts[-1] == run.summary[name] or (discarded and counts[-1] < run.summary[name]), name
+        assert counts[-1] <= run.summary[name] if discarded else counts[-1] == run.summary[name], name
 
 
 # ---- death --------------------------------------------------------------------------------------------------------------

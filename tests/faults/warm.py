@@ -50,6 +50,7 @@ class WarmCommands:
         import corral
 
         paths = [str(ROOT), str(Path(corral.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._asked = 0
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.warm"],
             stdin=subprocess.PIPE,
@@ -62,10 +63,13 @@ class WarmCommands:
     def run(self, words: Sequence[str], cwd: Path, logs: Path, seconds: float = 100.0) -> Ended:
         """Run one command in a directory; its output goes to two files in ``logs``."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        request = {"words": list(words), "cwd": str(cwd), "logs": str(logs), "seconds": seconds}
+        self._asked += 1
+        request = {"words": list(words), "cwd": str(cwd), "logs": str(logs), "seconds": seconds, "number": self._asked}
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        code, timed_out = json.loads(self._process.stdout.readline())
+        number = 0
+        while number != self._asked:  # a test that was interrupted left an answer unread
+            number, code, timed_out = json.loads(self._process.stdout.readline())
         out, err = ((logs / name).read_text(errors="replace") for name in ("out", "err"))
         return Ended(code, out, err, timed_out)
 
@@ -90,7 +94,7 @@ def _serve() -> None:
         child = os.fork()
         if child == 0:
             _become_command(request)
-        answers.write(json.dumps(_wait(child, request["seconds"])) + "\n")
+        answers.write(json.dumps((request["number"], *_wait(child, request["seconds"]))) + "\n")
         answers.flush()
 
 

@@ -198,21 +198,22 @@ def test_a_search_that_was_cut_off_goes_on_as_it_would_have():
 
 def test_a_search_goes_on_wherever_its_journal_ends():
     """A kill may come between two settings of one trial, which together fit and one by one do not."""
-    search = {"n_steps": "100,200", "batch_size": "50,100"}
-    request = make_request("CartPole-v1", {"seed": 1, "n_envs": 2}, None, search, 2, 1, 1, True)
+    search = {"n_steps": "100,200", "batch_size": "50,100", "gamma": "0.9:0.999", "learning_rate": "log:1e-5:1e-2"}
+    request = make_request("CartPole-v1", {"seed": 1, "n_envs": 2}, None, search, 3, 1, 1, True)
     journal = Path("journal.log")
 
     def finish():
         plan = SearchPlan(request, journal)
         while (entry := plan.next()) is not None:
             plan.tell(entry.label, Outcome("complete", 1.0))
-        assert [entry.state for entry in plan.entries()] == ["complete"] * 2
+        return [(entry.state, entry.varied) for entry in plan.entries()]
 
-    finish()
+    undisturbed = finish()
+    assert [state for state, _ in undisturbed] == ["complete"] * 3
     lines = journal.read_bytes().splitlines(keepends=True)
     for end in range(len(lines)):
         journal.write_bytes(b"".join(lines[:end]))
-        finish()
+        assert finish() == undisturbed, lines[end]
 
 
 def test_trials_with_longer_rollouts_are_compared_at_the_same_share_of_the_budget():

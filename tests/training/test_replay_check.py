@@ -9,6 +9,7 @@ import pytest
 import corral
 from corral.core.errors import WorkerDied
 from corral.training import loop, replay_check
+from corral.training.progress import Progress
 from corral.vec.api import CallState
 from tests.envs import Counter, Stateful
 
@@ -71,6 +72,21 @@ def test_an_env_that_does_not_repeat_itself_is_told_once(env, warns, way, capsys
     summary, _ = trained(env, way)
     assert capsys.readouterr().err.count("does not repeat itself: when 64 steps of env 0") == warns
     assert summary.inexact == 0
+
+
+@WAYS
+@pytest.mark.parametrize(("seconds", "warns"), [(0.4, False), (0.6, True)])
+def test_what_would_take_long_is_not_played_again(seconds, warns, way, monkeypatch, capsys):
+    """64 steps of env 0, of 128 steps that took 1 s in all: half a second in one process, 1 s of one of two workers."""
+    monkeypatch.setattr(replay_check, "_MOST_SECONDS", seconds * way.get("num_workers", 1))
+    advance = Progress.advance
+
+    def take_a_second(progress, rollout, _):
+        advance(progress, rollout, 1.0)
+
+    monkeypatch.setattr(Progress, "advance", take_a_second)
+    trained(Noisy, way)
+    assert ("does not repeat itself" in capsys.readouterr().err) == warns
 
 
 @WAYS

@@ -702,6 +702,22 @@ def test_lazy_layers_work_in_workers():
     assert corral.resume(run.run_dir, policy=network, timesteps=288, quiet=True).summary.steps == 288
 
 
+def test_networks_that_keep_something_of_what_they_see_first_are_reproducible():
+    class Centred(torch.nn.Module):
+        def __init__(self, observation_space, action_space):
+            super().__init__()
+            self.pi, self.vf = torch.nn.Linear(4, 2), torch.nn.Linear(4, 1)
+            self.register_buffer("centre", torch.zeros(4))
+
+        def forward(self, observations):
+            if not self.centre.any():
+                self.centre.copy_(observations.mean(0).clamp(-10, 10))
+            return self.pi(observations - self.centre), self.vf(observations)[:, 0]
+
+    shas = {train(policy=Centred, eval_freq=0, output_dir=name).summary.weights_sha256 for name in "ab"}
+    assert len(shas) == 1
+
+
 def test_networks_that_change_what_they_are_given_can_be_resumed():
     class Rough(torch.nn.Module):
         def __init__(self, observation_space, action_space):

@@ -43,16 +43,17 @@ def timed_settings(file: str | os.PathLike[str] | None, flags: Mapping[str, Any]
         raise UsageError(f"this script trains in one process, which has no use for {named}; give --n-envs instead")
     if "n_envs" in flags and "num_envs_per_worker" not in flags:
         settings.pop("num_envs_per_worker", None)
-        if isinstance(envs := flags["n_envs"], int) and isinstance(workers := settings.get("num_workers"), int):
-            settings["num_workers"] = max(1, min(workers, envs))
     workers, each = settings.get("num_workers"), settings.get("num_envs_per_worker")
-    if "num_workers" not in flags and isinstance(workers, int) and workers > (cores := available_cores()):
-        settings["num_workers"] = cores
+    envs, cores = flags.get("n_envs"), available_cores()
+    most = min(cores, envs) if isinstance(envs, int) and envs > 0 else cores
+    if "num_workers" not in flags and isinstance(workers, int) and workers > most:
+        settings["num_workers"] = most
         if isinstance(each, int) and "num_envs_per_worker" not in flags:  # the same envs in fewer workers
             settings.setdefault("n_envs", workers * each)
             del settings["num_envs_per_worker"]
         if not sequential:
-            print(f"num_workers {cores} instead of the file's {workers}: there are {cores} cores")
+            why = f"there are {cores} cores" if most == cores else "each has one env at least"
+            print(f"num_workers {most} instead of the file's {workers}: {why}")
     settings |= flags
     if settings.get("backend", "auto") in ("auto", "serial"):
         settings["backend"] = "worker"

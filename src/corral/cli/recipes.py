@@ -25,7 +25,6 @@ from corral.training.matches import Match, Side, play_match
 from corral.training.model import load
 from corral.training.roles import Roles, roles_of_names
 from corral.training.run_directory import RunDirectory
-from corral.vec.making import facts_of
 
 __all__ = ["play_matches", "run_curriculum", "run_hybrid", "run_selfplay", "run_warmstart", "train_and_play"]
 
@@ -72,15 +71,14 @@ def train_and_play(train: Callable[[], TrainResult], games: int, env: str | None
 
 def _closing_games(result: TrainResult, games: int, env: str | None, policy: str | None) -> None:
     """Games against an env's weakest opponent and its teacher."""
+    if not result.env_opponents:
+        return
     directory = RunDirectory(result.run_dir)
     config = directory.read_config()
     factory = resolve_env(env or config.env, config.env_kwargs)
-    names = facts_of(factory).opponents
-    if not names:
-        return
     network = network_of(config.policy, policy)
     side = Side.of("policy", load(result.run_dir, checkpoint="latest", policy=network))
-    roles: Roles = roles_of_names(names)
+    roles: Roles = roles_of_names(result.env_opponents)
     matches = play_matches(factory, side, roles.both, games, 0, "games of the final policy, most likely moves")
     told = [
         {"opponent": match.opponent, "games": len(match.outcomes), "win_rate": match.win_rate}

@@ -27,9 +27,10 @@ DEFAULT_LAYERS = (64, 64)
 """Hidden layers of each tower where ``net_arch`` is None and the network sees more than a picture."""
 
 _LONGEST_NAME = 4096
-_CONTROL = ("Cc", "Zl", "Zp")
-_BIDIRECTIONAL = ("LRE", "LRO", "PDF", "PDI", "LRI", "RLE", "RLI", "RLO", "FSI")
-"""Characters that change the direction of what follows them."""
+_UNSEEN = ("Cc", "Cf", "Zl", "Zp")
+"""Categories of characters that do something rather than show something."""
+_JOINERS = "\u200c\u200d"
+"""Those of them that words of some languages are written with."""
 
 
 def check_text(value: Any, printed: bool = False) -> None:
@@ -55,7 +56,7 @@ def check_text(value: Any, printed: bool = False) -> None:
     if printed and isinstance(value, str):
         if len(value) > _LONGEST_NAME:
             raise ValueError(f"{shown(value)}: should have at most {_LONGEST_NAME} characters")
-        if any(unicodedata.category(c) in _CONTROL or unicodedata.bidirectional(c) in _BIDIRECTIONAL for c in value):
+        if any(unicodedata.category(c) in _UNSEEN and c not in _JOINERS for c in value):
             raise ValueError(f"{shown(value)}: should have no control characters in it")
 
 

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+
 from corral.core.errors import UsageError
 from corral.core.paths import is_file
 from corral.core.spelling import did_you_mean, shown
@@ -93,6 +95,7 @@ def _import_file(source: str, what: str) -> Any:
         if not isinstance(error, Exception):
             raise
         raise _import_failed(source, what, error) from error
+    cloudpickle.register_pickle_by_value(module)  # other processes could not import it by this name
     return module
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.envs import EnvFactory
-from corral.core.errors import CorralError
+from corral.core.errors import CorralError, EnvFault
 from corral.core.seeding import fresh_seed, seed_global_generators
 from corral.core.types import Leaves
 from corral.doctor.apart import apart
@@ -171,7 +171,7 @@ def check_states(factory: EnvFactory) -> list[Finding]:
         return [] if found is None else [Finding("warn", what, *found)]
     went_on = apart(_go_on, factory, middle=found)
     if isinstance(went_on, str):
-        return [Finding("fail", what, f"set_state() raised {went_on}", "take the bytes that get_state() returned")]
+        return [Finding("fail", what, went_on, "take the bytes that get_state() returned, and go on from there")]
     if went_on == found.steps:
         return [Finding("pass", what, f"{len(found.state):,} bytes; another env goes on from them alike")]
     remedy = "put all that decides how the env goes on into the bytes, its random generator too"
@@ -191,15 +191,18 @@ def _play_to_the_middle(pulse: Pulse, factory: EnvFactory) -> _Middle | tuple[st
             env.reset_arrays([1])
         for _, _ in zip(range(21), _steps(env), strict=False):
             pass
-        state = methods.get()
-        if state is None:
+        try:
+            state = methods.get_raw()
+        except RAISED as error:
+            return f"get_state() raised {named(error)}, so they are not used", "correct it, or ignore this"
+        if not isinstance(state, bytes | bytearray):
             return "get_state() gives no bytes, so they are not used", "return bytes, or ignore this"
         shown = {path: leaf.copy() for path, leaf in env.arrays.observations.items()}
-        return _Middle(state, shown, env.arrays.masks.copy(), _play_on(env))
+        return _Middle(bytes(state), shown, env.arrays.masks.copy(), _play_on(env))
 
 
 def _go_on(pulse: Pulse, factory: EnvFactory, middle: _Middle) -> list[bytes] | str:
-    """Digests of how another env goes on from there; or what it raised when it was given the state."""
+    """Digests of how another env goes on from there; or what was raised when it was given the state, or then."""
     with _opened(factory, pulse) as env:
         with pulse.making():
             env.reset_arrays([2])
@@ -208,11 +211,14 @@ def _go_on(pulse: Pulse, factory: EnvFactory, middle: _Middle) -> list[bytes] | 
         try:
             methods.set(middle.state)
         except RAISED as error:
-            return named(error)
+            return f"set_state() raised {named(error)}"
         for path, leaf in middle.observations.items():
             env.arrays.observations[path][...] = leaf
         env.arrays.masks[...] = middle.masks
-        return _play_on(env)
+        try:
+            return _play_on(env)
+        except EnvFault as fault:  # the first env went on
+            return f"after set_state(), {fault.summary}"
 
 
 def check_coming_back(pulse: Pulse, factory: EnvFactory) -> list[Finding]:

@@ -198,6 +198,7 @@ def _try_out(policy: Policy, rows: Sequence[Any] = (), states: Floats | None = N
 
 def _find_placement(policy: Policy, n_envs: int) -> Placement:
     space, dear = policy.layout.space, policy.pictures is not None
+    space.seed(0)  # a network may keep something of the first observation that it sees
     with torch.random.fork_rng(devices=[]):
         _try_out(policy)  # which gives lazy layers their size
     space.seed(0)

@@ -96,7 +96,11 @@ def try_env(
     if multiprocessing.current_process().daemon:  # it may not have children
         return
     function = functools.partial(_try, factory=factory, n_envs=n_envs, seed=seed, mix=mix)
-    what = f"trying out {factory.name}" if n_envs == 1 else f"trying out {n_envs} envs of {factory.name} in one process"
+    what = f"trying out {factory.name}"
+    if n_envs > 1:
+        what += f", {n_envs} envs in one process"
+        if not factory.is_vector:
+            what += " (if there can be only one: --num-workers as many as --n-envs)"
     call_in_child(function, what, care, start_method, worker.__name__)
 
 

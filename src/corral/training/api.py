@@ -59,6 +59,8 @@ class TrainResult:
 
     run_dir: Path
     summary: Summary
+    env_opponents: tuple[str, ...] = ()
+    """Names of the env's own opponents."""
 
 
 def train(
@@ -204,7 +206,7 @@ def _carry_out(
                 f"the last checkpoint could not be saved in {directory.checkpoints}: what it held is lost"
             )
         interrupts.raise_if_received()  # it came while the end was written: the run is whole, but nothing follows
-        return TrainResult(directory.path, summary)
+        return TrainResult(directory.path, summary, tuple(run.env_opponents))
     finally:
         try:
             run.close()

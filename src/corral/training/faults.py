@@ -10,6 +10,7 @@ from typing import Any
 
 from corral.core.command import command
 from corral.core.config import TrainConfig
+from corral.core.envs import PYTHON
 from corral.core.errors import EnvFault, UsageError
 from corral.core.files import read_json, replace_file
 from corral.core.opponents import OPPONENT, opponent_number
@@ -46,7 +47,7 @@ def keep_fault(
     except (OSError, TypeError):  # a full disk; options that are no plain data
         return None
     shown = str(Path(directory.shown) / FAULTS / path.name)
-    if config.env.startswith("python:"):
+    if config.env.startswith(PYTHON):
         return f"corral.replay_fault({shown!r}, env=...)"
     return f"{command()} doctor {shlex.quote(config.env)} --replay {shlex.quote(shown)}"
 

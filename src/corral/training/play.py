@@ -93,7 +93,15 @@ def _checked(frame: Any, render_mode: str, factory: EnvFactory) -> Any:
             f"{factory.name}: render() returned {None if frame is None else shape_of(frame)} in render_mode "
             f"{render_mode}, expected a picture: an array of height x width x 3"
         )
-    return frame
+    return _rgb(picture)
+
+
+def _rgb(picture: Any) -> Any:
+    """A picture as bytes [H, W, 3]: 0 to 1 is scaled to 0 to 255, grey is repeated, transparency is left out."""
+    if picture.dtype.kind in "bf" and picture.max() <= 1:
+        picture = picture * 255.0
+    picture = np.clip(np.nan_to_num(picture), 0, 255).astype(np.uint8)
+    return np.repeat(picture[..., None], 3, axis=2) if picture.ndim == 2 else picture[..., :3]
 
 
 def _for_another_game(options: dict[str, Any] | None) -> dict[str, Any] | None:

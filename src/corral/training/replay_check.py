@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 
 from corral.core.command import command
+from corral.core.envs import PYTHON
 from corral.core.errors import CorralError
 from corral.core.seeding import kept_global_generators
 from corral.rollout.positions import Positions
@@ -36,10 +38,11 @@ def check_replay(run: Run) -> str | None:
             return None
         if there or _another_gets_there(run, position):
             return None
+    named = "ENV" if run.config.env.startswith(PYTHON) else shlex.quote(run.config.env)
     return (
         f"{run.config.env} does not repeat itself: when {position.steps} steps of env 0 were played again with the "
         "same seed and actions, it showed something else, so that resume and recovery are not exact; "
-        f"`{command()} doctor ENV` says more"
+        f"`{command()} doctor {named}` says more"
     )
 
 
@@ -51,7 +54,8 @@ def _position(run: Run) -> EnvPosition | None:
     length = int(arrays["length"][0])
     if not 1 <= length <= _MOST_STEPS or "actions/0" not in arrays or "state/0" in arrays:
         return None
-    if length * n_envs * run.progress.seconds / max(1, run.progress.timesteps) > _MOST_SECONDS:  # estimated, at most
+    together = min(n_envs, max(1, run.backend.num_workers))  # envs that step at the same time
+    if length * together * run.progress.seconds / max(1, run.progress.timesteps) > _MOST_SECONDS:
         return None
     positions = Positions(run.seed, n_envs, run.learner.policy.codec)
     positions.restore(arrays)

@@ -86,6 +86,8 @@ class Run:
     moments: dict[str, RunningMoments]
     spaces: dict[str, Any]
     masked: bool
+    env_opponents: Sequence[str]
+    """Names of the env's own opponents."""
     render_modes: Sequence[str]
     progress: Progress
     opponents: Opponents | None
@@ -164,9 +166,8 @@ def assemble(
     )
     if backend.backend == "serial":
         if config.backend == "auto" and not proven:  # nobody asked for envs in this process
-            together = 2 if config.n_envs > 1 or config.eval_freq else 1  # a second env may end a process, too
-            n = config.n_envs if factory.is_vector else together
-            if n > 1 or not measured:
+            n = _envs_to_try(config, factory, measured)
+            if n:
                 try_env(factory, n, seed, first_mix(config), care, config.parallel_start_method)
         _show_crashes()
 
@@ -234,12 +235,22 @@ def assemble(
             "action": space_to_data(facts.action_space),
         },
         masked=masked,
+        env_opponents=facts.opponents,
         render_modes=facts.metadata.get("render_modes") or (),
         progress=Progress(),
         opponents=opponents,
         meter=ProcessMeter(source.pids),
         why_envs=None if envs_choice is None else envs_choice.why,
     )
+
+
+def _envs_to_try(config: TrainConfig, factory: EnvFactory, measured: bool) -> int:
+    """How many envs to try out before this process makes them; ``measured``: one was made, or one vector env."""
+    if factory.is_vector:
+        return 0 if measured else config.n_envs
+    if config.n_envs > 1 or config.eval_freq:
+        return 2  # a second env may end a process, too
+    return 0 if measured else 1
 
 
 def _show_crashes() -> None:

@@ -23,13 +23,13 @@ _STATELESS = (OrderEnforcing, PassiveEnvChecker)
 class StateMethods:
     """The two methods of an env."""
 
-    _get: Callable[[], Any]
+    get_raw: Callable[[], Any]
     set: Callable[[bytes], Any]
 
     def get(self) -> bytes | None:
         """The env's state; None if what it calls a state is something else, or it cannot say."""
         try:
-            state = self._get()
+            state = self.get_raw()
         except Exception:  # an env's own idea of get_state may want arguments, or another moment
             return None
         return bytes(state) if isinstance(state, bytes | bytearray) else None

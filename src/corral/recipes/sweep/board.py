@@ -19,7 +19,7 @@ from corral.recipes.sweep.plan import Entry
 from corral.recipes.sweep.request import SweepRequest
 from corral.recipes.sweep.results import Result, ranked, shown
 from corral.recipes.sweep.trial import run_dirs
-from corral.training.run_directory import code_flags
+from corral.training.run_directory import code_flags, needs_python
 
 __all__ = ["SweepBoard"]
 
@@ -119,7 +119,7 @@ class SweepBoard:
             config = request.config_of(best.varied)
             run = run_dirs(directory / "trials" / best.label, request.all_seeds)[0]
             self.note(f"results in {shlex.quote(str(directory))}")
-            if not config.env.startswith("python:"):  # which no command could name
+            if not needs_python(config):
                 self.note(f"  train so: {command()} train --config {shlex.quote(str(directory / 'best.yaml'))}")
                 self.note(f"  watch it: {command()} play {shlex.quote(str(run))} {code_flags(config)}".rstrip())
 

@@ -1,7 +1,8 @@
 """The search: Optuna chooses what to try next and which trials to give up. The only importer of ``optuna``.
 
-Everything it knows is in ``journal.log``, one line per event, in Optuna's own format. What trial ``n`` tries is a
-function of the seed, of ``n`` and of what is known by then, so a sweep that was interrupted goes on as it would have.
+Everything it knows is in ``journal.log``, one line per event, in Optuna's own format. What a trial tries for a setting
+is a function of the seed, of the numbers of both and of what is known by then, so a sweep that was interrupted goes on
+as it would have.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class SearchPlan:
                 study_name=_NAME,
                 storage=self._storage,
                 direction="maximize",
-                sampler=self._sampler(0),
+                sampler=self._sampler(0, 0),
                 pruner=optuna.pruners.MedianPruner(_COMPLETE_BEFORE_PRUNING, _FIRST_MARK),
                 load_if_exists=True,
             )
@@ -97,7 +98,6 @@ class SearchPlan:
     def _next(self) -> Entry | None:
         if self._left_over:
             number = self._left_over.pop(0)
-            self._study.sampler = self._sampler(number)
             study_id = self._storage.get_study_id_from_name(_NAME)
             trial_id = self._storage.get_trial_id_from_study_id_trial_number(study_id, number)
             trial = optuna.trial.Trial(self._study, trial_id)
@@ -105,9 +105,9 @@ class SearchPlan:
             number = len(self.entries())
             if number >= self.total:
                 return None
-            self._study.sampler = self._sampler(number)
             trial = self._study.ask()
-        for name, dimension in self._space.items():
+        for index, (name, dimension) in enumerate(self._space.items()):
+            self._study.sampler = self._sampler(number, index)
             _suggest(trial, name, dimension)
         label = str(trial.number)
         self._trials[label] = trial
@@ -154,8 +154,8 @@ class SearchPlan:
     def _reported(self, trial: optuna.trial.Trial) -> Iterable[int]:
         return self._study.get_trials(deepcopy=False)[trial.number].intermediate_values
 
-    def _sampler(self, number: int) -> optuna.samplers.BaseSampler:
-        seed = int(np.random.SeedSequence(self._seed, spawn_key=(number,)).generate_state(1)[0])
+    def _sampler(self, number: int, setting: int) -> optuna.samplers.BaseSampler:
+        seed = int(np.random.SeedSequence(self._seed, spawn_key=(number, setting)).generate_state(1)[0])
         return optuna.samplers.TPESampler(seed=seed, n_startup_trials=min(10, max(4, self.total // 3)))
 
 
@@ -217,10 +217,14 @@ def _check_trial(trial: optuna.trial.FrozenTrial, request: SweepRequest) -> None
         raise ValueError(f"trial {trial.number} has reached something that is no number")
     if not isinstance(trial.user_attrs.get(_ERROR), str | None):
         raise ValueError(f"trial {trial.number} has an error that is no text")
-    if not trial.params.keys() <= (request.search or {}).keys():
+    if not trial.params.keys() <= request.space.keys():
         raise ValueError(f"trial {trial.number} has settings that are not searched")
-    if len(trial.params) < len(request.search or {}):  # the sweep ended while the trial got its settings
-        return
+    if outside := [name for name, value in trial.params.items() if not request.space[name].has(value)]:
+        raise ValueError(f"trial {trial.number} has another {outside[0]} than those that are searched")
+    if len(trial.params) < len(request.space):
+        if trial.state in (TrialState.RUNNING, TrialState.WAITING):
+            return  # the sweep ended before the trial had all of its settings
+        raise ValueError(f"trial {trial.number} ended without some of its settings")
     try:
         request.config_of(trial.params)
     except UsageError as error:
