@@ -220,6 +220,8 @@ def test_a_network_is_taken_from_where_the_user_says_it_is():
 
 
 NETWORK = """
+import functools
+import threading
 import torch
 from corral.policy.policy import n_action_params
 
@@ -231,13 +233,30 @@ class Network(torch.nn.Module):
         self.value = torch.nn.Linear(observation_space.shape[0], 1)
 
     def forward(self, observations):
+        with LOCK:
+            observations = scale(observations) * factor()
         return self.action(observations), self.value(observations).squeeze(-1)
+
+
+LOCK = threading.Lock()
+
+
+@torch.jit.script
+def scale(x):
+    return x * 2
+
+
+@functools.lru_cache
+def factor():
+    return 0.5
 """
 
 
-def test_a_network_in_a_file_acts_in_workers():
+@pytest.mark.parametrize("backend", [["serial"], ["worker", "--num-workers", "2"]], ids=["serial", "worker"])
+def test_a_network_in_a_file_acts_in_every_process(backend):
+    """What a file holds may be beyond pickling: a worker imports the file."""
     Path("own_net.py").write_text(NETWORK)
-    words = ["--policy", "own_net.py:Network", "--backend", "worker", "--num-workers", "2", "--output-dir", "r"]
+    words = ["--policy", "own_net.py:Network", "--output-dir", "r", "--backend", *backend]
     assert corral("train", "CartPole-v1", *SMALL, *words) == 0
 
 

@@ -191,13 +191,17 @@ channels = drawing(np.zeros((3, 5, 5)))
 late = drawing(np.zeros((4, 4, 3)), np.zeros((4, 4, 3)), None)
 red = np.full((16, 16, 3), (255, 0, 0), np.uint8)
 clear = drawing(np.dstack([red, np.full((16, 16), 255, np.uint8)]))
-white, shares, wide = drawing(np.full((16, 16), 255, np.uint8)), drawing(red / 255), drawing(red.astype(np.int64))
+white, wide = drawing(np.full((16, 16), 255, np.uint8)), drawing(red.astype(np.int64))
+grey, shares = drawing(np.full((16, 16, 1), 255, np.uint8)), drawing(red / 254.9999)
 gym.register("Plain-v0", "tests.envs:Counter")
 
 
 @pytest.mark.parametrize(
     ("name", "colour"),
-    [("clear", (255, 0, 0)), ("white", (255, 255, 255)), ("shares", (255, 0, 0)), ("wide", (255, 0, 0))],
+    [
+        *((name, (255, 0, 0)) for name in ("clear", "shares", "wide")),
+        *((name, (255, 255, 255)) for name in ("white", "grey")),
+    ],
 )
 def test_pictures_of_any_usual_form_are_shown_in_their_colours(name, colour, capsys):
     from PIL import Image

@@ -199,7 +199,7 @@ def test_a_search_that_was_cut_off_goes_on_as_it_would_have():
 def test_a_search_goes_on_wherever_its_journal_ends():
     """A kill may come between two settings of one trial, which together fit and one by one do not."""
     search = {"n_steps": "100,200", "batch_size": "50,100", "gamma": "0.9:0.999", "learning_rate": "log:1e-5:1e-2"}
-    request = make_request("CartPole-v1", {"seed": 1, "n_envs": 2}, None, search, 3, 1, 1, True)
+    request = make_request("CartPole-v1", {"seed": 1, "n_envs": 2}, None, search, 8, 1, 1, True)
     journal = Path("journal.log")
 
     def finish():
@@ -209,7 +209,7 @@ def test_a_search_goes_on_wherever_its_journal_ends():
         return [(entry.state, entry.varied) for entry in plan.entries()]
 
     undisturbed = finish()
-    assert [state for state, _ in undisturbed] == ["complete"] * 3
+    assert [state for state, _ in undisturbed] == ["complete"] * 8
     lines = journal.read_bytes().splitlines(keepends=True)
     for end in range(len(lines)):
         journal.write_bytes(b"".join(lines[:end]))

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
 from corral.core.errors import UsageError
 from corral.core.paths import is_file
 from corral.core.spelling import did_you_mean, shown
 
-__all__ = ["absolute_spec", "import_callable", "import_module", "import_own"]
+__all__ = ["absolute_spec", "file_of", "import_callable", "import_file", "import_module", "import_own"]
+
+_FILE = "corral_file_"
+"""How the names of modules begin that are files the user named."""
 
 
 def import_own(spec: str) -> Callable[..., Any]:
@@ -33,7 +34,7 @@ def import_callable(spec: str, what: str) -> Callable[..., Any]:
     source, _, attribute = spec.rpartition(":") if isinstance(spec, str) else ("", "", "")
     if not source or not attribute or (not source.endswith(".py") and "" in source.split(".")):
         raise UsageError(f"{what} {shown(spec)} should look like package.module:callable or file.py:callable")
-    module = _import_file(source, what) if source.endswith(".py") else import_module(source, what)
+    module = import_file(source, what) if source.endswith(".py") else import_module(source, what)
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -75,11 +76,18 @@ def _serve_from_here(name: str) -> None:
     sys.path.insert(0, here)
 
 
-def _import_file(source: str, what: str) -> Any:
+def file_of(thing: Any) -> str | None:
+    """The file that ``thing`` was imported from, if a process has to call ``import_file`` before it can unpickle it."""
+    module = sys.modules.get(getattr(thing, "__module__", None) or "")
+    return str(module.__file__) if module is not None and module.__name__.startswith(_FILE) else None
+
+
+def import_file(source: str, what: str) -> Any:
+    """The module in a Python file, once for each process; ``what`` begins the error."""
     if not is_file(source):
         raise UsageError(f"{what}: no file {source!r}")
     path = Path(source).resolve()
-    name = f"corral_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    name = f"{_FILE}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
@@ -95,7 +103,6 @@ def _import_file(source: str, what: str) -> Any:
         if not isinstance(error, Exception):
             raise
         raise _import_failed(source, what, error) from error
-    cloudpickle.register_pickle_by_value(module)  # other processes could not import it by this name
     return module
 
 

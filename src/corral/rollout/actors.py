@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from corral.core.entry_points import file_of, import_file
 from corral.core.types import Actor, Acts, Choice, Leaves, Weights
 from corral.policy import distributions
 from corral.policy.policy import NetworkFactory, Policy
@@ -62,8 +63,9 @@ def actor_setup(policy: Policy, network: NetworkFactory | None, device: torch.de
         "recurrent_size": policy.recurrent_size,
     }
     pickled = None if network is None else bytes(cloudpickle.dumps(network))
+    file = None if network is None else file_of(network)
     placement = _find_placement(policy, n_envs)
-    return TorchActorSetup(*spaces, options, pickled, str(device), placement, policy.n_state)
+    return TorchActorSetup(*spaces, options, pickled, file, str(device), placement, policy.n_state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class TorchActorSetup:
     options: Mapping[str, Any]
     network: bytes | None
     """A cloudpickled factory of the network, if it is not the built-in one."""
+    network_file: str | None
+    """The file that has to be imported before that."""
     device: str
     placement: Placement
     n_state: int
@@ -82,6 +86,8 @@ class TorchActorSetup:
     def build(self, first_env: int, n_envs: int) -> TorchActor:
         """An actor with a policy of its own."""
         with torch.random.fork_rng(devices=[]):
+            if self.network_file is not None:
+                import_file(self.network_file, "policy")
             network = None if self.network is None else cloudpickle.loads(self.network)
             policy = Policy(self.observation_space, self.action_space, network=network, **self.options)
             policy = policy.to(torch.device(self.device)).eval()

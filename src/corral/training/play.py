@@ -21,6 +21,9 @@ from corral.vec.serial import SerialVectorEnv
 
 __all__ = ["Moment", "play_episodes"]
 
+_ABOUT_ONE = 1.01
+"""The most that rounding makes of a picture whose numbers are 0 to 1."""
+
 
 @dataclass(frozen=True, slots=True)
 class Moment:
@@ -87,8 +90,8 @@ def _checked(frame: Any, render_mode: str, factory: EnvFactory) -> Any:
         picture = np.asarray(frame)
     except (TypeError, ValueError):  # lists of different lengths, for example
         picture = np.empty(0)
-    channels = picture.shape[2] if picture.ndim == 3 else 3 if picture.ndim == 2 else 0
-    if channels not in (3, 4) or 0 in picture.shape or picture.dtype.kind not in "buif":
+    channels = picture.shape[2] if picture.ndim == 3 else 1 if picture.ndim == 2 else 0
+    if channels not in (1, 3, 4) or 0 in picture.shape or picture.dtype.kind not in "buif":
         raise UsageError(
             f"{factory.name}: render() returned {None if frame is None else shape_of(frame)} in render_mode "
             f"{render_mode}, expected a picture: an array of height x width x 3"
@@ -98,10 +101,13 @@ def _checked(frame: Any, render_mode: str, factory: EnvFactory) -> Any:
 
 def _rgb(picture: Any) -> Any:
     """A picture as bytes [H, W, 3]: 0 to 1 is scaled to 0 to 255, grey is repeated, transparency is left out."""
-    if picture.dtype.kind in "bf" and picture.max() <= 1:
-        picture = picture * 255.0
-    picture = np.clip(np.nan_to_num(picture), 0, 255).astype(np.uint8)
-    return np.repeat(picture[..., None], 3, axis=2) if picture.ndim == 2 else picture[..., :3]
+    if picture.dtype.kind in "bf":
+        picture = np.nan_to_num(picture.astype(np.float32), posinf=1.0, neginf=0.0)
+        picture = picture * 255 if picture.max() <= _ABOUT_ONE else picture
+    picture = np.clip(picture, 0, 255).astype(np.uint8)
+    if picture.ndim == 2:
+        picture = picture[..., None]
+    return np.repeat(picture, 3, axis=2) if picture.shape[2] == 1 else picture[..., :3]
 
 
 def _for_another_game(options: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ from corral.core.errors import CorralError, MissingPackage, UsageError, one_line
 from corral.core.files import open_regular, parse_json, read_regular
 from corral.recipes.sweep.plan import Entry
 from corral.recipes.sweep.request import SweepRequest
-from corral.recipes.sweep.space import Dimension, Range, first_values
+from corral.recipes.sweep.space import Dimension, Range, Space, first_values
 from corral.recipes.sweep.trial import Outcome, State
 
 try:
@@ -73,7 +73,7 @@ class SearchPlan:
                 raise ValueError("its study is another")
             known = self._study.get_trials(deepcopy=False)
             for trial in known:
-                _check_trial(trial, request)
+                _check_trial(trial, request, self._space)
             if not known:
                 self._study.enqueue_trial(first_values(self._space, request.base))
             # We are the only writer, so nobody works at these.
@@ -156,7 +156,9 @@ class SearchPlan:
 
     def _sampler(self, number: int, setting: int) -> optuna.samplers.BaseSampler:
         seed = int(np.random.SeedSequence(self._seed, spawn_key=(number, setting)).generate_state(1)[0])
-        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=min(10, max(4, self.total // 3)))
+        startup = min(10, max(4, self.total // 3))
+        # One setting at a time: what is left of a trial after a kill does not depend on when the kill came.
+        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup, multivariate=False)
 
 
 class _Journal(BaseJournalBackend):
@@ -208,7 +210,7 @@ def _cut(path: Path, size: int) -> None:
         os.close(descriptor)
 
 
-def _check_trial(trial: optuna.trial.FrozenTrial, request: SweepRequest) -> None:
+def _check_trial(trial: optuna.trial.FrozenTrial, request: SweepRequest, space: Space) -> None:
     """Refuse a trial that this search cannot have made."""
     reached = [*trial.intermediate_values.items(), *((0, value) for value in trial.values or ())]
     if not all(isinstance(step, int) and isinstance(value, int | float) for step, value in reached):
@@ -217,11 +219,11 @@ def _check_trial(trial: optuna.trial.FrozenTrial, request: SweepRequest) -> None
         raise ValueError(f"trial {trial.number} has reached something that is no number")
     if not isinstance(trial.user_attrs.get(_ERROR), str | None):
         raise ValueError(f"trial {trial.number} has an error that is no text")
-    if not trial.params.keys() <= request.space.keys():
+    if not trial.params.keys() <= space.keys():
         raise ValueError(f"trial {trial.number} has settings that are not searched")
-    if outside := [name for name, value in trial.params.items() if not request.space[name].has(value)]:
+    if outside := [name for name, value in trial.params.items() if not space[name].has(value)]:
         raise ValueError(f"trial {trial.number} has another {outside[0]} than those that are searched")
-    if len(trial.params) < len(request.space):
+    if len(trial.params) < len(space):
         if trial.state in (TrialState.RUNNING, TrialState.WAITING):
             return  # the sweep ended before the trial had all of its settings
         raise ValueError(f"trial {trial.number} ended without some of its settings")
