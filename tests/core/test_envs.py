@@ -188,7 +188,7 @@ def test_a_factory_that_cannot_travel_is_refused_with_advice():
     import threading
 
     lock = threading.Lock()
-    with pytest.raises(UsageError, match=r"cannot be sent to a worker.*inside the factory"):
+    with pytest.raises(UsageError, match=r"env factory .* cannot be sent to a worker.*inside it"):
         resolve_env(lambda: (lock, Counter())[1])
 
 

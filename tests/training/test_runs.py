@@ -6,6 +6,7 @@ import os
 import re
 import resource
 import shutil
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -700,6 +701,17 @@ def test_lazy_layers_work_in_workers():
     assert run.summary.steps == 256
     assert corral.load(run.run_dir, policy=network).predict(np.zeros(4, np.float32)).action in (0, 1)
     assert corral.resume(run.run_dir, policy=network, timesteps=288, quiet=True).summary.steps == 288
+
+
+def test_a_network_that_cannot_be_sent_to_workers_is_refused_in_words():
+    lock = threading.Lock()
+
+    def network(observation_space, action_space):
+        with lock:
+            return Tiny(observation_space, action_space)
+
+    with pytest.raises(UsageError, match=r"network's factory .* cannot be sent to a worker.*inside it"):
+        train(policy=network, eval_freq=0)
 
 
 def test_networks_that_keep_something_of_what_they_see_first_are_reproducible():

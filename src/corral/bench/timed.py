@@ -52,7 +52,8 @@ def timed_settings(file: str | os.PathLike[str] | None, flags: Mapping[str, Any]
             settings.setdefault("n_envs", workers * each)
             del settings["num_envs_per_worker"]
         if not sequential:
-            why = f"there are {cores} cores" if most == cores else "each has one env at least"
+            here = "there is 1 core" if cores == 1 else f"there are {cores} cores"
+            why = here if most == cores else "each has one env at least"
             print(f"num_workers {most} instead of the file's {workers}: {why}")
     settings |= flags
     if settings.get("backend", "auto") in ("auto", "serial"):

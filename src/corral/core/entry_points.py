@@ -12,11 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+
 from corral.core.errors import UsageError
 from corral.core.paths import is_file
 from corral.core.spelling import did_you_mean, shown
 
-__all__ = ["absolute_spec", "file_of", "import_callable", "import_file", "import_module", "import_own"]
+__all__ = ["absolute_spec", "file_of", "import_callable", "import_file", "import_module", "import_own", "pickle_code"]
 
 _FILE = "corral_file_"
 """How the names of modules begin that are files the user named."""
@@ -104,6 +106,17 @@ def import_file(source: str, what: str) -> Any:
             raise
         raise _import_failed(source, what, error) from error
     return module
+
+
+def pickle_code(thing: Any, what: str) -> bytes:
+    """A callable as bytes for another process; a UsageError if it holds something that stays in this one."""
+    try:
+        return bytes(cloudpickle.dumps(thing))
+    except Exception as error:  # cloudpickle raises whatever the object's own reduction raises
+        raise UsageError(
+            f"the {what} {thing!r:.80} cannot be sent to a worker: {type(error).__name__}: {error}. "
+            "Create files, sockets, locks and the like inside it instead of closing over them."
+        ) from error
 
 
 def _import_failed(name: str, what: str, error: Exception) -> UsageError:

@@ -21,7 +21,7 @@ import cloudpickle
 import gymnasium as gym
 
 from corral.core.atari import ATARI, ATARI_SETTINGS, is_atari, is_prepared
-from corral.core.entry_points import absolute_spec, import_callable, import_module, import_own
+from corral.core.entry_points import absolute_spec, import_callable, import_module, import_own, pickle_code
 from corral.core.errors import MissingPackage, UsageError
 from corral.core.machine import available_cores
 from corral.core.spelling import did_you_mean, shown
@@ -252,7 +252,7 @@ def resolve_env(env: str | Callable[..., Env] | EnvFactory, kwargs: Mapping[str,
     if isinstance(env, EnvFactory):
         return env
     if callable(env):
-        return EnvFactory(python_name(env), kwargs, _pickle(env), env)
+        return EnvFactory(python_name(env), kwargs, pickle_code(env, "env factory"), env)
     if not isinstance(env, str):
         raise UsageError(f"env {shown(env)}: should be the name of an env, or a callable that makes one")
     if env in BUILT_IN or env.startswith(ENVPOOL):
@@ -263,7 +263,7 @@ def resolve_env(env: str | Callable[..., Env] | EnvFactory, kwargs: Mapping[str,
         return EnvFactory(env, kwargs)
     if _GYM_ID.match(env) or env in gym.registry:
         spec = _gym_spec(env)
-        return EnvFactory(env, kwargs, _pickle(spec), spec)
+        return EnvFactory(env, kwargs, pickle_code(spec, "env"), spec)
     if ":" in env:
         source, _, plain = env.rpartition(":")
         if source.endswith(".py"):
@@ -271,7 +271,7 @@ def resolve_env(env: str | Callable[..., Env] | EnvFactory, kwargs: Mapping[str,
             return EnvFactory(env, kwargs, spec=absolute_spec(env))
         if (registered := _registered_by(source, plain)) is not None:
             spec = _gym_spec(registered)
-            return EnvFactory(env, kwargs, _pickle(spec), spec)
+            return EnvFactory(env, kwargs, pickle_code(spec, "env"), spec)
         import_callable(env, "env")
         return EnvFactory(env, kwargs)
     if env.endswith(".py"):
@@ -366,16 +366,6 @@ def _nearest(name: str) -> str:
         known += [game for game in gym.registry if is_atari(game)]
     whole = [other for other in known if other.endswith((f"/{name}", f":{name}"))]
     return did_you_mean(name, whole) or did_you_mean(name, known)
-
-
-def _pickle(thing: Any) -> bytes:
-    try:
-        return bytes(cloudpickle.dumps(thing))
-    except Exception as error:  # cloudpickle raises whatever the object's own reduction raises
-        raise UsageError(
-            f"the env factory {thing!r:.80} cannot be sent to a worker: {type(error).__name__}: {error}. "
-            "Create files, sockets, locks and the like inside the factory instead of closing over them."
-        ) from error
 
 
 def _check_names(name: str, maker: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from corral.core.entry_points import file_of, import_file
+from corral.core.entry_points import file_of, import_file, pickle_code
 from corral.core.types import Actor, Acts, Choice, Leaves, Weights
 from corral.policy import distributions
 from corral.policy.policy import NetworkFactory, Policy
@@ -62,7 +62,7 @@ def actor_setup(policy: Policy, network: NetworkFactory | None, device: torch.de
         "recurrent": policy.recurrent,
         "recurrent_size": policy.recurrent_size,
     }
-    pickled = None if network is None else bytes(cloudpickle.dumps(network))
+    pickled = None if network is None else pickle_code(network, "network's factory")
     file = None if network is None else file_of(network)
     placement = _find_placement(policy, n_envs)
     return TorchActorSetup(*spaces, options, pickled, file, str(device), placement, policy.n_state)
