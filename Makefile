@@ -30,6 +30,10 @@ COMPARE_DIR ?=
 # Processes that run tests. Many tests wait for something, so one more than there are cores.
 TEST_PROCESSES ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 1 )))
 
+# The commit that `make snapshot` compares with.
+BASE ?= HEAD
+SNAPSHOT_FLAGS ?=
+
 # How long `make chaos` torments runs, and how else.
 MINUTES ?= 5
 CHAOS_FLAGS ?=
@@ -42,7 +46,7 @@ extra_of = $(strip $(if $(filter game-boy,$1),gameboy) $(if $(filter territory,$
 installed_for = $(VENV)/.installed-$(or $(call extra_of,$1),base)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train train-20k train-parallel train-pure-rl rom compare test test-deep test-faults chaos check lint type format bench bench-quick clean
+.PHONY: help setup train train-20k train-parallel train-pure-rl rom compare test test-deep test-faults chaos snapshot check lint type format bench bench-quick clean
 
 help:
 	@echo "make train    train PPO on the card game (TRAIN_ENV=... TRAIN_STEPS=... TRAIN_ENVS=... TRAIN_FLAGS='--seed 1')"
@@ -51,6 +55,7 @@ help:
 	@echo "make compare  train Procgen's coinrun in one process, then with $(COMPARE_WORKERS) workers, and compare (TRAIN_ENV=... DURATION=hours)"
 	@echo "make test     run the tests; test-deep: those that take long; test-faults: all about what may go wrong"
 	@echo "make chaos    kill workers and trainers at random for a while, and compare the weights (MINUTES=5)"
+	@echo "make snapshot BASE=commit  train small runs with that commit and with this code, and compare (SNAPSHOT_FLAGS=--short)"
 	@echo "make check    lint, types and tests: what a change must pass"
 	@echo "make rom      build the Game Boy game again from its source (needs SDCC: apt install sdcc)"
 	@echo "make setup    only make the virtual environment, in $(VENV)"
@@ -142,6 +147,9 @@ test-faults: setup
 
 chaos: setup
 	$(BIN)/python -m tests.faults.chaos --minutes $(MINUTES) $(CHAOS_FLAGS)
+
+snapshot: setup
+	$(BIN)/python -m tests.snapshot --base $(BASE) $(SNAPSHOT_FLAGS)
 
 check: lint type test
 

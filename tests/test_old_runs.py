@@ -1,0 +1,42 @@
+"""Run directories that earlier versions wrote are loaded, evaluated and resumed.
+
+``tests/old_runs`` has them; ``make snapshot`` compares what resuming them gives with what another version gives.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.cli.main import main
+
+OLD_RUNS = Path(__file__).with_name("old_runs")
+NAMES = sorted(path.name for path in OLD_RUNS.iterdir())
+
+
+@pytest.fixture(params=NAMES)
+def old_run(request):
+    """A copy, because a resumed run writes to its directory."""
+    return shutil.copytree(OLD_RUNS / request.param, request.param)
+
+
+def test_there_is_one_of_each_kind():
+    assert {"cartpole", "recurrent", "self-play"} <= {*NAMES}
+
+
+def test_an_old_run_is_evaluated(old_run, capsys):
+    recorded = json.loads(Path(old_run, "summary.json").read_text())
+    assert main(["eval", old_run, "--episodes", "2", "--checkpoint", "latest"]) == 0
+    assert "mean reward" in capsys.readouterr().out
+    assert corral.load(old_run, checkpoint="latest").timesteps == recorded["steps"] == 192
+
+
+def test_an_old_run_is_resumed(old_run):
+    rows = Path(old_run, "metrics.jsonl").read_text().splitlines()
+    resumed = corral.resume(old_run, timesteps=320, quiet=True)
+    assert resumed.summary.steps == 320
+    longer = Path(old_run, "metrics.jsonl").read_text().splitlines()
+    assert longer[: len(rows)] == rows and len(longer) == len(rows) + 2
+    assert json.loads(longer[-1]).keys() >= json.loads(rows[-1]).keys() - {"eval/mean_reward", "eval/std_reward"}
