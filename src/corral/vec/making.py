@@ -38,6 +38,8 @@ __all__ = [
 Env = gym.Env[Any, Any]
 RAISED = (Exception, SystemExit)
 """What an env may raise that is its own affair."""
+_OURS = ("corral.vec.", "corral.envs.lifecycle", "corral.processes.")
+"""How the names of modules begin that call envs."""
 _in_use: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """The envs of this process that were made and not closed, without their wrappers, by identity."""
 if hasattr(os, "register_at_fork"):
@@ -101,8 +103,8 @@ def note_in_use(env: Env | VectorEnv, factory: Callable[[], Env]) -> None:
 
 def own_traceback(error: BaseException) -> str:
     """The env's part of a traceback, as text; ours is of no interest."""
-    frames, ours = error.__traceback__, [__file__.replace("making", name) for name in ("making", "stepper", "native")]
-    while frames is not None and frames.tb_frame.f_code.co_filename in ours:
+    frames = error.__traceback__
+    while frames is not None and str(frames.tb_frame.f_globals.get("__name__")).startswith(_OURS):
         frames = frames.tb_next
     return "".join(traceback.format_exception(type(error), error, frames))
 
