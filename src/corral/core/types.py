@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from corral.core.file_keys import by_attribute, to_data
+
 if TYPE_CHECKING:
     from corral.core.errors import EnvFault
 
 __all__ = [
     "LIFE_LOST",
+    "MISHAP_KEYS",
     "Actor",
     "Acts",
     "Choice",
@@ -142,6 +145,25 @@ class Mishaps:
 
     def __add__(self, other: Mishaps) -> Mishaps:
         return Mishaps(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+
+    def counts(self) -> dict[str, int]:
+        """Return the counts by the names that they have in checkpoints, metrics and summaries."""
+        return to_data(self, MISHAP_KEYS)
+
+    @classmethod
+    def from_counts(cls, counts: Mapping[str, int]) -> Mishaps:
+        """Return what ``counts`` gave."""
+        return cls(**{name: int(count) for name, count in by_attribute(counts, MISHAP_KEYS).items()})
+
+
+MISHAP_KEYS = {
+    "restarts": "restarts",
+    "recycled": "recycled",
+    "retries": "retries",
+    "env_faults": "env_faults",
+    "inexact": "inexact",
+}
+"""Names of the counts in ``state.json``, in ``summary.json`` and, after ``faults/``, in metrics."""
 
 
 @dataclass(frozen=True, slots=True)

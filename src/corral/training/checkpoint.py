@@ -41,8 +41,12 @@ __all__ = [
 
 FORMAT = 3
 _STATE = "state.json"
-_EXTRAS = {name: f"{name}.safetensors" for name in ("behind", "opponents", "reference")}
-"""What only some runs have."""
+_EXTRAS = {
+    "behind": "behind.safetensors",
+    "opponents": "opponents.safetensors",
+    "reference": "reference.safetensors",
+}
+"""Attributes of a checkpoint that only some runs have, and their files."""
 _FILES = ("policy.safetensors", "optimizer.safetensors", "envs.safetensors", _STATE)
 _MANIFEST = "manifest.json"
 _PREFIX, _TEMPORARY, _ASIDE = "ckpt-", ".saving-", "set-aside-"

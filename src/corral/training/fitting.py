@@ -21,7 +21,7 @@ from corral.core.config import TrainConfig
 from corral.core.errors import CheckpointError, CorralError, one_line
 from corral.core.space_data import space_from_data
 from corral.core.spaces import Layout
-from corral.core.types import Mishaps
+from corral.core.types import MISHAP_KEYS
 from corral.training.checkpoint import Checkpoint
 from corral.training.policies import build_policy
 from corral.training.progress import RECENT
@@ -77,7 +77,7 @@ def check_state(state: Mapping[str, Any]) -> None:
         raise CheckpointError(f"state.json does not fit: {one_line(place)}: {one_line(first['msg'])}") from None
     if any(length < 0 or length != int(length) for _, length in told.recent):
         raise CheckpointError("state.json does not fit: recent has an episode whose length is no number of steps")
-    if strangers := told.mishaps.keys() - {*Mishaps.__slots__}:
+    if strangers := told.mishaps.keys() - {*MISHAP_KEYS.values()}:
         raise CheckpointError(f"state.json does not fit: mishaps counts {one_line(sorted(strangers)[0])!r}")
 
 

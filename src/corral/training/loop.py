@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -272,7 +272,7 @@ def _metrics(
         row["rollout/ep_len_mean"] = progress.mean_length
     if rollout.episodes:
         row["rollout/truncated_fraction"] = float(np.mean([episode.truncated for episode in rollout.episodes]))
-    row |= {f"faults/{name}": count for name, count in asdict(progress.mishaps).items()}
+    row |= {f"faults/{name}": count for name, count in progress.mishaps.counts().items()}
     row |= {
         "train/learning_rate": rate,
         "train/loss": stats.loss,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -209,7 +208,7 @@ class Opponents:
         if last:
             s.ended_at = -1 if self._budget is None else self._budget
         else:
-            s.results.append(asdict(result))
+            s.results.append(result.to_data())
             s.stage, s.since, s.games = s.stage + 1, timesteps, 0
             s.outcomes, s.rewards = [], []
             s.older = list(range(self._n_envs))
@@ -247,7 +246,7 @@ class Opponents:
 
     def results(self) -> list[StageResult]:
         """How every stage that has begun went."""
-        return [*(StageResult(**result) for result in self._s.results), self._result()]
+        return [*(StageResult.from_data(result) for result in self._s.results), self._result()]
 
     def _result(self) -> StageResult:
         """How the stage goes that the run is in."""
@@ -293,7 +292,7 @@ class Opponents:
     # ---- for checkpoints -------------------------------------------------------------------------------------
 
     def _snapshot(self) -> tuple[dict[str, Any], dict[int, dict[str, Array]]]:
-        return asdict(self._s), dict(self._kept)
+        return self._s.to_data(), dict(self._kept)
 
     def state(self) -> dict[str, Any]:
         """Everything but weights; as it was before the rollout that is under way was prepared."""

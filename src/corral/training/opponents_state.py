@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from corral.core.errors import CheckpointError, one_line
+from corral.core.file_keys import by_attribute, to_data
 
 __all__ = [
     "FIRST_RATING",
@@ -61,6 +63,28 @@ class StageResult:
             return None
         return self.win_rate is not None and self.win_rate >= self.target and self.games >= self.needed
 
+    def to_data(self) -> dict[str, Any]:
+        """Return it as ``state.json`` and ``summary.json`` hold it."""
+        return to_data(self, STAGE_RESULT_KEYS)
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> StageResult:
+        """Return what ``to_data`` gave; a TypeError if there is something else in it."""
+        return cls(**by_attribute(data, STAGE_RESULT_KEYS))
+
+
+STAGE_RESULT_KEYS = {
+    "name": "name",
+    "played": "played",
+    "steps": "steps",
+    "games": "games",
+    "win_rate": "win_rate",
+    "target": "target",
+    "needed": "needed",
+    "reward": "reward",
+}
+"""Names of what is known of a stage in ``state.json`` and ``summary.json``."""
+
 
 @dataclass(slots=True)
 class PastSelf:
@@ -69,6 +93,10 @@ class PastSelf:
     slot: int
     step: int
     rating: float
+
+
+PAST_SELF_KEYS = {"slot": "slot", "step": "step", "rating": "rating"}
+"""Names of what is known of a past self in ``state.json``."""
 
 
 @dataclass(slots=True)
@@ -104,19 +132,48 @@ class OpponentsState:
     """Outcomes of the last games against each kind of opponent."""
     results: list[dict[str, Any]] = field(default_factory=list)
 
+    def to_data(self) -> dict[str, Any]:
+        """Return a copy as ``state.json`` holds it."""
+        data = copy.deepcopy(to_data(self, OPPONENTS_KEYS))
+        return {**data, OPPONENTS_KEYS["pool"]: [to_data(past, PAST_SELF_KEYS) for past in self.pool]}
+
+
+OPPONENTS_KEYS = {
+    "stage": "stage",
+    "since": "since",
+    "looked_at": "looked_at",
+    "noted_at": "noted_at",
+    "ended_at": "ended_at",
+    "older": "older",
+    "now": "now",
+    "pool": "pool",
+    "past": "past",
+    "rating": "rating",
+    "ratings": "ratings",
+    "games": "games",
+    "outcomes": "outcomes",
+    "rewards": "rewards",
+    "recent": "recent",
+    "results": "results",
+}
+"""Names of what a run knows of its opponents in ``state.json``."""
+
 
 def parse_state(state: Any) -> OpponentsState:
     """The state in a ``state.json``; a CheckpointError if it has values of other types than a run writes."""
     try:
-        data = json.dumps(state, allow_nan=False)
+        attributes = by_attribute(state, OPPONENTS_KEYS)
+        attributes["pool"] = [by_attribute(past, PAST_SELF_KEYS) for past in attributes.get("pool", ())]
+        data = json.dumps(attributes, allow_nan=False)
         found = TypeAdapter(OpponentsState).validate_json(data, strict=True)
-        TypeAdapter(list[StageResult]).validate_json(json.dumps(found.results), strict=True)
-        _ = [StageResult(**result) for result in found.results]  # refuses what it does not know
+        results = [by_attribute(result, STAGE_RESULT_KEYS) for result in found.results]
+        TypeAdapter(list[StageResult]).validate_json(json.dumps(results), strict=True)
+        _ = [StageResult.from_data(result) for result in found.results]  # refuses what it does not know
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = "/".join(map(str, first["loc"]))
         raise CheckpointError(f"state.json does not fit: opponents: {one_line(place)}: {first['msg']}") from None
-    except (ValueError, TypeError) as error:  # a number that is not finite; an unknown name
+    except (ValueError, TypeError, AttributeError) as error:  # a number that is not finite; an unknown name
         raise CheckpointError(f"state.json does not fit: opponents: {one_line(error)}") from None
     return found
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from corral.core.config import TrainConfig
+from corral.core.file_keys import to_data
 from corral.core.types import Mishaps, Rollout
 
 __all__ = ["Budget", "Progress", "budgets_of", "ended_by", "is_due", "learning_rate", "seconds_left"]
@@ -61,16 +62,32 @@ class Progress:
 
     def state(self) -> dict[str, Any]:
         """Plain data for a checkpoint."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        return {**fields, "recent": [list(item) for item in self.recent], "mishaps": asdict(self.mishaps)}
+        recent, mishaps = [list(item) for item in self.recent], self.mishaps.counts()
+        return {**to_data(self, PROGRESS_KEYS), "recent": recent, "mishaps": mishaps}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Progress:
         """Go on from ``state``."""
-        recent = deque(((float(r), int(n)) for r, n in state["recent"]), maxlen=RECENT)
-        mishaps = Mishaps(**{name: int(count) for name, count in state["mishaps"].items()})
         known = {"discarded_seconds": 0.0, **state}  # older checkpoints lack it
-        return cls(**{**{name: known[name] for name in cls.__slots__}, "recent": recent, "mishaps": mishaps})
+        progress = cls(**{attribute: known[key] for attribute, key in PROGRESS_KEYS.items()})
+        progress.recent = deque(((float(r), int(n)) for r, n in state["recent"]), maxlen=RECENT)
+        progress.mishaps = Mishaps.from_counts(state["mishaps"])
+        return progress
+
+
+PROGRESS_KEYS = {
+    "iteration": "iteration",
+    "timesteps": "timesteps",
+    "episodes": "episodes",
+    "seconds": "seconds",
+    "eval_seconds": "eval_seconds",
+    "discarded_seconds": "discarded_seconds",
+    "recent": "recent",
+    "best_reward": "best_reward",
+    "last_eval_reward": "last_eval_reward",
+    "mishaps": "mishaps",
+}
+"""Names of a run's counters in ``state.json``."""
 
 
 class Budget(NamedTuple):

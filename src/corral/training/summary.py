@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import shlex
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corral.core.command import command
+from corral.core.file_keys import to_data
 from corral.core.types import Mishaps
 from corral.monitor.processes import ProcessUse
 from corral.training.run import Run, weights_hash
@@ -45,9 +45,38 @@ class Summary:
     stages: list[dict[str, Any]] = field(default_factory=list)
     """How each stage went."""
 
+    def to_data(self) -> dict[str, Any]:
+        """Return it as ``summary.json`` holds it."""
+        return to_data(self, SUMMARY_KEYS)
+
     def to_json(self) -> str:
         """The text of ``summary.json``. What is not a finite number becomes null: JSON has no infinity."""
-        return f"{json.dumps(_finite(dataclasses.asdict(self)), indent=1, allow_nan=False)}\n"
+        return f"{json.dumps(_finite(self.to_data()), indent=1, allow_nan=False)}\n"
+
+
+SUMMARY_KEYS = {
+    "steps": "steps",
+    "episodes": "episodes",
+    "seconds": "seconds",
+    "fps": "fps",
+    "mean_reward": "mean_reward",
+    "eval_reward": "eval_reward",
+    "best_eval_reward": "best_eval_reward",
+    "n_envs": "n_envs",
+    "backend": "backend",
+    "num_workers": "num_workers",
+    "restarts": "restarts",
+    "recycled": "recycled",
+    "retries": "retries",
+    "env_faults": "env_faults",
+    "inexact": "inexact",
+    "seed": "seed",
+    "weights_sha256": "weights_sha256",
+    "exit_reason": "exit_reason",
+    "win_rates": "win_rates",
+    "stages": "stages",
+}
+"""Names in ``summary.json``."""
 
 
 def _finite(data: Any) -> Any:
@@ -81,12 +110,16 @@ def summarize(run: Run, reason: str) -> Summary:
         n_envs=run.config.n_envs,
         backend=choice.backend,
         num_workers=choice.num_workers,
-        **dataclasses.asdict(progress.mishaps),
+        restarts=progress.mishaps.restarts,
+        recycled=progress.mishaps.recycled,
+        retries=progress.mishaps.retries,
+        env_faults=progress.mishaps.env_faults,
+        inexact=progress.mishaps.inexact,
         seed=run.seed,
         weights_sha256=weights_hash(run.safe.policy),
         exit_reason=reason,
         win_rates={} if run.opponents is None else run.opponents.win_rates(),
-        stages=[] if run.opponents is None else [dataclasses.asdict(stage) for stage in run.opponents.results()],
+        stages=[] if run.opponents is None else [stage.to_data() for stage in run.opponents.results()],
     )
 
 
@@ -113,7 +146,7 @@ def _mended(mishaps: Mishaps) -> str:
         "env_faults": ("episode", "cut off where the env raises"),
         "inexact": ("episode", "cut off because the env could not be brought back"),
     }
-    counts = {name: count for name, count in dataclasses.asdict(mishaps).items() if count}
+    counts = {name: count for name, count in mishaps.counts().items() if count}
     told = [f"{n:,} {words[name][0]}{'s' if n > 1 else ''} {words[name][1]}" for name, n in counts.items()]
     return ", ".join(told) or "nothing"
 

@@ -18,6 +18,7 @@ from corral.core.config import TrainConfig, parse_config
 from corral.core.config_file import read_mapping
 from corral.core.envs import settings_of
 from corral.core.errors import UsageError, one_line
+from corral.core.file_keys import by_attribute, to_data
 from corral.core.files import replace_file
 from corral.core.seeding import fresh_seed
 from corral.core.spelling import did_you_mean
@@ -108,7 +109,7 @@ class SweepRequest:
 
     def continues(self, earlier: SweepRequest) -> None:
         """Refuse to go on with a sweep that was asked for otherwise. The number of trials and of jobs may change."""
-        mine, before = dataclasses.asdict(self), dataclasses.asdict(earlier)
+        mine, before = to_data(self, REQUEST_KEYS), to_data(earlier, REQUEST_KEYS)
         for name in (name for name in mine if name not in _MAY_CHANGE and mine[name] != before[name]):
             now, then = mine[name], before[name]
             if isinstance(now, dict) and isinstance(then, dict):
@@ -121,13 +122,14 @@ class SweepRequest:
 
     def write(self, path: Path) -> None:
         """Keep it; ``read`` has it again."""
-        text = yaml.safe_dump(dataclasses.asdict(self), sort_keys=False, default_flow_style=None, width=110)
+        data = json.loads(json.dumps(to_data(self, REQUEST_KEYS)))  # YAML would give a name to what occurs twice
+        text = yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110)
         replace_file(path, f"# What was asked; `corral resume` on this directory goes on with it.\n{text}".encode())
 
     @classmethod
     def read(cls, path: Path) -> SweepRequest:
         """The request in a sweep's directory."""
-        data = read_mapping(path, "sweep", untrusted=True)
+        data = by_attribute(read_mapping(path, "sweep", untrusted=True), REQUEST_KEYS)
         try:
             TypeAdapter(cls).validate_json(json.dumps(data), strict=True)
             request = cls(**data)  # refuses what it does not know
@@ -140,6 +142,20 @@ class SweepRequest:
         else:
             return request
         raise UsageError(f"{path} is damaged: {why}; start the sweep again in another --output-dir")
+
+
+REQUEST_KEYS = {
+    "env": "env",
+    "settings": "settings",
+    "seed": "seed",
+    "seeds": "seeds",
+    "presets": "presets",
+    "search": "search",
+    "trials": "trials",
+    "prune": "prune",
+    "jobs": "jobs",
+}
+"""Names in ``sweep.yaml``."""
 
 
 def make_request(

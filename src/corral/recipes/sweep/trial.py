@@ -123,7 +123,7 @@ def _run(order: Order, seed: int, path: Path, index: int, listener: Listener) ->
     deadline = time.monotonic() + _WAIT_SECONDS
     while True:
         try:
-            return dataclasses.asdict(_train(order, seed, path, after_iteration).summary)
+            return _train(order, seed, path, after_iteration).summary.to_data()
         except RunInUse:
             if time.monotonic() > deadline:
                 raise
