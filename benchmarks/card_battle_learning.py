@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import corral
-from corral.core.envs import resolve_env
+from corral.envs.factory import resolve_env
 from corral.training.checkpoint import list_checkpoints
 from corral.training.matches import Match, Side, play_match
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from corral import sb3 as sb3
-    from corral.core.config import TrainConfig as TrainConfig
-    from corral.core.envs import make_env as make_env
+    from corral.config.schema import TrainConfig as TrainConfig
     from corral.core.errors import CorralError as CorralError
+    from corral.envs.factory import make_env as make_env
     from corral.recipes.curriculum import curriculum as curriculum
     from corral.recipes.hybrid import hybrid as hybrid
     from corral.recipes.selfplay import selfplay as selfplay
@@ -30,13 +30,13 @@ __version__ = "0.1.0"
 _WHERE = {
     "CorralError": "corral.core.errors",
     "Model": "corral.training.model",
-    "TrainConfig": "corral.core.config",
+    "TrainConfig": "corral.config.schema",
     "TrainResult": "corral.training.api",
     "TrainingState": "corral.training.loop",
     "curriculum": "corral.recipes.curriculum",
     "hybrid": "corral.recipes.hybrid",
     "load": "corral.training.model",
-    "make_env": "corral.core.envs",
+    "make_env": "corral.envs.factory",
     "make_parallel_env": "corral.vec.make",
     "replay_fault": "corral.doctor.replay",
     "resume": "corral.training.api",

@@ -13,8 +13,8 @@ import pytest
 
 from corral.bench.timed import timed_settings
 from corral.cli.main import main
-from corral.core.config import parse_config
-from corral.core.config_file import load_yaml
+from corral.config.schema import parse_config
+from corral.config.yaml_file import load_yaml
 
 ROOT = Path(__file__).parents[2]
 BRIEF = ["--duration", "0.00001"]

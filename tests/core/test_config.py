@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.core.config import TrainConfig, parse_config
-from corral.core.config_file import dump_yaml, load_yaml
+from corral.config.schema import TrainConfig, parse_config
+from corral.config.yaml_file import dump_yaml, load_yaml
 from corral.core.errors import UsageError
 
 

@@ -7,9 +7,10 @@ import pytest
 
 import corral
 from corral.cli.main import main
-from corral.core import envs
-from corral.core.envs import names_code, resolve_env
 from corral.core.errors import UsageError
+from corral.envs import factory
+from corral.envs.factory import resolve_env
+from corral.envs.registry import names_code
 from corral.vec import make_vector_env
 from tests.envs import Counter
 
@@ -199,13 +200,16 @@ def test_only_names_that_import_something_count_as_code():
 
 def test_what_a_built_in_env_brings_gives_way_to_what_was_asked(monkeypatch):
     own = {"opponent": "greedy", "n_steps": 256, "batch_size": 256, "timesteps": 9}
-    monkeypatch.setitem(envs.SETTINGS, "toy-maze", own)
-    assert envs.settings_of("toy-maze", {}) == own and envs.settings_of("toy-work", {}) == {}
-    assert envs.settings_of("toy-maze", {"n_steps": 64}) == {"opponent": "greedy", "timesteps": 9}
+    monkeypatch.setitem(factory.SETTINGS, "toy-maze", own)
+    assert factory.settings_of("toy-maze", {}) == own and factory.settings_of("toy-work", {}) == {}
+    assert factory.settings_of("toy-maze", {"n_steps": 64}) == {"opponent": "greedy", "timesteps": 9}
     for kwargs in ({"opponent": "random"}, ["opponent=random"]):
-        assert "opponent" not in envs.settings_of("toy-maze", {"env_kwargs": kwargs})
-    assert envs.settings_of("toy-maze", {"stages": []}) == {"n_steps": 256, "batch_size": 256}
-    recall = envs.SETTINGS["toy-recall"]
-    assert envs.settings_of("toy-recall", {"timesteps": 1}).keys() == recall.keys() - {"timesteps"}
-    assert envs.settings_of("toy-recall", {"duration": 1}).keys() == recall.keys() - {"timesteps", "learning_rate_end"}
-    assert envs.settings_of("toy-recall", {"policy": "a:b"}).keys() == recall.keys() - {"recurrent"}
+        assert "opponent" not in factory.settings_of("toy-maze", {"env_kwargs": kwargs})
+    assert factory.settings_of("toy-maze", {"stages": []}) == {"n_steps": 256, "batch_size": 256}
+    recall = factory.SETTINGS["toy-recall"]
+    assert factory.settings_of("toy-recall", {"timesteps": 1}).keys() == recall.keys() - {"timesteps"}
+    assert factory.settings_of("toy-recall", {"duration": 1}).keys() == recall.keys() - {
+        "timesteps",
+        "learning_rate_end",
+    }
+    assert factory.settings_of("toy-recall", {"policy": "a:b"}).keys() == recall.keys() - {"recurrent"}

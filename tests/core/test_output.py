@@ -10,14 +10,14 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from corral.core.output import forgive_output
+from corral.core.stdio import forgive_output
 
 ROOT = Path(__file__).parents[2]
 ENVIRON = {
     **{name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
     "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
 }
-FORGIVE = "from corral.core.output import forgive_output; forgive_output()"
+FORGIVE = "from corral.core.stdio import forgive_output; forgive_output()"
 GAME = """
 import os
 from tests.envs import Counter

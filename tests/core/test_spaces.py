@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from corral.core.actions import ActionCodec
 from corral.core.errors import UsageError
-from corral.core.space_data import space_from_data, space_to_data
-from corral.core.spaces import Layout, poisoned
+from corral.core.spaces import Layout, poisoned, space_from_data, space_to_data
 
 shapes = st.lists(st.integers(1, 3), max_size=2).map(tuple)
 leaves = st.one_of(

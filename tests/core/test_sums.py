@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import corral
-from corral.core.opponents import parse_mix
+from corral.config.values import parse_mix
 from corral.core.sums import add_up
 from corral.games.card_battle.judge import judge_life
 

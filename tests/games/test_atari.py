@@ -12,10 +12,11 @@ from gymnasium.wrappers import AtariPreprocessing
 
 import corral
 from corral.cli.main import main
-from corral.core.envs import make_env, settings_of
 from corral.core.errors import UsageError
-from corral.core.stacks import stacks_of
+from corral.core.frame_stacks import stacks_of
 from corral.core.types import LIFE_LOST
+from corral.envs.factory import make_env
+from corral.envs.registry import settings_of
 
 pytest.importorskip("ale_py")
 SMALL = {

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import corral
 from corral.core.errors import UsageError
-from corral.core.opponents import HasOpponents, outcome
 from corral.doctor.checks import examine
+from corral.envs.opponent_protocol import HasOpponents, outcome
 from corral.games.card_battle.decks import DECK_NAMES
 from corral.games.card_battle.env import CardBattle, make
 from corral.games.card_battle.features import lead

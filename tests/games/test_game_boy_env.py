@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import corral
 from corral.core.errors import UsageError
-from corral.core.stacks import stacks_of
+from corral.core.frame_stacks import stacks_of
 from corral.games.game_boy.emulator import Emulator, read_rom
 from corral.games.game_boy.env import _MAGIC, _SUM, ACTIONS, GameBoy, _sum
 from tests.games.game_boy_roms import MAP, put, tiny_rom

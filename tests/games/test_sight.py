@@ -5,7 +5,7 @@ import numpy as np
 from gymnasium.utils.env_checker import check_env
 
 import corral
-from corral.core.envs import make_env
+from corral.envs.factory import make_env
 from corral.games.sight import Sight
 
 QUIET = {"backend": "serial", "eval_freq": 0, "tensorboard": False, "quiet": True}

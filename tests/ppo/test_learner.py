@@ -5,8 +5,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from corral.core.config import parse_config
-from corral.core.envs import resolve_env
+from corral.config.schema import parse_config
+from corral.envs.factory import resolve_env
 from corral.policy.policy import Policy
 from corral.ppo import losses
 from corral.ppo.gae import estimate_advantages

@@ -5,7 +5,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from corral.core.config import parse_config
+from corral.config.schema import parse_config
 from corral.core.errors import UsageError
 from corral.policy import array_distributions, distributions
 from corral.policy.policy import Policy, n_action_params

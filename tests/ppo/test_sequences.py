@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from corral.core.config import parse_config
-from corral.core.envs import resolve_env
+from corral.config.schema import parse_config
+from corral.envs.factory import resolve_env
 from corral.policy.policy import Policy
 from corral.policy.recurrent import Memory
 from corral.ppo.gae import estimate_advantages

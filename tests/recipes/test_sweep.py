@@ -18,7 +18,7 @@ import yaml
 
 import corral
 from corral.cli.main import main
-from corral.core.config_file import load_yaml
+from corral.config.yaml_file import load_yaml
 from corral.core.errors import CorralError, RunInUse, UsageError
 from corral.monitor.writers import read_metrics
 from corral.recipes.sweep import resume_sweep, sweep

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from corral.cli.main import main
-from corral.core.config import parse_config
-from corral.core.envs import SETTINGS
+from corral.config.schema import parse_config
 from corral.core.errors import UsageError
+from corral.envs.registry import SETTINGS
 from corral.recipes.sweep.request import make_request
 from corral.recipes.sweep.search import SearchPlan
 from corral.recipes.sweep.space import Choices, Range, default_words, parse_space

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import corral
-from corral.core.envs import resolve_env
 from corral.core.errors import EnvFault, UsageError
+from corral.envs.factory import resolve_env
 from corral.monitor.writers import read_metrics
 from corral.recipes.warmstart import warmstart
 from corral.training.checkpoint import list_checkpoints

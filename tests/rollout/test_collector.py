@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from corral.core.envs import resolve_env
 from corral.core.seeding import action_noise
 from corral.core.types import Acts, Choice
+from corral.envs.factory import resolve_env
 from corral.policy.policy import Policy
 from corral.rollout.actors import actor_setup
 from corral.rollout.collector import Collector

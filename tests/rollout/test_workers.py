@@ -11,9 +11,9 @@ import psutil
 import pytest
 import torch
 
-from corral.core.config import parse_config
-from corral.core.envs import resolve_env
+from corral.config.schema import parse_config
 from corral.core.errors import EnvFault, UsageError, WorkerDied
+from corral.envs.factory import resolve_env
 from corral.policy.policy import Policy
 from corral.ppo.mlp_engine import share_setup
 from corral.rollout.actors import actor_setup

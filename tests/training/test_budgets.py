@@ -5,7 +5,7 @@ import time
 import pytest
 
 import corral
-from corral.core.config import parse_config
+from corral.config.schema import parse_config
 from corral.training.rollout_length import fit_n_steps
 from tests.envs import Counter, Slow
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.core.config import parse_config
-from corral.core.envs import resolve_env
+from corral.config.schema import parse_config
 from corral.core.errors import EnvFault, UsageError, WorkerDied
+from corral.envs.factory import resolve_env
 from corral.rollout.env_costs import measure_env
 from corral.training import choose, run
 from corral.training.calibrate import Costs

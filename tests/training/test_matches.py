@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import corral
-from corral.core.envs import resolve_env
 from corral.core.errors import UsageError
+from corral.envs.factory import resolve_env
 from corral.training import matches
 from corral.training.matches import Side, play_match, wilson
 from corral.vec.making import facts_of

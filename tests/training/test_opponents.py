@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import corral
-from corral.core.config import parse_config
-from corral.core.config_values import Stage
+from corral.config.schema import parse_config
+from corral.config.values import Stage, parse_mix
 from corral.core.errors import CheckpointError, EnvFault, UsageError
-from corral.core.opponents import outcome, parse_mix
 from corral.core.types import EpisodeRecord
+from corral.envs.opponent_protocol import outcome
 from corral.monitor.writers import read_metrics
 from corral.rollout.opponents import LineupSetup, SharedLineup
 from corral.training.checkpoint import newest_checkpoint

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import corral
-from corral.core.envs import resolve_env
 from corral.core.errors import UsageError
 from corral.core.seeding import EVALUATION, episode_seed
+from corral.envs.factory import resolve_env
 from corral.rollout.opponents import PolicyPlayer
 from corral.training import matches
 from corral.training.checkpoint import newest_checkpoint

@@ -5,7 +5,7 @@ import pytest
 from gymnasium import spaces
 
 import corral
-from corral.core.config import parse_config
+from corral.config.schema import parse_config
 from corral.core.errors import UsageError
 from corral.policy.policy import Policy
 from corral.training.run_size import large_run_warning

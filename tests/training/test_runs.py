@@ -241,7 +241,7 @@ def test_a_directory_that_another_run_took_meanwhile_is_left_to_it(meanwhile):
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_runs_that_begin_in_the_same_second_get_directories_of_their_own(monkeypatch, ended):
-    from corral.core.envs import python_name
+    from corral.core.entry_points import python_name
     from corral.training.run_directory import plan_run
 
     monkeypatch.setattr(time, "strftime", lambda form: "20260101-120000")

@@ -11,8 +11,8 @@ from gymnasium.wrappers import FrameStackObservation
 
 import corral
 from corral.core.errors import UsageError
+from corral.core.frame_stacks import Observed, stacks_of
 from corral.core.spaces import Layout
-from corral.core.stacks import Observed, stacks_of
 from corral.core.types import Acts
 from corral.rollout.arrays import allocate, named_columns
 from corral.rollout.collector import Collector

@@ -12,8 +12,8 @@ from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, InvalidAction, NoAsyncCallError
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from corral.core.envs import resolve_env
 from corral.core.errors import CorralError, EnvFault, UsageError
+from corral.envs.factory import resolve_env
 from corral.vec.make import make_parallel_env, make_vector_env
 from corral.vec.serial import SerialVectorEnv
 from tests.envs import Counter, Masked, Spaces

@@ -9,9 +9,9 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from corral.core.envs import resolve_env
 from corral.core.errors import CorralError
 from corral.core.seeding import episode_seed
+from corral.envs.factory import resolve_env
 from corral.vec import ProcessVectorEnv, SerialVectorEnv, make_vector_env
 from corral.vec.api import merge_sums
 from corral.vec.make import make_parallel_env

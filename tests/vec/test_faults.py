@@ -14,8 +14,8 @@ import numpy as np
 import psutil
 import pytest
 
-from corral.core.envs import resolve_env
 from corral.core.errors import BadEnvData, CorralError, EnvFault, UsageError, WorkerDied
+from corral.envs.factory import resolve_env
 from corral.vec import ProcessVectorEnv, make_vector_env, shared_memory
 from corral.vec.pool import split_envs
 from tests.envs import Broken, Counter, Masked, Shuffled

@@ -11,8 +11,8 @@ import numpy as np
 import psutil
 import pytest
 
-from corral.core.envs import resolve_env
 from corral.core.errors import WorkerDied
+from corral.envs.factory import resolve_env
 from corral.vec import ProcessVectorEnv
 from tests.envs import Counter, Parent
 

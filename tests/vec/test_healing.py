@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import corral
-from corral.core.envs import resolve_env
 from corral.core.errors import BadEnvData, EnvFault
 from corral.core.types import Mishaps
 from corral.doctor.replay import replay_fault
+from corral.envs.factory import resolve_env
 from corral.vec import make_vector_env
 from corral.vec.care import Care, Patience
 from corral.vec.history import History

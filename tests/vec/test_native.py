@@ -12,11 +12,11 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import NormalizeObservation
 
-from corral.core.envs import make_env, resolve_env
 from corral.core.errors import BadEnvData, CorralError, EnvFault, MissingPackage, UsageError
 from corral.core.machine import available_cores
 from corral.core.seeding import episode_seed
 from corral.core.types import Mishaps
+from corral.envs.factory import make_env, resolve_env
 from corral.games import envpools
 from corral.vec import make_vector_env
 from corral.vec.api import merge_sums

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from corral.bench.picture import draw_comparison
 from corral.bench.record import EPISODES, LOSS, REWARD, STEPS, RunRecord, read_record
-from corral.core.config import RESUMABLE, TrainConfig
+from corral.config.schema import RESUMABLE, TrainConfig
 from corral.core.errors import UsageError
 
 __all__ = ["Comparison", "Row", "compare_records", "compare_runs"]

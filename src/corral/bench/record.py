@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from corral.core.config import TrainConfig
+from corral.config.schema import TrainConfig
 from corral.core.errors import UsageError, one_line
 from corral.core.files import read_json
 from corral.monitor.writers import iterate_metrics

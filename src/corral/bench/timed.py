@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from corral.bench.record import FPS, LOSS, REWARD, SECONDS, STEPS, read_record
-from corral.core.config import CARE
-from corral.core.config_file import load_yaml
+from corral.config.schema import CARE
+from corral.config.yaml_file import load_yaml
 from corral.core.errors import UsageError
 from corral.core.files import replace_file
 from corral.core.machine import available_cores

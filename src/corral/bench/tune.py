@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 
 from corral.bench.speed import Speed, measure_speed, median_speed
-from corral.core.config import MOST_ENVS, parse_config
+from corral.config.schema import MOST_ENVS, parse_config
 from corral.core.errors import UsageError
 from corral.core.machine import available_cores
 

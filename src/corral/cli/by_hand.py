@@ -7,8 +7,8 @@ import sys
 import warnings
 from typing import Any
 
-from corral.core.envs import EnvFactory
 from corral.core.errors import MissingPackage, UsageError
+from corral.envs.factory import EnvFactory
 
 __all__ = ["has_window", "play_by_hand"]
 

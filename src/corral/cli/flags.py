@@ -12,10 +12,10 @@ from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-from corral.core.config import TrainConfig, parse_env_kwargs
-from corral.core.envs import BUILT_IN, OWN_FLAGS, PATHS, SWITCHES, own_flags
+from corral.config.schema import TrainConfig, parse_env_kwargs
 from corral.core.errors import UsageError, cut_words
-from corral.core.spelling import did_you_mean
+from corral.core.suggestions import did_you_mean
+from corral.envs.registry import BUILT_IN, OWN_FLAGS, PATHS, SWITCHES, own_flags
 
 __all__ = ["Parser", "add_config_flags", "add_directory_flags", "add_own_flags", "own_kwargs"]
 

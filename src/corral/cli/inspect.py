@@ -10,13 +10,13 @@ import gymnasium as gym
 from rich.console import Console
 
 from corral.cli.flags import own_kwargs
+from corral.config.schema import parse_env_kwargs
 from corral.core.atari import is_atari
-from corral.core.config import parse_env_kwargs
-from corral.core.envs import BUILT_IN, ENVPOOL
 from corral.core.errors import UsageError, one_line
 from corral.core.files import read_json
 from corral.doctor.checks import examine
 from corral.doctor.replay import replay_fault
+from corral.envs.registry import BUILT_IN, ENVPOOL
 from corral.training.run_directory import MOST_SUMMARY, ROOT
 
 __all__ = ["run_doctor", "run_list"]

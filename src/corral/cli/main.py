@@ -16,11 +16,11 @@ from types import FrameType
 
 from corral import __version__
 from corral.cli.flags import Parser, add_config_flags, add_directory_flags, add_own_flags
+from corral.config.schema import RESUMABLE
 from corral.core.command import command
-from corral.core.config import RESUMABLE
 from corral.core.errors import CorralError, UnrepeatedCode
-from corral.core.output import forgive_output
-from corral.core.spelling import did_you_mean
+from corral.core.stdio import forgive_output
+from corral.core.suggestions import did_you_mean
 from corral.training import interrupts
 from corral.training.interrupts import Interrupted
 

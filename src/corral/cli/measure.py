@@ -16,7 +16,7 @@ from corral.bench.compare import Row, compare_runs
 from corral.bench.speed import DECIDED, PARTS
 from corral.bench.tune import Candidate, Trial, candidates, draw_trials, recommended, try_all
 from corral.cli.train import settings_of
-from corral.core.config import parse_config
+from corral.config.schema import parse_config
 from corral.core.errors import UsageError
 from corral.core.machine import available_cores
 from corral.training.run_directory import ROOT

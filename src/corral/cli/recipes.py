@@ -13,9 +13,9 @@ from rich.table import Table
 
 from corral.cli.train import settings_of
 from corral.core.entry_points import absolute_spec
-from corral.core.envs import EnvFactory, resolve_env
 from corral.core.errors import UsageError
 from corral.core.files import replace_file
+from corral.envs.factory import EnvFactory, resolve_env
 from corral.recipes.curriculum import curriculum
 from corral.recipes.hybrid import hybrid
 from corral.recipes.selfplay import selfplay

@@ -17,13 +17,14 @@ from rich.progress import Progress
 from corral.cli.by_hand import has_window, play_by_hand
 from corral.cli.flags import own_kwargs
 from corral.cli.recipes import play_matches
-from corral.core.config import parse_env_kwargs
+from corral.config.schema import parse_env_kwargs
 from corral.core.entry_points import import_callable
-from corral.core.envs import BY_HAND, EnvFactory, resolve_env
 from corral.core.errors import UsageError
-from corral.core.opponents import OPPONENT
-from corral.core.paths import exists, is_file
-from corral.core.spelling import did_you_mean
+from corral.core.files import exists, is_file
+from corral.core.suggestions import did_you_mean
+from corral.envs.factory import EnvFactory, resolve_env
+from corral.envs.opponent_protocol import OPPONENT
+from corral.envs.registry import BY_HAND
 from corral.monitor.console import print_table
 from corral.monitor.sheet import Sheet
 from corral.monitor.terminal import Screen

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from corral.cli.flags import own_kwargs
-from corral.core.config import TrainConfig
-from corral.core.config_file import load_yaml
+from corral.config.schema import TrainConfig
+from corral.config.yaml_file import load_yaml
 from corral.core.errors import UsageError
-from corral.core.paths import is_file
-from corral.core.spelling import shown
+from corral.core.files import is_file
+from corral.core.suggestions import shown
 from corral.training.api import resume, train
 
 __all__ = ["run_resume", "run_train", "settings_of"]

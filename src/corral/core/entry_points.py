@@ -15,10 +15,19 @@ from typing import Any
 import cloudpickle
 
 from corral.core.errors import UsageError
-from corral.core.paths import is_file
-from corral.core.spelling import did_you_mean, shown
+from corral.core.files import is_file
+from corral.core.suggestions import did_you_mean, shown
 
-__all__ = ["absolute_spec", "file_of", "import_callable", "import_file", "import_module", "import_own", "pickle_code"]
+__all__ = [
+    "absolute_spec",
+    "file_of",
+    "import_callable",
+    "import_file",
+    "import_module",
+    "import_own",
+    "pickle_code",
+    "python_name",
+]
 
 _FILE = "corral_file_"
 """How the names of modules begin that are files the user named."""
@@ -122,3 +131,13 @@ def pickle_code(thing: Any, what: str) -> bytes:
 def _import_failed(name: str, what: str, error: Exception) -> UsageError:
     text = "".join(traceback.format_exception(error))
     return UsageError(f"{what}: importing {name} failed: {type(error).__name__}: {error}\n\n{text.rstrip()}")
+
+
+PYTHON = "python:"
+"""How the name of an env or policy begins that only Python can give."""
+
+
+def python_name(thing: Any) -> str:
+    """How a config refers to an object that only Python can give."""
+    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    return f"{PYTHON}{named.__module__}.{named.__qualname__}"

@@ -16,7 +16,18 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-__all__ = ["find_link", "inflate", "open_regular", "parse_json", "read_json", "read_regular", "replace_file"]
+__all__ = [
+    "exists",
+    "find_link",
+    "inflate",
+    "is_directory",
+    "is_file",
+    "open_regular",
+    "parse_json",
+    "read_json",
+    "read_regular",
+    "replace_file",
+]
 
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
 _DEEPEST = 20
@@ -120,3 +131,21 @@ def _check_kind(path: Path, status: os.stat_result, flags: int) -> None:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"it holds {name}, which is not a number")
+
+
+def exists(path: str | os.PathLike[str]) -> bool:
+    """Whether there is anything; not under a name that is too long, nor in a directory that may not be searched."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a file."""
+    return exists(path) and Path(path).is_file()
+
+
+def is_directory(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a directory."""
+    return exists(path) and Path(path).is_dir()

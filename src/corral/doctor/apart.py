@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from corral.core.envs import EnvFactory
+from corral.envs.factory import EnvFactory
 from corral.vec.care import Care
 from corral.vec.child_call import call_in_child
 

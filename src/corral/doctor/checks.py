@@ -13,12 +13,12 @@ from typing import Any
 import cloudpickle
 import gymnasium as gym
 
-from corral.core.envs import EnvFactory, resolve_env
 from corral.core.errors import CorralError, EnvFault, UsageError, WorkerDied
 from corral.doctor.apart import apart
 from corral.doctor.episodes import check_coming_back, check_seeds, check_states
 from corral.doctor.finding import Finding
 from corral.doctor.walk import check_data
+from corral.envs.factory import EnvFactory, resolve_env
 from corral.vec import ProcessVectorEnv
 from corral.vec.pool import descriptors_needed
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from corral.core.envs import EnvFactory
 from corral.core.errors import CorralError, EnvFault
 from corral.core.seeding import fresh_seed, seed_global_generators
 from corral.core.types import Leaves
 from corral.doctor.apart import apart
 from corral.doctor.finding import Finding
+from corral.envs.factory import EnvFactory
 from corral.vec.child_call import Pulse
 from corral.vec.making import RAISED, named
 from corral.vec.serial import SerialVectorEnv

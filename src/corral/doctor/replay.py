@@ -11,10 +11,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from corral.config.schema import parse_env_kwargs
 from corral.core.actions import ActionCodec
-from corral.core.config import parse_env_kwargs
-from corral.core.envs import resolve_env
 from corral.core.errors import UsageError
+from corral.envs.factory import resolve_env
 from corral.training.faults import read_fault
 from corral.training.run_directory import bare
 

@@ -21,7 +21,7 @@ from gymnasium.vector import AutoresetMode
 from corral.core.atari import ATARI_SETTINGS
 from corral.core.errors import MissingPackage, UsageError
 from corral.core.seeding import fresh_seed
-from corral.core.spelling import did_you_mean
+from corral.core.suggestions import did_you_mean
 
 __all__ = ["make", "settings", "tasks"]
 

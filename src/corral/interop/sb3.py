@@ -13,8 +13,8 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from corral.core.env_lists import EnvName
 from corral.core.errors import MissingPackage
+from corral.envs.env_lists import EnvName
 from corral.vec.api import CorralVectorEnv, InfoRow
 from corral.vec.calls import InvalidAction
 from corral.vec.make import make_parallel_env as make_gymnasium_env

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.errors import MissingPackage, UsageError
-from corral.core.paths import is_directory
+from corral.core.files import is_directory
 
 __all__ = ["check_video", "save_video"]
 

@@ -13,7 +13,7 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
-from corral.core.config_values import Cnn
+from corral.config.values import Cnn
 from corral.core.errors import UsageError
 from corral.core.pictures import Picture
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from corral.config.values import DEFAULT_LAYERS, Cnn, Recurrent
 from corral.core.actions import ActionCodec
-from corral.core.config_values import DEFAULT_LAYERS, Cnn, Recurrent
 from corral.core.errors import UsageError
 from corral.core.pictures import is_normalizable, pictures_in
 from corral.core.spaces import Layout

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from corral.core.config_values import Recurrent
+from corral.config.values import Recurrent
 
 __all__ = ["Memory", "RecurrentCore", "state_size"]
 

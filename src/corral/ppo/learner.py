@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from corral.core.config import TrainConfig
+from corral.config.schema import TrainConfig
 from corral.core.errors import CorralError, UsageError
 from corral.core.seeding import minibatch_generator, network_seed
 from corral.core.types import Rollout, Weights

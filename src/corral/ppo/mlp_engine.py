@@ -13,8 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from corral.core.config import TrainConfig
-from corral.core.stacks import Observed
+from corral.config.schema import TrainConfig
+from corral.core.frame_stacks import Observed
 from corral.core.types import Leaves, Rollout
 from corral.policy import array_distributions
 from corral.policy.mlp import Mlp, MlpShape

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import torch
 
-from corral.core.config import TrainConfig
+from corral.config.schema import TrainConfig
 from corral.core.machine import available_cores
 from corral.policy.policy import Policy
 

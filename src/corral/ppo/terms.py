@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from corral.core.config import TrainConfig
+from corral.config.schema import TrainConfig
 
 __all__ = ["PLAIN", "Terms", "terms_at"]
 

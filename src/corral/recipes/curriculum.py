@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from corral.core.config import parse_config, parse_env_kwargs
-from corral.core.config_values import Stage
-from corral.core.envs import resolve_env
+from corral.config.schema import parse_config, parse_env_kwargs
+from corral.config.values import Stage
 from corral.core.errors import UsageError
+from corral.envs.factory import resolve_env
 from corral.training.api import TrainResult, train
 from corral.training.roles import EnvLike, Roles, recipe_settings, roles_of, steps_of
 from corral.vec.making import facts_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from corral.core.config_values import Stage
+from corral.config.values import Stage
 from corral.core.errors import UsageError
 from corral.training.api import TrainResult, train
 from corral.training.roles import EnvLike, recipe_settings, roles_of, steps_of

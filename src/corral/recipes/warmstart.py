@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Literal
 
-from corral.core.config import DEFAULT_TIMESTEPS, parse_config
+from corral.config.schema import DEFAULT_TIMESTEPS, parse_config
 from corral.core.errors import UsageError
 from corral.training.api import TrainResult, train
 from corral.training.roles import EnvLike, recipe_settings, roles_of, steps_of

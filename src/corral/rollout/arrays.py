@@ -11,9 +11,9 @@ import numpy as np
 
 from corral.core.actions import ActionCodec
 from corral.core.errors import UsageError
+from corral.core.frame_stacks import column_shape
 from corral.core.machine import available_memory
 from corral.core.spaces import Layout, poisoned
-from corral.core.stacks import column_shape
 from corral.core.types import Rollout
 from corral.policy.scoring import ACTION_FEATURES
 

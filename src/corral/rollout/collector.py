@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from corral.core.frame_stacks import ColumnWriter, Observed
 from corral.core.seeding import action_noise
-from corral.core.stacks import ColumnWriter, Observed
 from corral.core.types import Actor, EpisodeRecord, Mishaps, Rollout, Seconds
 from corral.vec.api import CorralVectorEnv, Drained, merge_sums
 

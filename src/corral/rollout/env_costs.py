@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from corral.core.envs import EnvFactory
+from corral.config.values import normalized_shares
 from corral.core.errors import CorralError
-from corral.core.opponents import OPPONENT, normalized_shares
 from corral.core.types import Leaves
+from corral.envs.factory import EnvFactory
+from corral.envs.opponent_protocol import OPPONENT
 from corral.rollout import worker
 from corral.vec.api import EnvFacts
 from corral.vec.care import Care

@@ -9,8 +9,8 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from corral.core.envs import EnvFactory
 from corral.core.errors import EnvFault, UsageError
+from corral.envs.factory import EnvFactory
 from corral.rollout.collector import Collector
 from corral.vec.api import Seats
 from corral.vec.history import EnvPosition

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.actions import ActionCodec
-from corral.core.opponents import OPPONENT
 from corral.core.seeding import noise_row
 from corral.core.spaces import Layout
 from corral.core.types import Actor, Weights
+from corral.envs.opponent_protocol import OPPONENT
 from corral.vec import shared_memory
 
 __all__ = ["Guest", "Lineup", "LineupSetup", "PolicyPlayer", "SharedLineup"]

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.actions import ActionCodec
-from corral.core.opponents import OPPONENT, outcome
+from corral.core.frame_stacks import Observed
 from corral.core.seeding import episode_seed
-from corral.core.stacks import Observed
 from corral.core.types import EpisodeRecord, Leaves, Rollout
+from corral.envs.opponent_protocol import OPPONENT, outcome
 from corral.vec.api import Seats
 from corral.vec.history import REPLAY_LIMIT, EnvPosition
 

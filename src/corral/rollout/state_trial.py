@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from corral.core.envs import EnvFactory
 from corral.core.errors import CheckpointError, WorkerDied
+from corral.envs.factory import EnvFactory
 from corral.rollout import worker
 from corral.vec.care import Care
 from corral.vec.child_call import Pulse, call_in_child

@@ -16,8 +16,8 @@ import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
-from corral.core.envs import EnvFactory
 from corral.core.types import Rollout
+from corral.envs.factory import EnvFactory
 from corral.policy.scoring import ACTION_FEATURES
 from corral.ppo.shares import Shares, ShareSetup
 from corral.rollout.arrays import columns_of

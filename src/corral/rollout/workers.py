@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.actions import ActionCodec
-from corral.core.envs import EnvFactory
 from corral.core.errors import CorralError, DeadlinePassed, EnvFault, UsageError, WorkerDied
 from corral.core.spaces import Layout
 from corral.core.types import Mishaps, Rollout, Weights
+from corral.envs.factory import EnvFactory
 from corral.ppo.shares import Shares, ShareSetup
 from corral.rollout import worker
 from corral.rollout.arrays import named_columns

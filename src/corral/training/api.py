@@ -12,21 +12,16 @@ from typing import Any
 import gymnasium as gym
 import torch
 
-from corral.core.config import (
-    CARE,
-    RESUMABLE,
-    TrainConfig,
-    parse_config,
-    parse_env_kwargs,
-)
-from corral.core.config_file import dump_yaml, load_yaml
-from corral.core.entry_points import import_callable
-from corral.core.envs import EnvFactory, python_name, resolve_env, settings_of
+from corral.config.schema import CARE, RESUMABLE, TrainConfig, parse_config, parse_env_kwargs
+from corral.config.yaml_file import dump_yaml, load_yaml
+from corral.core.entry_points import import_callable, python_name
 from corral.core.errors import CheckpointError, CorralError, EnvFault, UsageError, one_line
 from corral.core.files import replace_file
 from corral.core.machine import limit_compute_threads
 from corral.core.seeding import fresh_seed
-from corral.core.spelling import did_you_mean, shown
+from corral.core.suggestions import did_you_mean, shown
+from corral.envs.factory import EnvFactory, resolve_env
+from corral.envs.registry import settings_of
 from corral.monitor.console import Board, QuietBoard
 from corral.monitor.diary import env_lines
 from corral.monitor.report import Reporter

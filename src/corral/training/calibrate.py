@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from corral.config.schema import TrainConfig
 from corral.core.actions import ActionCodec
-from corral.core.config import TrainConfig
-from corral.core.envs import EnvFactory
 from corral.core.machine import available_cores
 from corral.core.spaces import Layout
 from corral.core.types import Rollout
+from corral.envs.factory import EnvFactory
 from corral.policy.policy import NetworkFactory, Policy
 from corral.ppo.gae import Advantages
 from corral.ppo.learner import Engine

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from corral.core.config import MOST_ENVS, TrainConfig, parse_config
+from corral.config.schema import MOST_ENVS, TrainConfig, parse_config
 from corral.core.errors import UsageError
 from corral.core.machine import available_cores, available_memory
 from corral.training.calibrate import Costs

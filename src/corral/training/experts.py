@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from corral.core.envs import EnvFactory, resolve_env
 from corral.core.errors import UsageError
-from corral.core.opponents import outcome
 from corral.core.types import Leaves, Mishaps
+from corral.envs.factory import EnvFactory, resolve_env
+from corral.envs.opponent_protocol import outcome
 from corral.vec.care import Care
 from corral.vec.make import make_vector_env
 from corral.vec.making import build_envs, close_env

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from corral.config.schema import TrainConfig
 from corral.core.command import command
-from corral.core.config import TrainConfig
-from corral.core.envs import PYTHON
+from corral.core.entry_points import PYTHON
 from corral.core.errors import EnvFault, UsageError
 from corral.core.files import read_json, replace_file
-from corral.core.opponents import OPPONENT, opponent_number
+from corral.envs.opponent_protocol import OPPONENT, opponent_number
 from corral.training.run_directory import RunDirectory
 
 __all__ = ["FAULTS", "MOST_FAULTS", "keep_fault", "read_fault"]

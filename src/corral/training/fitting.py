@@ -16,11 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from corral.config.schema import TrainConfig
 from corral.core.actions import ActionCodec
-from corral.core.config import TrainConfig
 from corral.core.errors import CheckpointError, CorralError, one_line
-from corral.core.space_data import space_from_data
-from corral.core.spaces import Layout
+from corral.core.spaces import Layout, space_from_data
 from corral.core.types import MISHAP_KEYS
 from corral.training.checkpoint import Checkpoint
 from corral.training.policies import build_policy

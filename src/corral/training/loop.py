@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from corral.core.errors import CheckpointError, DeadlinePassed, EnvFault
+from corral.core.frame_stacks import Observed
 from corral.core.metrics import INFO_PREFIX
-from corral.core.stacks import Observed
+from corral.core.schedules import is_due
 from corral.core.types import Rollout, Weights
 from corral.monitor.diary import episode_lines, epoch_line, update_line
 from corral.monitor.report import Reporter
@@ -26,7 +27,7 @@ from corral.training.evaluate import evaluate_actor
 from corral.training.faults import MOST_FAULTS, keep_fault
 from corral.training.interrupts import Interrupts
 from corral.training.phases import write_phase
-from corral.training.progress import budgets_of, ended_by, is_due, learning_rate, seconds_left
+from corral.training.progress import budgets_of, ended_by, learning_rate, seconds_left
 from corral.training.replay_check import check_replay
 from corral.training.run import Run, capture
 from corral.training.run_directory import RunDirectory

@@ -14,11 +14,11 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from corral.core.envs import EnvFactory
 from corral.core.errors import CorralError, UsageError, WorkerDied
 from corral.core.machine import available_cores
-from corral.core.opponents import OPPONENT, SEAT, outcome
 from corral.core.seeding import EVALUATION, episode_seed
+from corral.envs.factory import EnvFactory
+from corral.envs.opponent_protocol import OPPONENT, SEAT, outcome
 from corral.rollout.opponents import PolicyPlayer
 from corral.vec.make import make_vector_env
 from corral.vec.making import mask_method

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from corral.core.config import TrainConfig
+from corral.config.schema import TrainConfig
 from corral.core.errors import CheckpointError, UsageError
-from corral.core.paths import is_directory
+from corral.core.files import is_directory
 from corral.core.seeding import action_noise, fresh_seed
 from corral.policy.policy import NetworkFactory
 from corral.rollout.actors import actor_setup

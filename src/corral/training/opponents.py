@@ -16,12 +16,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from corral.core.config import TrainConfig
-from corral.core.config_values import Stage
+from corral.config.schema import TrainConfig
+from corral.config.values import Stage, parse_mix
 from corral.core.errors import CheckpointError, UsageError
-from corral.core.opponents import OPPONENT, parse_mix
-from corral.core.paths import is_file
+from corral.core.files import is_file
+from corral.core.schedules import is_due
 from corral.core.types import EpisodeRecord
+from corral.envs.opponent_protocol import OPPONENT
 from corral.policy.policy import Policy
 from corral.rollout.actors import ActorSetup
 from corral.rollout.env_costs import FirstMix
@@ -36,7 +37,6 @@ from corral.training.opponents_state import (
     check_weights,
     parse_state,
 )
-from corral.training.progress import is_due
 from corral.training.roles import roles_of_names
 from corral.vec.api import EnvFacts
 

@@ -10,10 +10,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from corral.core.envs import EnvFactory
 from corral.core.errors import EnvFault, EnvPlace, MissingPackage, UsageError
-from corral.core.opponents import OPPONENT
 from corral.core.types import Actor
+from corral.envs.factory import EnvFactory
+from corral.envs.opponent_protocol import OPPONENT
 from corral.training.evaluate import Chooser, numbers_of
 from corral.vec.making import RAISED, named
 from corral.vec.rows import shape_of

@@ -9,12 +9,12 @@ import gymnasium as gym
 import torch
 from gymnasium import spaces
 
-from corral.core.config import TrainConfig
-from corral.core.envs import EnvFactory
+from corral.config.schema import TrainConfig
 from corral.core.errors import CheckpointError
 from corral.core.pictures import is_normalizable, pictures_in
 from corral.core.seeding import network_seed
 from corral.core.spaces import Layout
+from corral.envs.factory import EnvFactory
 from corral.policy.device import DeviceChoice, choose_device
 from corral.policy.encoder import ENCODING
 from corral.policy.policy import NetworkFactory, Policy

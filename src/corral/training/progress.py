@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from corral.core.config import TrainConfig
+from corral.config.schema import TrainConfig
 from corral.core.file_keys import to_data
 from corral.core.types import Mishaps, Rollout
 
-__all__ = ["Budget", "Progress", "budgets_of", "ended_by", "is_due", "learning_rate", "seconds_left"]
+__all__ = ["Budget", "Progress", "budgets_of", "ended_by", "learning_rate", "seconds_left"]
 
 RECENT = 100
 
@@ -117,11 +117,6 @@ def seconds_left(duration: float, progress: Progress) -> float:
 def ended_by(config: TrainConfig, progress: Progress) -> str | None:
     """The budget that is used up, or None."""
     return next((budget.name for budget in budgets_of(config, progress) if budget.done >= budget.total), None)
-
-
-def is_due(every: int, before: int, now: int) -> bool:
-    """Whether a multiple of ``every`` lies in (before, now]; never, for 0."""
-    return every > 0 and now // every > before // every
 
 
 def learning_rate(config: TrainConfig, timesteps: int) -> float:

@@ -6,7 +6,7 @@ import dataclasses
 import shlex
 
 from corral.core.command import command
-from corral.core.envs import PYTHON
+from corral.core.entry_points import PYTHON
 from corral.core.errors import CorralError
 from corral.core.seeding import kept_global_generators
 from corral.rollout.positions import Positions

@@ -9,10 +9,10 @@ from typing import Any
 
 import gymnasium as gym
 
-from corral.core.config import parse_config, parse_env_kwargs
-from corral.core.config_file import load_yaml
-from corral.core.envs import resolve_env
+from corral.config.schema import parse_config, parse_env_kwargs
+from corral.config.yaml_file import load_yaml
 from corral.core.errors import UsageError
+from corral.envs.factory import resolve_env
 from corral.vec.making import facts_of
 
 __all__ = ["EnvLike", "Roles", "recipe_settings", "roles_of", "roles_of_names", "steps_of"]

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from corral.core.config import TrainConfig, parse_config
+from corral.config.schema import TrainConfig, parse_config
 from corral.core.errors import UsageError
 
 __all__ = ["fit_n_steps"]

@@ -13,13 +13,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from corral.core.config import TrainConfig
-from corral.core.envs import EnvFactory
+from corral.config.schema import TrainConfig
 from corral.core.errors import CheckpointError, UsageError, one_line
 from corral.core.machine import available_cores, limit_compute_threads
 from corral.core.pictures import is_normalizable
-from corral.core.space_data import space_to_data
+from corral.core.spaces import space_to_data
 from corral.core.types import Actor, RolloutSource
+from corral.envs.factory import EnvFactory
 from corral.monitor.processes import ProcessMeter
 from corral.policy.device import is_slow_in_bf16
 from corral.policy.encoder import ENCODING

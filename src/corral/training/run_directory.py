@@ -14,13 +14,13 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from corral.config.schema import TrainConfig, parse_config
+from corral.config.yaml_file import load_yaml
 from corral.core.command import command
-from corral.core.config import TrainConfig, parse_config
-from corral.core.config_file import load_yaml
-from corral.core.envs import PYTHON, names_code
+from corral.core.entry_points import PYTHON
 from corral.core.errors import RunInUse, UnrepeatedCode, UsageError, one_line
-from corral.core.files import find_link, open_regular, read_json
-from corral.core.paths import is_file
+from corral.core.files import find_link, is_file, open_regular, read_json
+from corral.envs.registry import names_code
 
 __all__ = [
     *("MOST_SUMMARY", "RunDirectory"),

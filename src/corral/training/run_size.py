@@ -6,8 +6,8 @@ import math
 
 from torch.nn.parameter import is_lazy
 
+from corral.config.schema import TrainConfig
 from corral.core.actions import ActionCodec
-from corral.core.config import TrainConfig
 from corral.core.machine import available_cores, available_memory
 from corral.core.spaces import Layout
 from corral.policy.policy import Policy

@@ -20,9 +20,9 @@ from gymnasium.vector.utils import batch_space
 
 from corral.core.actions import ActionCodec
 from corral.core.errors import EnvFault
-from corral.core.opponents import OPPONENT
 from corral.core.spaces import Layout, poisoned
 from corral.core.types import InfoSums, Leaves, Mishaps, to_columns
+from corral.envs.opponent_protocol import OPPONENT
 from corral.vec import calls
 from corral.vec.calls import AsyncCall, CallState, CallTimeout
 from corral.vec.facts import EnvFacts

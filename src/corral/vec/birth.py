@@ -16,8 +16,8 @@ import numpy as np
 
 from corral.core.errors import CorralError
 from corral.core.machine import limit_compute_threads
-from corral.core.output import forgive_output
 from corral.core.seeding import seed_global_generators
+from corral.core.stdio import forgive_output
 from corral.vec import guardian
 from corral.vec.lifeline import name_process, tie_to_parent
 

@@ -9,9 +9,9 @@ from typing import Any
 import gymnasium as gym
 
 from corral.core.errors import UsageError
-from corral.core.opponents import curriculum_of, opponents_of
-from corral.core.stacks import checked_stacks, stacks_of
-from corral.core.vector_envs import VectorEnv, plain_metadata
+from corral.core.frame_stacks import checked_stacks, stacks_of
+from corral.envs.opponent_protocol import curriculum_of, opponents_of
+from corral.envs.vector_adapter import VectorEnv, plain_metadata
 
 __all__ = ["EnvFacts"]
 

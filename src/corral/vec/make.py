@@ -6,9 +6,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from corral.core.env_lists import EnvName, resolve_envs
-from corral.core.envs import EnvFactory
 from corral.core.errors import UsageError
+from corral.envs.env_lists import EnvName, resolve_envs
+from corral.envs.factory import EnvFactory
 from corral.vec.api import CorralVectorEnv, InfoMode
 from corral.vec.care import Care
 from corral.vec.pool import StartMethod

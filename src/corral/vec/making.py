@@ -14,10 +14,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from corral.core.env_lists import factory_of
 from corral.core.errors import EnvFault, EnvPlace, MissingPackage, UsageError
 from corral.core.seeding import making_seed, seed_global_generators
-from corral.core.vector_envs import VectorEnv
+from corral.envs.env_lists import factory_of
+from corral.envs.vector_adapter import VectorEnv
 from corral.vec.facts import EnvFacts
 from corral.vec.rows import FLAG, scalar
 

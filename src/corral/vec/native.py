@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
-from corral.core.envs import EnvFactory
 from corral.core.errors import BadEnvData, CorralError, EnvFault, EnvPlace, UsageError
 from corral.core.seeding import episode_seeds, fresh_seed
 from corral.core.spaces import Leaf, limits_of
 from corral.core.types import LIFE_LOST, Leaves, Mishaps
-from corral.core.vector_envs import EnvInside, VectorEnv, info_of, mask_methods, resets_itself
+from corral.envs.factory import EnvFactory
+from corral.envs.vector_adapter import EnvInside, VectorEnv, info_of, mask_methods, resets_itself
 from corral.vec.api import Drained, InfoMode, InfoRow, Seats, StepArrays
 from corral.vec.history import EnvPosition
 from corral.vec.info_sums import VectorInfoSums

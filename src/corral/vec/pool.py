@@ -25,7 +25,7 @@ from typing import Any
 import cloudpickle
 
 from corral.core.errors import UsageError, WorkerDied
-from corral.core.output import occupy_descriptors
+from corral.core.stdio import occupy_descriptors
 from corral.vec import birth, guardian, pipes, shared_memory
 from corral.vec.care import LOOK_SECONDS, NEVER, Care, Deadline, Patience
 from corral.vec.start_methods import StartMethod, bare_main, usable_start_method

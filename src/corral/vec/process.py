@@ -17,10 +17,10 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from corral.core.envs import EnvFactory
 from corral.core.errors import CorralError, EnvFault, UsageError, WorkerDied
 from corral.core.machine import available_cores
 from corral.core.types import Leaves, Mishaps
+from corral.envs.factory import EnvFactory
 from corral.vec import birth, calls, shared_memory, worker
 from corral.vec.api import CallState, CorralVectorEnv, Drained, InfoMode, InfoRow, SeatsSetup, StepArrays
 from corral.vec.bells import CELLS, StepCaller, cells_shape

@@ -18,9 +18,9 @@ import gymnasium as gym
 import numpy as np
 
 from corral.core.errors import BadEnvData, EnvFault, EnvPlace, UsageError
-from corral.core.opponents import OPPONENT, opponent_number
 from corral.core.seeding import seed_global_generators
 from corral.core.types import LIFE_LOST, InfoSums, Mishaps
+from corral.envs.opponent_protocol import OPPONENT, opponent_number
 from corral.vec import making
 from corral.vec.api import Drained, InfoMode, InfoRow, Seats, StepArrays
 from corral.vec.history import EnvPosition, History

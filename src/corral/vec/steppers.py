@@ -8,10 +8,10 @@ from typing import Any
 
 import gymnasium as gym
 
-from corral.core.envs import EnvFactory
 from corral.core.errors import EnvFault, EnvPlace, UsageError
 from corral.core.seeding import episode_seeds
-from corral.core.vector_envs import VectorEnv, why_not_together
+from corral.envs.factory import EnvFactory
+from corral.envs.vector_adapter import VectorEnv, why_not_together
 from corral.vec.api import InfoMode, StepArrays
 from corral.vec.facts import EnvFacts
 from corral.vec.making import RAISED, build_envs, close_env, named, note_in_use, own_traceback, seeding_maker

@@ -15,9 +15,9 @@ import cloudpickle
 import numpy as np
 
 from corral.core.actions import ActionCodec
-from corral.core.envs import EnvFactory
 from corral.core.errors import CorralError
 from corral.core.spaces import Layout
+from corral.envs.factory import EnvFactory
 from corral.vec import shared_memory, steppers
 from corral.vec.api import InfoMode, InfoRow, SeatsSetup, StepArrays
 from corral.vec.bells import CELLS, StepBell

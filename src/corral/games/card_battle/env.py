@@ -14,7 +14,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from corral.core.errors import UsageError
-from corral.core.spelling import did_you_mean
+from corral.core.suggestions import did_you_mean
 from corral.games.card_battle.action_features import ACTION_FEATURES, describe_actions
 from corral.games.card_battle.bots import BOT_NAMES, make_bot
 from corral.games.card_battle.decks import DECK_NAMES, RANDOM_DECK
@@ -40,7 +40,7 @@ class CardBattle(gym.Env[Any, Any]):
     what each legal action is (``action_rows.ACTION_FEATURES``).
 
     ``opponent``: one of ``opponents``; a mix of them, as ``mixed:random=1,greedy=3``, drawn for each episode; a
-    ``corral.core.opponents.Player``; or an object with a ``predict`` like Stable-Baselines3's. ``deck`` and
+    ``corral.envs.opponent_protocol.Player``; or an object with a ``predict`` like Stable-Baselines3's. ``deck`` and
     ``opponent_deck``: one of ``decks.DECK_NAMES`` or ``random``. ``seat``: 0 begins, 1 does not; None: by chance.
     Each can be given for one episode as a reset option. ``shaping`` (0 to 1) adds ``gamma * p(s') - p(s)`` to the
     rewards, where p is at most half of it: who leads in life and on the board. It changes no best play. ``won`` in the

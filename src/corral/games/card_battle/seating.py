@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from corral.config.values import parse_mix
 from corral.core.errors import UsageError
-from corral.core.opponents import Player, parse_mix
+from corral.envs.opponent_protocol import Player
 from corral.games.card_battle.bots import BOT_NAMES, Bot, make_bot
 
 __all__ = ["Seated", "Seating"]

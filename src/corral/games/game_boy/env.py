@@ -22,7 +22,7 @@ from gymnasium import spaces
 
 from corral.core.errors import UsageError
 from corral.core.files import inflate
-from corral.core.spelling import did_you_mean
+from corral.core.suggestions import did_you_mean
 from corral.games.game_boy.emulator import BUTTONS, Emulator, Rom, read_rom
 from corral.games.game_boy.map_file import read_map
 from corral.games.game_boy.memory_map import MemoryMap

@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from corral.core.config_file import read_mapping
+from corral.config.yaml_file import read_mapping
 from corral.core.errors import UsageError
-from corral.core.spelling import did_you_mean
+from corral.core.suggestions import did_you_mean
 from corral.games.game_boy.emulator import BUTTONS, read_file
 from corral.games.game_boy.memory_map import KINDS, LAST, Feature, MemoryMap, Press, Start, Term, Value
 

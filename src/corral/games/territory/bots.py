@@ -49,7 +49,7 @@ _HOME, _WAIT = 1 - 16, 5 * EVERYWHERE  # in the latest of the frames; in the act
 class Patient:
     """Waits until its troops are half of what they can be, then sends some of them everywhere.
 
-    A ``corral.core.opponents.Player``: it sees what the agent sees.
+    A ``corral.envs.opponent_protocol.Player``: it sees what the agent sees.
     """
 
     def __init__(self, enough: float = 0.5, share: int = 3) -> None:

@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from corral.core.errors import UsageError
 from corral.core.files import inflate
-from corral.core.spelling import did_you_mean
+from corral.core.suggestions import did_you_mean
 from corral.games.territory.observe import GLOBALS, PLANES, shade, summarize
 from corral.games.territory.rules import ANYONE, EVERYWHERE
 from corral.games.territory.state import World, default_ticks, found

@@ -23,7 +23,7 @@ import cloudpickle
 from corral.core.errors import CorralError
 from corral.core.files import open_regular
 from corral.core.machine import CORES
-from corral.core.output import forgive_output
+from corral.core.stdio import forgive_output
 from corral.recipes.sweep.trial import Order, Outcome, carry_out
 from corral.training.interrupts import Interrupted, Interrupts
 

@@ -14,14 +14,14 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from corral.core.config import TrainConfig, parse_config
-from corral.core.config_file import read_mapping
-from corral.core.envs import settings_of
+from corral.config.schema import TrainConfig, parse_config
+from corral.config.yaml_file import read_mapping
 from corral.core.errors import UsageError, one_line
 from corral.core.file_keys import by_attribute, to_data
 from corral.core.files import replace_file
 from corral.core.seeding import fresh_seed
-from corral.core.spelling import did_you_mean
+from corral.core.suggestions import did_you_mean
+from corral.envs.registry import settings_of
 from corral.recipes.sweep.space import Space, as_setting, default_words, parse_space, some_settings
 
 __all__ = ["PRESETS", "SweepRequest", "choose_presets", "make_request"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from corral.core.config_file import dump_yaml
+from corral.config.yaml_file import dump_yaml
 from corral.core.files import replace_file
 from corral.recipes.sweep.plan import Entry
 from corral.recipes.sweep.request import SweepRequest

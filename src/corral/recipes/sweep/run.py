@@ -16,13 +16,13 @@ from typing import Any
 
 import gymnasium as gym
 
+from corral.config.schema import parse_env_kwargs
+from corral.config.yaml_file import load_yaml
 from corral.core.command import command
-from corral.core.config import parse_env_kwargs
-from corral.core.config_file import load_yaml
-from corral.core.envs import EnvFactory, resolve_env
 from corral.core.errors import CorralError, UsageError
+from corral.core.files import exists, is_file
 from corral.core.machine import available_cores
-from corral.core.paths import exists, is_file
+from corral.envs.factory import EnvFactory, resolve_env
 from corral.policy.policy import NetworkFactory
 from corral.recipes.sweep.board import SweepBoard
 from corral.recipes.sweep.jobs import Ended, Event, Iteration, Job

@@ -11,10 +11,10 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from corral.core.config import TrainConfig, parse_config
-from corral.core.config_values import DEFAULT_LAYERS
+from corral.config.schema import TrainConfig, parse_config
+from corral.config.values import DEFAULT_LAYERS
 from corral.core.errors import UsageError
-from corral.core.spelling import did_you_mean
+from corral.core.suggestions import did_you_mean
 
 __all__ = [
     "Choices",

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from corral.core.config import TrainConfig, parse_config
-from corral.core.envs import EnvFactory
+from corral.config.schema import TrainConfig, parse_config
 from corral.core.errors import CorralError, RunInUse
 from corral.core.files import read_json
+from corral.envs.factory import EnvFactory
 from corral.policy.policy import NetworkFactory
 from corral.training.api import TrainResult, resume, train
 from corral.training.loop import Callback, TrainingState

@@ -9,8 +9,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from corral.core.envs import EnvFactory, resolve_env
 from corral.core.errors import UsageError
+from corral.envs.factory import EnvFactory, resolve_env
 
 __all__ = ["EnvFactoryList", "factory_of", "resolve_envs"]
 

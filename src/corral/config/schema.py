@@ -13,19 +13,10 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from corral.core.config_values import (
-    WIDEST_LAYER,
-    Cnn,
-    KeyValues,
-    NetArch,
-    Recurrent,
-    Stage,
-    check_text,
-    validation_line,
-)
+from corral.config.rules import nearest_divisors, settle_sequences
+from corral.config.values import WIDEST_LAYER, Cnn, KeyValues, NetArch, Recurrent, Stage, check_text, validation_line
 from corral.core.errors import UsageError
-from corral.core.sequences import nearest_divisors, settle_sequences
-from corral.core.spelling import did_you_mean, shown
+from corral.core.suggestions import did_you_mean, shown
 
 __all__ = ["RESUMABLE", "SECTIONS", "TrainConfig", "parse_config", "parse_env_kwargs"]
 

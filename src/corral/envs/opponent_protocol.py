@@ -16,36 +16,20 @@ opponent did, zero for a draw. A truncated episode is a draw.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from corral.core.errors import UsageError
-from corral.core.sums import add_up
-
-__all__ = [
-    "OPPONENT",
-    "SEAT",
-    "HasOpponents",
-    "Player",
-    "curriculum_of",
-    "normalized_shares",
-    "opponent_number",
-    "opponents_of",
-    "outcome",
-    "parse_mix",
-]
+__all__ = ["OPPONENT", "SEAT", "HasOpponents", "Player", "curriculum_of", "opponent_number", "opponents_of", "outcome"]
 
 OPPONENT, SEAT = "opponent", "seat"
 """The reset options."""
 Player = Callable[[Any, "npt.NDArray[np.bool_] | None", np.random.Generator], Any]
 """Chooses for the other side: given what that side observes, the mask of its actions (None if the env has no masks)
 and a generator that belongs to the episode, it returns an action of the env's action space."""
-
-_MIXED = "mixed:"
 
 
 @runtime_checkable
@@ -84,32 +68,3 @@ def outcome(last_reward: float, terminated: bool) -> float:
     if not terminated or last_reward == 0:
         return 0.5
     return 1.0 if last_reward > 0 else 0.0
-
-
-def parse_mix(text: str, known: Sequence[str] | None = None) -> dict[str, float]:
-    """``greedy``, or ``mixed:random=1,greedy=3``, as shares that sum to 1; each name should be ``known``."""
-    if not text.startswith(_MIXED):
-        shares = {text: 1.0}
-    else:
-        shares = {}
-        for part in text.removeprefix(_MIXED).split(","):
-            name, equals, weight = part.rpartition("=")
-            name, weight = (name, weight) if equals else (part, "1")
-            try:
-                shares[name.strip()] = shares.get(name.strip(), 0.0) + float(weight)
-            except ValueError:
-                raise UsageError(
-                    f"opponent {text!r}: {part!r} should be name=weight, as in mixed:random=1,greedy=3"
-                ) from None
-    for name in shares:
-        if known is not None and name not in known:
-            raise UsageError(f"unknown opponent {name!r}; there are: {', '.join(known)}, or mixed:a=1,b=3")
-    return normalized_shares(shares)
-
-
-def normalized_shares(shares: Mapping[str, float]) -> dict[str, float]:
-    """Shares of opponents that sum to 1; a UsageError if they cannot."""
-    total = add_up(shares.values())
-    if not shares or not np.isfinite(total) or total <= 0 or min(shares.values()) < 0:
-        raise UsageError(f"opponents {dict(shares)}: the weights should be positive numbers")
-    return {name: share / total for name, share in shares.items() if share > 0}

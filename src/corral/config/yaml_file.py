@@ -11,11 +11,11 @@ from typing import Any
 
 import yaml
 
-from corral.core.config import SECTIONS, TrainConfig
+from corral.config.schema import SECTIONS, TrainConfig
+from corral.config.yaml_values import MOST_NODES, UNREADABLE, PlainLoader
 from corral.core.errors import UsageError, one_line
 from corral.core.files import read_regular
-from corral.core.spelling import did_you_mean, shown
-from corral.core.yaml_values import MOST_NODES, UNREADABLE, PlainLoader
+from corral.core.suggestions import did_you_mean, shown
 
 __all__ = ["dump_yaml", "load_yaml", "read_mapping"]
 

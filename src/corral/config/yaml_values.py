@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from corral.core.spelling import shown
+from corral.core.suggestions import shown
 
 __all__ = ["UNREADABLE", "PlainLoader"]
 

@@ -20,124 +20,19 @@ from typing import Any
 import cloudpickle
 import gymnasium as gym
 
-from corral.core.atari import ATARI, ATARI_SETTINGS, is_atari, is_prepared
-from corral.core.entry_points import absolute_spec, import_callable, import_module, import_own, pickle_code
+from corral.core.atari import is_atari
+from corral.core.entry_points import absolute_spec, import_callable, import_module, import_own, pickle_code, python_name
 from corral.core.errors import MissingPackage, UsageError
 from corral.core.machine import available_cores
-from corral.core.spelling import did_you_mean, shown
-from corral.core.vector_envs import OneEnv, VectorEnv
+from corral.core.suggestions import did_you_mean, shown
+from corral.envs.registry import ATARI_MODULE, BUILT_IN, ENVPOOL, ENVPOOL_MODULE
+from corral.envs.vector_adapter import OneEnv, VectorEnv
 
-__all__ = [
-    "BUILT_IN",
-    "BY_HAND",
-    "ENVPOOL",
-    "OWN_FLAGS",
-    "PATHS",
-    "SETTINGS",
-    "SWITCHES",
-    "EnvFactory",
-    "make_env",
-    "names_code",
-    "own_flags",
-    "python_name",
-    "resolve_env",
-    "settings_of",
-]
+__all__ = ["EnvFactory", "make_env", "resolve_env"]
 
 Env = gym.Env[Any, Any]
 
-BUILT_IN: dict[str, str] = {
-    "card-battle": "corral.games.card_battle.env:make",
-    "game-boy": "corral.games.game_boy.env:GameBoy",
-    "territory": "corral.games.territory.env:Territory",
-    "toy-maze": "corral.games.toys:MaskedMaze",
-    "toy-everything": "corral.games.toys:Everything",
-    "toy-sight": "corral.games.sight:Sight",
-    "toy-recall": "corral.games.recall:Recall",
-    "toy-work": "corral.games.toys:BusyWork",
-}
-"""Built-in envs: name to ``module:callable``."""
 
-SETTINGS: dict[str, dict[str, Any]] = {
-    "card-battle": {
-        "opponent": "greedy",
-        "timesteps": 300_000,
-        "n_steps": 256,
-        "batch_size": 256,
-        "n_epochs": 4,
-        "learning_rate": 1e-3,
-        "gae_lambda": 0.8,
-        "ent_coef": 0.003,
-        "eval_episodes": 100,
-    },
-    "game-boy": {
-        "timesteps": 200_000,
-        "n_steps": 256,
-        "batch_size": 256,
-        "n_epochs": 6,
-        "learning_rate": 1e-3,
-        "ent_coef": 0.01,
-        "eval_sample": True,
-    },
-    "territory": {
-        "timesteps": 100_000,
-        "n_steps": 256,
-        "batch_size": 256,
-        "n_epochs": 4,
-        "learning_rate": 5e-4,
-        "gamma": 0.995,
-        "ent_coef": 0.005,
-        "eval_sample": True,
-    },
-    "toy-sight": {
-        "timesteps": 24_576,
-        "n_steps": 64,
-        "batch_size": 128,
-        "n_epochs": 2,
-        "learning_rate": 1e-3,
-        "gamma": 0.0,
-    },
-    "toy-recall": {
-        "recurrent": "gru",
-        "timesteps": 60_000,
-        "n_steps": 128,
-        "batch_size": 256,
-        "n_epochs": 8,
-        "learning_rate": 1e-3,
-        "learning_rate_end": 1e-4,
-        "gamma": 0.5,  # credit for the answer, and not for what was done while waiting
-        "normalize_advantage": False,
-        "eval_episodes": 50,
-    },
-}
-"""Settings that suit a built-in env better than the defaults; what the user says comes first."""
-
-OWN_FLAGS: dict[str, dict[str, str]] = {
-    f"{ATARI}...": {"atari_wrappers": "prepare games for learners, see docs/atari.md [yes]"},
-    "game-boy": {
-        "rom": "file of a Game Boy game [Stray Bell, which is part of Corral]",
-        "memory_map": "YAML file that says what the game's memory means [Stray Bell's]",
-        "observation": "ram, pixels or both [ram]",
-        "episode_length": "steps after which an episode is cut off [500]",
-    },
-    "territory": {"num_bots": "bots on the map, 1 to 50 [10]"},
-}
-"""Arguments of a built-in env's constructor that are flags of the command line too, and what help says of them."""
-
-PATHS = ("rom", "memory_map")
-"""Those that are files: a run remembers where they are, whatever the directory it was started in."""
-
-SWITCHES = ("atari_wrappers",)
-"""Those that are on or off."""
-
-BY_HAND: dict[str, dict[str, Any]] = {"game-boy": {"frames_per_step": 1, "episode_length": 36_000}}
-"""Arguments that suit a person who plays: here sixty steps a second, for ten minutes."""
-
-_ATARI_GAMES = "corral.games.atari"
-ENVPOOL = "envpool:"
-PYTHON = "python:"
-"""How the name of an env or policy begins that only Python can give."""
-_ENVPOOL = "corral.games.envpools"
 _GYM_ID = re.compile(r"^(?:[\w.\-]+:)?(?:[\w.\-]+/)?[\w.\-]+-v\d+$")
 
 
@@ -230,9 +125,9 @@ class EnvFactory:
         if self.live is not None:
             return self.live
         if is_atari(self.name):
-            return functools.partial(import_own(f"{_ATARI_GAMES}:make"), self.name)
+            return functools.partial(import_own(f"{ATARI_MODULE}:make"), self.name)
         if self.born_seeded:
-            return import_own(f"{_ENVPOOL}:make")
+            return import_own(f"{ENVPOOL_MODULE}:make")
         if self.name in BUILT_IN:
             return import_own(BUILT_IN[self.name])
         if self.pickled is None:
@@ -258,7 +153,7 @@ def resolve_env(env: str | Callable[..., Env] | EnvFactory, kwargs: Mapping[str,
     if env in BUILT_IN or env.startswith(ENVPOOL):
         return EnvFactory(env, kwargs)
     if is_atari(env):
-        import_own(f"{_ATARI_GAMES}:register")()
+        import_own(f"{ATARI_MODULE}:register")()
         _gym_spec(env)
         return EnvFactory(env, kwargs)
     if _GYM_ID.match(env) or env in gym.registry:
@@ -282,40 +177,6 @@ def resolve_env(env: str | Callable[..., Env] | EnvFactory, kwargs: Mapping[str,
 def make_env(name: str | Callable[..., Env], render_mode: str | None = None, **kwargs: Any) -> Env:
     """One env, as the command line's ``ENV`` resolves it."""
     return resolve_env(name, kwargs)(render_mode)
-
-
-def own_flags(env: str) -> dict[str, str]:
-    """The flags that an env has of its own, and what help says of them."""
-    return OWN_FLAGS.get(f"{ATARI}..." if is_atari(env) else env, {})
-
-
-def settings_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """A built-in env's own settings, as far as they go together with what was given."""
-    own = SETTINGS.get(name, {})
-    kwargs = given.get("env_kwargs") or {}  # a mapping, or words as they were typed
-    if is_atari(name) and is_prepared(kwargs):
-        own = ATARI_SETTINGS
-    elif name.startswith(ENVPOOL):
-        own = import_own(f"{_ENVPOOL}:settings")(name.removeprefix(ENVPOOL))
-    if any(str(word).partition("=")[0] == "opponent" for word in kwargs):
-        given = {**given, "opponent": None}
-    budget = {"timesteps", "num_episodes", "duration", "stages"}
-    network = ({"policy", "net_arch"}, {"policy", "recurrent"}, {"policy", "cnn_features"}, {"cnn", "cnn_features"})
-    line = {"learning_rate_end", *(budget - {"timesteps"})}  # which ends with the steps
-    together = ({"n_steps", "batch_size"}, *network, {"opponent", "stages"}, budget, line)
-    taken = {other for group in together if group & given.keys() for other in group}
-    return {key: value for key, value in own.items() if key not in given and key not in taken}
-
-
-def python_name(thing: Any) -> str:
-    """How a config refers to an object that only Python can give."""
-    named = thing if hasattr(thing, "__qualname__") else type(thing)
-    return f"{PYTHON}{named.__module__}.{named.__qualname__}"
-
-
-def names_code(spec: str) -> bool:
-    """Whether an env's name makes Python import something: such a name is not followed when it comes from a file."""
-    return spec not in BUILT_IN and not spec.startswith(ENVPOOL) and (":" in spec or spec.endswith(".py"))
 
 
 def _registered_by(module: str, name: str) -> str | None:
@@ -360,9 +221,9 @@ def _nearest(name: str) -> str:
     """A hint at the env that was meant, which may lack no more than its prefix."""
     known = [*BUILT_IN, *gym.registry]
     with contextlib.suppress(MissingPackage):
-        known += [f"{ENVPOOL}{task}" for task in import_own(f"{_ENVPOOL}:tasks")()]
+        known += [f"{ENVPOOL}{task}" for task in import_own(f"{ENVPOOL_MODULE}:tasks")()]
     with contextlib.suppress(MissingPackage):
-        import_own(f"{_ATARI_GAMES}:register")()
+        import_own(f"{ATARI_MODULE}:register")()
         known += [game for game in gym.registry if is_atari(game)]
     whole = [other for other in known if other.endswith((f"/{name}", f":{name}"))]
     return did_you_mean(name, whole) or did_you_mean(name, known)

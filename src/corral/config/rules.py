@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from corral.core.config_values import Recurrent
+from corral.config.values import Recurrent
 
 __all__ = ["nearest_divisors", "settle_sequences"]
 

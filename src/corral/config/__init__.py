@@ -1,0 +1,1 @@
+"""The configuration of a run: its fields, its rules, and how it is written in YAML."""
