@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from corral.training.loop import TrainingState as TrainingState
     from corral.training.model import Model as Model
     from corral.training.model import load as load
-    from corral.vec.make import make_parallel_env as make_parallel_env
+    from corral.vec.make_vec import make_parallel_env as make_parallel_env
 
 __version__ = "0.1.0"
 
@@ -37,7 +37,7 @@ _WHERE = {
     "hybrid": "corral.recipes.hybrid",
     "load": "corral.training.model",
     "make_env": "corral.envs.factory",
-    "make_parallel_env": "corral.vec.make",
+    "make_parallel_env": "corral.vec.make_vec",
     "replay_fault": "corral.doctor.replay",
     "resume": "corral.training.api",
     "selfplay": "corral.recipes.selfplay",

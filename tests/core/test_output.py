@@ -115,7 +115,7 @@ def test_closed_descriptors_are_occupied():
 def test_workers_of_a_program_without_output_have_none_either(tmp_path, method):
     Path("game.py").write_text(GAME)
     Path("program.py").write_text(
-        "import numpy as np\nfrom corral.vec.make import make_parallel_env\n"
+        "import numpy as np\nfrom corral.vec.make_vec import make_parallel_env\n"
         f"env = make_parallel_env('game.py:Closed', 2, num_workers=2, start_method={method!r})\n"
         "env.reset()\nenv.step(np.zeros(2, int))\nenv.close()\n"
     )

@@ -165,7 +165,7 @@ def test_an_env_of_which_a_process_can_make_one_ever_must_repeat_itself_too():
     ("how", "cause"), [("os_exit", "exited with code 7"), ("kill", "SIGKILL"), ("sleep", "sign of life")]
 )
 def test_an_env_that_ends_or_hangs_its_process_is_a_finding(monkeypatch, how, cause):
-    monkeypatch.setattr("corral.vec.care._LEAST_SECONDS", 1.0)
+    monkeypatch.setattr("corral.processes.supervision._LEAST_SECONDS", 1.0)
     found = list(examine("tests.faults.games:Always", {"how": how, "where": "step"}, n_envs=4, steps=200))[-1]
     assert found.level == "fail" and found.what == "returned data fits the spaces" and cause in found.seen, found
 

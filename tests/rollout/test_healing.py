@@ -12,7 +12,7 @@ import pytest
 
 from corral.core.errors import EnvFault, UsageError, WorkerDied
 from corral.core.types import Mishaps
-from corral.vec.care import Care
+from corral.processes.supervision import Care
 from tests.envs import Counter, Deadly, Leaking, Slow, Stateful, Unlike
 from tests.rollout.test_workers import collect, connected
 

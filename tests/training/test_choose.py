@@ -15,12 +15,12 @@ import corral
 from corral.config.schema import parse_config
 from corral.core.errors import EnvFault, UsageError, WorkerDied
 from corral.envs.factory import resolve_env
+from corral.processes import supervision
+from corral.processes.supervision import Care
 from corral.rollout.env_costs import measure_env
 from corral.training import choose, run
 from corral.training.calibrate import Costs
 from corral.training.choose import choose_backend, choose_n_envs
-from corral.vec import care
-from corral.vec.care import Care
 from tests.envs import Counter
 
 CHEAP = Costs(step=12, step_deviation=5, act=45, act_per_env=1, gradient_per_row=2, memory_mb=0.1)
@@ -162,7 +162,7 @@ class Hanging(Counter):
 
 
 def test_an_env_that_hangs_is_refused_where_auto_measures_nothing(monkeypatch):
-    monkeypatch.setattr(care, "_LEAST_SECONDS", 1.0)
+    monkeypatch.setattr(supervision, "_LEAST_SECONDS", 1.0)
     with pytest.raises(WorkerDied, match=r"trying out .*Hanging: .* gave no sign of life for 1 s") as refused:
         corral.train(Hanging, n_envs=1, quiet=True, **SMALL)
     assert refused.value.exit_code == 2 and not Path("runs").exists()

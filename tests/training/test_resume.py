@@ -15,8 +15,8 @@ import corral
 from corral.core.errors import CheckpointError, EnvFault
 from corral.games.toys import Everything
 from corral.monitor.writers import read_metrics
+from corral.processes import supervision
 from corral.training.checkpoint import list_checkpoints, newest_checkpoint, save_checkpoint
-from corral.vec import care
 from tests.envs import Broken, ByteDigits, Counter, Shuffled, Stateful, Unlike
 
 SMALL = {
@@ -189,7 +189,7 @@ def test_states_that_no_env_survives_are_refused_before_the_trainer_takes_them(m
                 do()
             return super().step(action)
 
-    monkeypatch.setattr(care, "_LEAST_SECONDS", 3.0)
+    monkeypatch.setattr(supervision, "_LEAST_SECONDS", 3.0)
     train(lambda: Emulator(1000), 128, "run", backend="serial")
     forged.touch()
     with pytest.raises(CheckpointError, match=f"cannot go on from the states in the checkpoint: .*{says}"):

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from corral.core.errors import CorralError, EnvFault, UsageError
 from corral.envs.factory import resolve_env
-from corral.vec.make import make_parallel_env, make_vector_env
+from corral.vec.make_vec import make_parallel_env, make_vector_env
 from corral.vec.serial import SerialVectorEnv
 from tests.envs import Counter, Masked, Spaces
 

@@ -14,7 +14,7 @@ from corral.core.seeding import episode_seed
 from corral.envs.factory import resolve_env
 from corral.vec import ProcessVectorEnv, SerialVectorEnv, make_vector_env
 from corral.vec.api import merge_sums
-from corral.vec.make import make_parallel_env
+from corral.vec.make_vec import make_parallel_env
 from tests.envs import Counter, IntsOnly, Masked, Mutating, Reporter, Spaces
 
 EVERYTHING = spaces.Dict(

@@ -16,8 +16,9 @@ import pytest
 
 from corral.core.errors import BadEnvData, CorralError, EnvFault, UsageError, WorkerDied
 from corral.envs.factory import resolve_env
-from corral.vec import ProcessVectorEnv, make_vector_env, shared_memory
-from corral.vec.pool import split_envs
+from corral.processes import shared_memory
+from corral.processes.pool import split_envs
+from corral.vec import ProcessVectorEnv, make_vector_env
 from tests.envs import Broken, Counter, Masked, Shuffled
 
 BACKENDS = pytest.mark.parametrize("backend", ["serial", "process"])
@@ -177,7 +178,7 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path, method):
     """Even those that are stuck in a step, in C code that holds the GIL."""
     script = tmp_path / "parent.py"  # no __main__ guard: it needs none
     script.write_text(
-        "import ctypes, sys, time\nimport numpy as np\nfrom corral.vec.make import make_parallel_env\n"
+        "import ctypes, sys, time\nimport numpy as np\nfrom corral.vec.make_vec import make_parallel_env\n"
         "from tests.envs import Counter\n"
         "class Stuck(Counter):\n"
         "    def step(self, action):\n"
@@ -254,7 +255,7 @@ def test_too_few_descriptors_are_refused_with_the_numbers():
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))\n"
-        "from corral.vec.make import make_parallel_env\n"
+        "from corral.vec.make_vec import make_parallel_env\n"
         "make_parallel_env('CartPole-v1', 40, num_workers=40)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -56,7 +56,7 @@ def test_nothing_an_env_started_outlives_a_killed_trainer(tmp_path, method):
     """Two pools; and a process that the trainer forked for itself lives on, with copies of all that was open."""
     script = tmp_path / "trainer.py"
     script.write_text(
-        "import os, time\nfrom corral.vec.make import make_parallel_env\nfrom tests.envs import Parent\n"
+        "import os, time\nfrom corral.vec.make_vec import make_parallel_env\nfrom tests.envs import Parent\n"
         f"envs = [make_parallel_env(Parent, 1, num_workers=1, start_method={method!r}) for _ in range(2)]\n"
         "other = os.fork()\n"
         "if not other: time.sleep(60)\n"
@@ -146,9 +146,9 @@ def test_a_forked_process_leaves_its_parents_pool_alone():
     forked = os.fork()
     if not forked:
         try:
-            from corral.vec import guardian
+            from corral.processes import orphan_reaper
 
-            guardian.end(env.pids)
+            orphan_reaper.end(env.pids)
             env.close()
         finally:
             os._exit(0)
@@ -160,12 +160,12 @@ def test_a_forked_process_leaves_its_parents_pool_alone():
 
 
 def test_numbers_of_workers_that_are_gone_are_not_killed_again():
-    from corral.vec import guardian
+    from corral.processes import orphan_reaper
 
     env = make(Counter)
     env.close()
     stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
-    guardian.end([*env.pids, stranger.pid])
+    orphan_reaper.end([*env.pids, stranger.pid])
     time.sleep(0.1)
     assert stranger.poll() is None
     stranger.kill()
@@ -176,7 +176,7 @@ def test_there_need_be_no_shell(monkeypatch):
     def fail(*_, **__):
         raise FileNotFoundError("/bin/sh")
 
-    monkeypatch.setattr("corral.vec.guardian.subprocess.Popen", fail)
+    monkeypatch.setattr("corral.processes.orphan_reaper.subprocess.Popen", fail)
     files = psutil.Process().num_fds()
     env = make(Counter, method="fork")
     env.reset()

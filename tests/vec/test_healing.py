@@ -19,9 +19,9 @@ from corral.core.errors import BadEnvData, EnvFault
 from corral.core.types import Mishaps
 from corral.doctor.replay import replay_fault
 from corral.envs.factory import resolve_env
+from corral.processes.supervision import Care, Patience
 from corral.vec import make_vector_env
-from corral.vec.care import Care, Patience
-from corral.vec.history import History
+from corral.vec.replay_log import History
 from tests.envs import Counter, Masked, OnceBroken, Picky, Stateful
 
 BACKENDS = pytest.mark.parametrize("backend", ["serial", "process"])
@@ -285,7 +285,7 @@ def test_a_history_is_what_was_played_since_the_last_reset(events, limit, rows):
 
 def test_patience_counts_only_what_it_saw(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr("corral.vec.care.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("corral.processes.supervision.time.monotonic", lambda: clock[0])
     patience = Patience(None, "--step-timeout")
 
     def silent(seconds, sign, every=1.0):

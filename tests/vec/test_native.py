@@ -20,11 +20,11 @@ from corral.envs.factory import make_env, resolve_env
 from corral.games import envpools
 from corral.vec import make_vector_env
 from corral.vec.api import merge_sums
-from corral.vec.history import EnvPosition
-from corral.vec.make import make_parallel_env
-from corral.vec.native import NativeStepper
+from corral.vec.batch_stepper import NativeStepper
+from corral.vec.env_stepper import Stepper
+from corral.vec.make_vec import make_parallel_env
+from corral.vec.replay_log import EnvPosition
 from corral.vec.serial import SerialVectorEnv
-from corral.vec.stepper import Stepper
 from tests.envs import Counter, Masked, Reporter, Spaces
 
 MODES = {"same step": AutoresetMode.SAME_STEP, "next step": AutoresetMode.NEXT_STEP, "disabled": AutoresetMode.DISABLED}

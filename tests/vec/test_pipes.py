@@ -6,7 +6,7 @@ from multiprocessing import Pipe
 
 import pytest
 
-from corral.vec import pipes
+from corral.processes import pipes
 
 
 @pytest.mark.parametrize("size", [0, 1, 16_384, 16_385, 3_000_000])

@@ -23,6 +23,7 @@ from corral.core.errors import UsageError
 from corral.core.files import exists, is_file
 from corral.core.suggestions import did_you_mean
 from corral.envs.factory import EnvFactory, resolve_env
+from corral.envs.lifecycle import facts_of
 from corral.envs.opponent_protocol import OPPONENT
 from corral.envs.registry import BY_HAND
 from corral.monitor.console import print_table
@@ -35,7 +36,6 @@ from corral.training.model import Model, load
 from corral.training.play import Moment, play_episodes
 from corral.training.run_directory import bare, check_named_code, find_run
 from corral.vec import make_vector_env
-from corral.vec.making import facts_of
 
 __all__ = ["run_eval", "run_play"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from corral.envs.factory import EnvFactory
-from corral.vec.care import Care
+from corral.processes.supervision import Care
 from corral.vec.child_call import call_in_child
 
 __all__ = ["apart"]

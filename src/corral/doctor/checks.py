@@ -19,8 +19,8 @@ from corral.doctor.episodes import check_coming_back, check_seeds, check_states
 from corral.doctor.finding import Finding
 from corral.doctor.walk import check_data
 from corral.envs.factory import EnvFactory, resolve_env
+from corral.processes.pool import descriptors_needed
 from corral.vec import ProcessVectorEnv
-from corral.vec.pool import descriptors_needed
 
 __all__ = ["Finding", "examine"]
 

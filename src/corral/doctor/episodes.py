@@ -18,11 +18,11 @@ from corral.core.types import Leaves
 from corral.doctor.apart import apart
 from corral.doctor.finding import Finding
 from corral.envs.factory import EnvFactory
+from corral.envs.lifecycle import RAISED, named
+from corral.envs.state_protocol import state_methods
 from corral.vec.child_call import Pulse
-from corral.vec.making import RAISED, named
 from corral.vec.serial import SerialVectorEnv
-from corral.vec.states import state_methods
-from corral.vec.steppers import stays_together
+from corral.vec.stepper_factory import stays_together
 
 __all__ = ["check_coming_back", "check_seeds", "check_states"]
 

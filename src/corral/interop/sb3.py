@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from corral.core.errors import MissingPackage
 from corral.envs.env_lists import EnvName
+from corral.processes.pool import StartMethod
 from corral.vec.api import CorralVectorEnv, InfoRow
 from corral.vec.calls import InvalidAction
-from corral.vec.make import make_parallel_env as make_gymnasium_env
-from corral.vec.pool import StartMethod
+from corral.vec.make_vec import make_parallel_env as make_gymnasium_env
 from corral.vec.serial import SerialVectorEnv
 
 try:

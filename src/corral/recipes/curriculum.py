@@ -15,9 +15,9 @@ from corral.config.schema import parse_config, parse_env_kwargs
 from corral.config.values import Stage
 from corral.core.errors import UsageError
 from corral.envs.factory import resolve_env
+from corral.envs.lifecycle import facts_of
 from corral.training.api import TrainResult, train
 from corral.training.roles import EnvLike, Roles, recipe_settings, roles_of, steps_of
-from corral.vec.making import facts_of
 
 __all__ = ["curriculum", "curriculum_stages", "own_stages"]
 

@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from corral.core.errors import WorkerDied
 from corral.ppo.shares import Shares
-from corral.vec.bells import Fence
-from corral.vec.birth import ERROR, error_from
-from corral.vec.pool import PoolWorker, WorkerPool
+from corral.processes.pool import PoolWorker, WorkerPool
+from corral.processes.step_signal import Fence
+from corral.processes.worker_bootstrap import ERROR, error_from
 
 __all__ = ["ASSIST", "SIGNALS", "ProcessCrew", "assist"]
 

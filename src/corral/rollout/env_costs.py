@@ -21,11 +21,11 @@ from corral.core.errors import CorralError
 from corral.core.types import Leaves
 from corral.envs.factory import EnvFactory
 from corral.envs.opponent_protocol import OPPONENT
+from corral.processes.pool import StartMethod
+from corral.processes.supervision import Care
 from corral.rollout import worker
 from corral.vec.api import EnvFacts
-from corral.vec.care import Care
 from corral.vec.child_call import Pulse, call_in_child
-from corral.vec.pool import StartMethod
 from corral.vec.serial import SerialVectorEnv
 
 __all__ = ["EnvCosts", "FirstMix", "measure_env", "measure_vector_step", "try_env"]

@@ -18,7 +18,7 @@ from corral.rollout.collector import Collector, Segment, join
 from corral.rollout.opponents import SharedLineup
 from corral.rollout.positions import Positions
 from corral.vec.api import CorralVectorEnv
-from corral.vec.care import warn_of_lost
+from corral.vec.supervisor import warn_of_lost
 
 __all__ = ["LocalSource"]
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from corral.core.errors import EnvFault, UsageError
 from corral.envs.factory import EnvFactory
+from corral.envs.lifecycle import build_envs
 from corral.rollout.collector import Collector
 from corral.vec.api import Seats
-from corral.vec.history import EnvPosition
-from corral.vec.making import build_envs
+from corral.vec.replay_log import EnvPosition
 from corral.vec.serial import SerialVectorEnv
 
 __all__ = ["close_quietly", "take"]

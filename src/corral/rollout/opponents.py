@@ -21,7 +21,7 @@ from corral.core.seeding import noise_row
 from corral.core.spaces import Layout
 from corral.core.types import Actor, Weights
 from corral.envs.opponent_protocol import OPPONENT
-from corral.vec import shared_memory
+from corral.processes import shared_memory
 
 __all__ = ["Guest", "Lineup", "LineupSetup", "PolicyPlayer", "SharedLineup"]
 

@@ -18,7 +18,7 @@ from corral.core.seeding import episode_seed
 from corral.core.types import EpisodeRecord, Leaves, Rollout
 from corral.envs.opponent_protocol import OPPONENT, outcome
 from corral.vec.api import Seats
-from corral.vec.history import REPLAY_LIMIT, EnvPosition
+from corral.vec.replay_log import REPLAY_LIMIT, EnvPosition
 
 __all__ = ["Positions"]
 

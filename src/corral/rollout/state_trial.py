@@ -16,12 +16,12 @@ import numpy as np
 
 from corral.core.errors import CheckpointError, WorkerDied
 from corral.envs.factory import EnvFactory
+from corral.envs.lifecycle import RAISED
+from corral.processes.pool import StartMethod
+from corral.processes.supervision import Care
 from corral.rollout import worker
-from corral.vec.care import Care
 from corral.vec.child_call import Pulse, call_in_child
-from corral.vec.history import EnvPosition
-from corral.vec.making import RAISED
-from corral.vec.pool import StartMethod
+from corral.vec.replay_log import EnvPosition
 from corral.vec.serial import SerialVectorEnv
 
 __all__ = ["try_states"]

@@ -18,21 +18,21 @@ import numpy.typing as npt
 
 from corral.core.types import Rollout
 from corral.envs.factory import EnvFactory
+from corral.envs.lifecycle import facts_of
 from corral.policy.scoring import ACTION_FEATURES
 from corral.ppo.shares import Shares, ShareSetup
+from corral.processes import shared_memory
+from corral.processes.rss_limit import Memory
+from corral.processes.worker_bootstrap import CLOSE, ERROR, OK, VALUE, pickle_error
 from corral.rollout.arrays import columns_of
 from corral.rollout.collector import Collector, Segment
 from corral.rollout.crew import ASSIST, SIGNALS, assist
 from corral.rollout.moving import close_quietly, take
 from corral.rollout.opponents import Lineup, LineupSetup
-from corral.vec import shared_memory
 from corral.vec.api import Drained, EnvFacts
-from corral.vec.birth import CLOSE, ERROR, OK, VALUE, pickle_error
-from corral.vec.history import EnvPosition
-from corral.vec.making import facts_of
-from corral.vec.memory import Memory
+from corral.vec.env_stepper import BEAT
+from corral.vec.replay_log import EnvPosition
 from corral.vec.serial import SerialVectorEnv
-from corral.vec.stepper import BEAT
 
 __all__ = [
     "DONE",

@@ -25,6 +25,10 @@ from corral.core.spaces import Layout
 from corral.core.types import Mishaps, Rollout, Weights
 from corral.envs.factory import EnvFactory
 from corral.ppo.shares import Shares, ShareSetup
+from corral.processes import shared_memory
+from corral.processes.pool import PoolWorker, StartMethod, WorkerPool, split_envs
+from corral.processes.supervision import Care, check_memory
+from corral.processes.worker_bootstrap import ERROR, error_from
 from corral.rollout import worker
 from corral.rollout.arrays import named_columns
 from corral.rollout.balance import Balance
@@ -32,12 +36,9 @@ from corral.rollout.collector import Segment, join
 from corral.rollout.crew import SIGNALS, ProcessCrew
 from corral.rollout.opponents import SharedLineup
 from corral.rollout.positions import Positions
-from corral.vec import shared_memory
 from corral.vec.api import EnvFacts
-from corral.vec.birth import ERROR, error_from
-from corral.vec.care import Care, Restarts, Scene, check_memory, warn_of_lost
-from corral.vec.pool import PoolWorker, StartMethod, WorkerPool, split_envs
-from corral.vec.stepper import BEAT, ENV, OTHER
+from corral.vec.env_stepper import BEAT, ENV, OTHER
+from corral.vec.supervisor import Restarts, Scene, warn_of_lost
 
 __all__ = ["WorkerSource"]
 

@@ -23,13 +23,13 @@ from corral.ppo.mlp_engine import MlpEngine, numpy_shape, share_setup
 from corral.ppo.shares import Shares
 from corral.ppo.side_by_side import LEAST_ROWS, SideBySide, set_torch_threads, shares_of
 from corral.ppo.torch_engine import TorchEngine
+from corral.processes.supervision import Care, say_nothing
 from corral.rollout.actors import ActorSetup, actor_setup
 from corral.rollout.arrays import named_columns
 from corral.rollout.env_costs import EnvCosts, measure_env, measure_vector_step
 from corral.training.opponents import first_mix
 from corral.training.policies import build_policy
 from corral.training.run_size import large_run_warning
-from corral.vec.care import Care, say_nothing
 
 __all__ = ["Costs", "measure"]
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from corral.core.seeding import EVALUATION, episode_seed, noise_row
 from corral.core.types import Actor
 from corral.vec.api import CorralVectorEnv, InfoRow
-from corral.vec.rows import NUMBER
+from corral.vec.validation import NUMBER
 
 __all__ = ["Chooser", "EvaluationResult", "evaluate_actor", "numbers_of"]
 

@@ -18,11 +18,11 @@ from gymnasium import spaces
 from corral.core.errors import UsageError
 from corral.core.types import Leaves, Mishaps
 from corral.envs.factory import EnvFactory, resolve_env
+from corral.envs.lifecycle import build_envs, close_env
 from corral.envs.opponent_protocol import outcome
-from corral.vec.care import Care
-from corral.vec.make import make_vector_env
-from corral.vec.making import build_envs, close_env
-from corral.vec.pool import StartMethod
+from corral.processes.pool import StartMethod
+from corral.processes.supervision import Care
+from corral.vec.make_vec import make_vector_env
 
 __all__ = ["ExpertGames", "collect_expert_games"]
 

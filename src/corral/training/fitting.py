@@ -24,7 +24,7 @@ from corral.core.types import MISHAP_KEYS
 from corral.training.checkpoint import Checkpoint
 from corral.training.policies import build_policy
 from corral.training.progress import RECENT
-from corral.vec.history import REPLAY_LIMIT
+from corral.vec.replay_log import REPLAY_LIMIT
 
 __all__ = ["check_checkpoint", "check_envs", "check_state", "check_tensors", "spaces_of"]
 

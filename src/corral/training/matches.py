@@ -18,11 +18,11 @@ from corral.core.errors import CorralError, UsageError, WorkerDied
 from corral.core.machine import available_cores
 from corral.core.seeding import EVALUATION, episode_seed
 from corral.envs.factory import EnvFactory
+from corral.envs.lifecycle import mask_method
 from corral.envs.opponent_protocol import OPPONENT, SEAT, outcome
 from corral.rollout.opponents import PolicyPlayer
-from corral.vec.make import make_vector_env
-from corral.vec.making import mask_method
-from corral.vec.rows import MASK
+from corral.vec.make_vec import make_vector_env
+from corral.vec.validation import MASK
 
 if TYPE_CHECKING:
     from corral.training.model import Model

@@ -13,11 +13,11 @@ import numpy as np
 from corral.core.errors import EnvFault, EnvPlace, MissingPackage, UsageError
 from corral.core.types import Actor
 from corral.envs.factory import EnvFactory
+from corral.envs.lifecycle import RAISED, named
 from corral.envs.opponent_protocol import OPPONENT
 from corral.training.evaluate import Chooser, numbers_of
-from corral.vec.making import RAISED, named
-from corral.vec.rows import shape_of
 from corral.vec.serial import SerialVectorEnv
+from corral.vec.validation import shape_of
 
 __all__ = ["Moment", "play_episodes"]
 

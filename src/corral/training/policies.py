@@ -15,10 +15,10 @@ from corral.core.pictures import is_normalizable, pictures_in
 from corral.core.seeding import network_seed
 from corral.core.spaces import Layout
 from corral.envs.factory import EnvFactory
+from corral.envs.lifecycle import facts_of
 from corral.policy.device import DeviceChoice, choose_device
 from corral.policy.encoder import ENCODING
 from corral.policy.policy import NetworkFactory, Policy
-from corral.vec.making import facts_of
 
 __all__ = ["build_policy", "check_encoding", "device_for"]
 

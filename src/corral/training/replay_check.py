@@ -12,7 +12,7 @@ from corral.core.seeding import kept_global_generators
 from corral.rollout.positions import Positions
 from corral.training.run import Run
 from corral.vec import CorralVectorEnv
-from corral.vec.history import EnvPosition
+from corral.vec.replay_log import EnvPosition
 
 __all__ = ["check_replay"]
 

@@ -13,7 +13,7 @@ from corral.config.schema import parse_config, parse_env_kwargs
 from corral.config.yaml_file import load_yaml
 from corral.core.errors import UsageError
 from corral.envs.factory import resolve_env
-from corral.vec.making import facts_of
+from corral.envs.lifecycle import facts_of
 
 __all__ = ["EnvLike", "Roles", "recipe_settings", "roles_of", "roles_of_names", "steps_of"]
 

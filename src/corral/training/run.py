@@ -30,6 +30,7 @@ from corral.ppo.normalization import ReturnScaler, RunningMoments
 from corral.ppo.shares import Shares
 from corral.ppo.side_by_side import set_torch_threads, shares_of
 from corral.ppo.torch_engine import TorchEngine
+from corral.processes.supervision import Care
 from corral.rollout.actors import ActorSetup, actor_setup
 from corral.rollout.env_costs import try_env
 from corral.rollout.local import LocalSource
@@ -46,8 +47,7 @@ from corral.training.policies import build_policy, check_encoding, device_for
 from corral.training.progress import Progress
 from corral.training.run_size import large_run_warning
 from corral.vec import CorralVectorEnv, make_vector_env
-from corral.vec.care import Care
-from corral.vec.steppers import stays_together
+from corral.vec.stepper_factory import stays_together
 
 __all__ = ["Run", "assemble", "capture", "restore", "weights_hash"]
 

@@ -1,7 +1,7 @@
 """Step transports: real Gymnasium vector envs, in this process or in workers, with one contract. No torch."""
 
 from corral.vec.api import CorralVectorEnv
-from corral.vec.make import make_vector_env
+from corral.vec.make_vec import make_vector_env
 from corral.vec.process import ProcessVectorEnv
 from corral.vec.serial import SerialVectorEnv
 

@@ -22,12 +22,12 @@ from corral.core.actions import ActionCodec
 from corral.core.errors import EnvFault
 from corral.core.spaces import Layout, poisoned
 from corral.core.types import InfoSums, Leaves, Mishaps, to_columns
+from corral.envs.env_info import EnvFacts
 from corral.envs.opponent_protocol import OPPONENT
+from corral.processes.shared_memory import SharedArrays
 from corral.vec import calls
 from corral.vec.calls import AsyncCall, CallState, CallTimeout
-from corral.vec.facts import EnvFacts
-from corral.vec.history import EnvPosition
-from corral.vec.shared_memory import SharedArrays
+from corral.vec.replay_log import EnvPosition
 
 __all__ = [
     "CallState",

@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 import cloudpickle
 
 from corral.core.errors import WorkerDied
-from corral.vec import shared_memory
-from corral.vec.birth import ERROR, VALUE, error_from, pickle_error
-from corral.vec.care import Care, Restarts
-from corral.vec.pool import StartMethod, WorkerPool
+from corral.processes import shared_memory
+from corral.processes.pool import StartMethod, WorkerPool
+from corral.processes.supervision import Care
+from corral.processes.worker_bootstrap import ERROR, VALUE, error_from, pickle_error
+from corral.vec.supervisor import Restarts
 
 __all__ = ["Pulse", "call_in_child"]
 

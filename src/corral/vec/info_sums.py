@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.types import LIFE_LOST, InfoSums
-from corral.vec.rows import LARGEST, NUMBER
+from corral.vec.validation import LARGEST, NUMBER
 
 __all__ = ["VectorInfoSums", "add_numbers"]
 

@@ -21,12 +21,14 @@ from corral.core.errors import CorralError, EnvFault, UsageError, WorkerDied
 from corral.core.machine import available_cores
 from corral.core.types import Leaves, Mishaps
 from corral.envs.factory import EnvFactory
-from corral.vec import birth, calls, shared_memory, worker
+from corral.processes import shared_memory, worker_bootstrap
+from corral.processes.pool import PoolWorker, StartMethod, WorkerPool, died, split_envs
+from corral.processes.step_signal import CELLS, StepCaller, cells_shape
+from corral.processes.supervision import NEVER, Care, Deadline, check_memory, say_nothing
+from corral.vec import calls, worker
 from corral.vec.api import CallState, CorralVectorEnv, Drained, InfoMode, InfoRow, SeatsSetup, StepArrays
-from corral.vec.bells import CELLS, StepCaller, cells_shape
-from corral.vec.care import NEVER, Care, Deadline, Restarts, Scene, check_memory, say_nothing, warn_of_lost
-from corral.vec.history import EnvPosition, History
-from corral.vec.pool import PoolWorker, StartMethod, WorkerPool, died, split_envs
+from corral.vec.replay_log import EnvPosition, History
+from corral.vec.supervisor import Restarts, Scene, warn_of_lost
 
 __all__ = ["ProcessVectorEnv"]
 
@@ -407,7 +409,7 @@ class ProcessVectorEnv(CorralVectorEnv):
             self.state = pending
             raise
         self._asked = list  # it held this object
-        errors = [birth.error_from(reply[1:]) for reply in replies if reply[:1] == birth.ERROR]
+        errors = [worker_bootstrap.error_from(reply[1:]) for reply in replies if reply[:1] == worker_bootstrap.ERROR]
         self.state = CallState.IDLE
         if errors:
             raise errors[0]

@@ -10,10 +10,10 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from corral.vec import calls, steppers
+from corral.processes.shared_memory import SharedArrays
+from corral.vec import calls, stepper_factory
 from corral.vec.api import CallState, CorralVectorEnv, Drained, InfoMode, InfoRow, SeatsSetup
-from corral.vec.history import EnvPosition
-from corral.vec.shared_memory import SharedArrays
+from corral.vec.replay_log import EnvPosition
 
 __all__ = ["SerialVectorEnv"]
 
@@ -35,17 +35,17 @@ class SerialVectorEnv(CorralVectorEnv):
         envs: Sequence[gym.Env[Any, Any]] = (),
     ) -> None:
         seed_globals = infos == "summed"  # in training alone: elsewhere these generators are the caller's
-        made = list(envs) or steppers.build(factory, first_env, n_envs, seed, seed_globals)
+        made = list(envs) or stepper_factory.build(factory, first_env, n_envs, seed, seed_globals)
         try:
-            super().__init__(steppers.facts_from(made), n_envs)
+            super().__init__(stepper_factory.facts_from(made), n_envs)
         except BaseException:
-            steppers.close_all(made, first_env)
+            stepper_factory.close_all(made, first_env)
             raise
         self.arrays = self._allocate()
         self._asked: Callable[[], list[Any]] = list  # what was begun, until it is waited for
         how: dict[str, Any] = {"first_env": first_env, "seed": seed, "infos": infos, "heal": heal}
         how |= {"proven": proven, "pulse": pulse, "seed_globals": seed_globals}
-        self.stepper = steppers.stepper_of(made, self.arrays, factory, **how)
+        self.stepper = stepper_factory.stepper_of(made, self.arrays, factory, **how)
 
     @property
     def envs(self) -> list[gym.Env[Any, Any]]:

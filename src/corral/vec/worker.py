@@ -17,16 +17,17 @@ import numpy as np
 from corral.core.actions import ActionCodec
 from corral.core.errors import CorralError
 from corral.core.spaces import Layout
+from corral.envs.env_info import EnvFacts
 from corral.envs.factory import EnvFactory
-from corral.vec import shared_memory, steppers
+from corral.processes import shared_memory
+from corral.processes.rss_limit import Memory
+from corral.processes.step_signal import CELLS, StepBell
+from corral.processes.supervision import Care
+from corral.processes.worker_bootstrap import CLOSE, ERROR, OK, VALUE, pickle_error
+from corral.vec import stepper_factory
 from corral.vec.api import InfoMode, InfoRow, SeatsSetup, StepArrays
-from corral.vec.bells import CELLS, StepBell
-from corral.vec.birth import CLOSE, ERROR, OK, VALUE, pickle_error
-from corral.vec.care import Care
-from corral.vec.facts import EnvFacts
-from corral.vec.history import EnvPosition
-from corral.vec.memory import Memory
-from corral.vec.steppers import AnyStepper
+from corral.vec.replay_log import EnvPosition
+from corral.vec.stepper_factory import AnyStepper
 
 __all__ = ["ApplyRequest", "Hello", "ResetReply", "ResetRequest", "RestoreRequest", "WorkerSetup", "serve"]
 
@@ -94,8 +95,8 @@ class ResetReply:
 def serve(pipe: Connection, setup: WorkerSetup) -> None:
     """Make the envs, then do as the pipe says until it says close."""
     try:
-        made = steppers.build(setup.factory, setup.first_env, setup.n, setup.seed, seed_globals=True)
-        facts = steppers.facts_from(made)
+        made = stepper_factory.build(setup.factory, setup.first_env, setup.n, setup.seed, seed_globals=True)
+        facts = stepper_factory.facts_from(made)
         Layout(facts.observation_space), ActionCodec(facts.action_space)  # refuse odd spaces here, with their name
     except BaseException as error:
         pipe.send_bytes(ERROR + pickle_error(error))
@@ -106,7 +107,7 @@ def serve(pipe: Connection, setup: WorkerSetup) -> None:
         shared = shared_memory.attach(pipe)
         bell = StepBell(pipe, shared.arrays.pop(CELLS), setup.index, setup.patient)
         arrays = StepArrays.of(shared.arrays).rows(setup.first_env, setup.first_env + setup.n)
-        stepper = steppers.stepper_of(
+        stepper = stepper_factory.stepper_of(
             made,
             arrays,
             setup.factory,
@@ -137,7 +138,7 @@ def serve(pipe: Connection, setup: WorkerSetup) -> None:
         if stepper is not None:
             stepper.close()
         else:
-            steppers.close_all(made, setup.first_env)
+            stepper_factory.close_all(made, setup.first_env)
 
 
 def _step(stepper: AnyStepper) -> bytes | None:

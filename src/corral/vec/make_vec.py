@@ -9,9 +9,9 @@ from typing import Any, Literal
 from corral.core.errors import UsageError
 from corral.envs.env_lists import EnvName, resolve_envs
 from corral.envs.factory import EnvFactory
+from corral.processes.pool import StartMethod
+from corral.processes.supervision import Care
 from corral.vec.api import CorralVectorEnv, InfoMode
-from corral.vec.care import Care
-from corral.vec.pool import StartMethod
 from corral.vec.process import ProcessVectorEnv
 from corral.vec.serial import SerialVectorEnv
 

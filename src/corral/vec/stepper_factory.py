@@ -10,13 +10,13 @@ import gymnasium as gym
 
 from corral.core.errors import EnvFault, EnvPlace, UsageError
 from corral.core.seeding import episode_seeds
+from corral.envs.env_info import EnvFacts
 from corral.envs.factory import EnvFactory
+from corral.envs.lifecycle import RAISED, build_envs, close_env, named, note_in_use, own_traceback, seeding_maker
 from corral.envs.vector_adapter import VectorEnv, why_not_together
 from corral.vec.api import InfoMode, StepArrays
-from corral.vec.facts import EnvFacts
-from corral.vec.making import RAISED, build_envs, close_env, named, note_in_use, own_traceback, seeding_maker
-from corral.vec.native import NativeStepper
-from corral.vec.stepper import Stepper
+from corral.vec.batch_stepper import NativeStepper
+from corral.vec.env_stepper import Stepper
 
 __all__ = ["AnyStepper", "build", "close_all", "facts_from", "stays_together", "stepper_of"]
 

@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.errors import WorkerDied
-from corral.vec.birth import ERROR, RING, error_from
-from corral.vec.care import NEVER, Deadline
-from corral.vec.pool import WINDOWS_WAITS, PoolWorker, WorkerPool
+from corral.processes.pool import WINDOWS_WAITS, PoolWorker, WorkerPool
+from corral.processes.supervision import NEVER, Deadline
+from corral.processes.worker_bootstrap import ERROR, RING, error_from
 
 __all__ = ["CELLS", "Fence", "StepBell", "StepCaller", "cells_shape"]
 

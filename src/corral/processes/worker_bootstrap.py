@@ -18,8 +18,8 @@ from corral.core.errors import CorralError
 from corral.core.machine import limit_compute_threads
 from corral.core.seeding import seed_global_generators
 from corral.core.stdio import forgive_output
-from corral.vec import guardian
-from corral.vec.lifeline import name_process, tie_to_parent
+from corral.processes import orphan_reaper
+from corral.processes.parent_watch import name_process, tie_to_parent
 
 __all__ = ["CLOSE", "ERROR", "OK", "RING", "VALUE", "Birth", "error_from", "pickle_error", "run"]
 
@@ -46,14 +46,14 @@ class Birth:
 
 def run(pipe: Connection, others: list[Connection], born_bytes: bytes) -> None:
     """Main function of a worker. ``others`` are pipe ends inherited by ``fork`` that belong to somebody else."""
-    guardian.lead_group()
+    orphan_reaper.lead_group()
     forgive_output()
     for other in others:
         other.close()
     born: Birth = cloudpickle.loads(born_bytes)
     tie_to_parent(born.parent_pid, born.use_death_signal)
     os.environ.update(born.environ)
-    guardian.tag_children()
+    orphan_reaper.tag_children()
     name_process(f"corral-w{born.first_env}")
     limit_compute_threads()
     _let_the_parent_finish()

@@ -16,12 +16,12 @@ import numpy as np
 
 from corral.core.errors import EnvFault, EnvPlace, MissingPackage, UsageError
 from corral.core.seeding import making_seed, seed_global_generators
+from corral.envs.env_info import EnvFacts
 from corral.envs.env_lists import factory_of
 from corral.envs.vector_adapter import VectorEnv
-from corral.vec.facts import EnvFacts
-from corral.vec.rows import FLAG, scalar
 
 __all__ = [
+    "FLAG",
     "RAISED",
     "build_envs",
     "close_env",
@@ -31,6 +31,7 @@ __all__ = [
     "named",
     "note_in_use",
     "own_traceback",
+    "scalar",
     "seeding_maker",
     "shown",
 ]
@@ -149,3 +150,14 @@ def mask_after(method: Callable[[], Any] | None, outcome: Any) -> Any:
         return None
     ended = any(isinstance(flag, FLAG) and flag for flag in map(scalar, outcome[2:4]))
     return None if ended else method()
+
+
+FLAG = (bool, np.bool_, int, np.integer)
+
+
+def scalar(value: Any) -> Any:
+    """What an array without axes holds, as ``np.array(1.0)`` does; anything else as it is.
+
+    An array of shape (1,) is refused like any other: it comes from an env that is batched where none is expected.
+    """
+    return value[()] if isinstance(value, np.ndarray) and value.shape == () else value

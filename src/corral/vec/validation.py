@@ -11,13 +11,13 @@ import numpy.typing as npt
 
 from corral.core.actions import ActionCodec
 from corral.core.spaces import Layout
+from corral.envs.lifecycle import FLAG, scalar
 from corral.vec.api import StepArrays
 from corral.vec.calls import InvalidAction
 
-__all__ = ["FLAG", "MASK", "NUMBER", "Refused", "RowWriter", "scalar", "shape_of", "told_of"]
+__all__ = ["MASK", "NUMBER", "Refused", "RowWriter", "shape_of", "told_of"]
 
 MASK = "action_mask"
-FLAG = (bool, np.bool_, int, np.integer)
 NUMBER = (bool, int, float, np.bool_, np.integer, np.floating)
 _HALF_SIGNLESS, _HALF_INFINITY = np.uint16(0x7FFF), np.uint16(0x7C00)
 LARGEST = float(np.finfo(np.float32).max)  # the learner computes in single precision
@@ -156,14 +156,6 @@ class RowWriter:
                 what = "reward" if array is rewards else "observation"
                 how = "too large for single precision" if np.isfinite(array[bad[0]]).all() else "not finite"
                 raise Refused(f"the {what} is {how}: {array[bad[0]]!r:.120}", int(bad[0]) + first)
-
-
-def scalar(value: Any) -> Any:
-    """What an array without axes holds, as ``np.array(1.0)`` does; anything else as it is.
-
-    An array of shape (1,) is refused like any other: it comes from an env that is batched where none is expected.
-    """
-    return value[()] if isinstance(value, np.ndarray) and value.shape == () else value
 
 
 def shape_of(value: Any) -> str:

@@ -20,14 +20,24 @@ import numpy as np
 from corral.core.errors import BadEnvData, EnvFault, EnvPlace, UsageError
 from corral.core.seeding import seed_global_generators
 from corral.core.types import LIFE_LOST, InfoSums, Mishaps
+from corral.envs import lifecycle
+from corral.envs.lifecycle import (
+    FLAG,
+    RAISED,
+    build_envs,
+    close_env,
+    mask_method,
+    named,
+    own_traceback,
+    scalar,
+    seeding_maker,
+)
 from corral.envs.opponent_protocol import OPPONENT, opponent_number
-from corral.vec import making
+from corral.envs.state_protocol import state_methods
 from corral.vec.api import Drained, InfoMode, InfoRow, Seats, StepArrays
-from corral.vec.history import EnvPosition, History
 from corral.vec.info_sums import add_numbers
-from corral.vec.making import RAISED, build_envs, close_env, mask_method, named, own_traceback, seeding_maker
-from corral.vec.rows import FLAG, MASK, Refused, RowWriter, scalar, shape_of, told_of
-from corral.vec.states import state_methods
+from corral.vec.replay_log import EnvPosition, History
+from corral.vec.validation import MASK, Refused, RowWriter, shape_of, told_of
 
 __all__ = ["BEAT", "ENV", "IN_A_ROW", "KEPT", "OTHER", "Stepper"]
 
@@ -114,7 +124,7 @@ class Stepper:
                 continue
             try:
                 outcome = env.step(action)
-                mask = None if masks[i] is None else making.mask_after(masks[i], outcome)
+                mask = None if masks[i] is None else lifecycle.mask_after(masks[i], outcome)
             except RAISED as error:
                 if (again := self._try_again(i, action, error)) is None:
                     self._cut_off(i, rows)
@@ -239,7 +249,7 @@ class Stepper:
             self._steps[i] += 1
             try:
                 outcome = self.envs[i].step(action)
-                mask = making.mask_after(self._mask_methods[i], outcome)
+                mask = lifecycle.mask_after(self._mask_methods[i], outcome)
             except RAISED as again:
                 if type(again) is type(error):
                     self._mishaps += Mishaps(env_faults=1)
@@ -416,5 +426,5 @@ class Stepper:
         return EnvFault(summary, self._place(i, action), own_traceback(error), at_start=not self._worked, script=script)
 
     def _place(self, i: int, action: Any) -> EnvPlace:
-        text = None if action is None else making.shown(action)
+        text = None if action is None else lifecycle.shown(action)
         return EnvPlace(self.first_env + i, int(self.arrays.episode[i]), self._history.seed(i), self._steps[i], text)

@@ -26,9 +26,9 @@ import cloudpickle
 
 from corral.core.errors import UsageError, WorkerDied
 from corral.core.stdio import occupy_descriptors
-from corral.vec import birth, guardian, pipes, shared_memory
-from corral.vec.care import LOOK_SECONDS, NEVER, Care, Deadline, Patience
-from corral.vec.start_methods import StartMethod, bare_main, usable_start_method
+from corral.processes import orphan_reaper, pipes, shared_memory, worker_bootstrap
+from corral.processes.start_methods import StartMethod, bare_main, usable_start_method
+from corral.processes.supervision import LOOK_SECONDS, NEVER, Care, Deadline, Patience
 
 __all__ = ["Event", "Mend", "PoolWorker", "StartMethod", "WorkerPool", "descriptors_needed", "died", "split_envs"]
 
@@ -105,9 +105,9 @@ class WorkerPool:
 
     def _start(self, index: int, envs: range) -> tuple[Any, int, connection.Connection]:
         in_main_thread = threading.current_thread() is threading.main_thread()
-        setup, environ = self._setup_of(index, envs), os.environ | guardian.family()
+        setup, environ = self._setup_of(index, envs), os.environ | orphan_reaper.family()
         first = envs.start if envs else 0
-        born = birth.Birth(self._serve, setup, self._seed, first, os.getpid(), in_main_thread, environ)
+        born = worker_bootstrap.Birth(self._serve, setup, self._seed, first, os.getpid(), in_main_thread, environ)
         try:
             ours, theirs = self._context.Pipe()
         except OSError as error:
@@ -122,7 +122,7 @@ class WorkerPool:
             raise
         finally:
             theirs.close()
-        guardian.watch(process.pid)
+        orphan_reaper.watch(process.pid)
         return process, process.pid, ours
 
     def _start_process(self, args: tuple[Any, ...], name: str) -> Any:
@@ -132,7 +132,7 @@ class WorkerPool:
         as running: hence the pauses.
         """
         for attempt in range(1, _START_ATTEMPTS + 1):
-            process = self._context.Process(target=birth.run, args=args, name=name)
+            process = self._context.Process(target=worker_bootstrap.run, args=args, name=name)
             try:
                 process.start()
                 return process
@@ -196,9 +196,9 @@ class WorkerPool:
                         replies.pop(w.index, None)  # if it had answered, the next one will again
                         if (reply := mend(w, said)) is not None:
                             replies[w.index] = reply
-                    elif said != birth.RING:
-                        if not all_first and said[:1] == birth.ERROR:
-                            raise birth.error_from(said[1:])
+                    elif said != worker_bootstrap.RING:
+                        if not all_first and said[:1] == worker_bootstrap.ERROR:
+                            raise worker_bootstrap.error_from(said[1:])
                         replies[w.index] = said
         return [replies[w.index] for w in workers]
 
@@ -345,7 +345,7 @@ def _stop_workers(workers: list[PoolWorker]) -> None:
             with contextlib.suppress(OSError):
                 if sys.platform != "win32":
                     os.set_blocking(w.pipe.fileno(), False)  # one that reads no more must not hold us up
-                w.pipe.send_bytes(birth.CLOSE)
+                w.pipe.send_bytes(worker_bootstrap.CLOSE)
         for w in workers:
             connection.wait([w.process.sentinel], max(0.0, deadline - time.monotonic()))
     finally:
@@ -355,7 +355,7 @@ def _stop_workers(workers: list[PoolWorker]) -> None:
 def kill(workers: Sequence[PoolWorker]) -> None:
     """End worker processes at once, whatever they are doing. They may have ended, or been killed, before."""
     workers = [w for w in workers if w.end is None]
-    guardian.end(w.pid for w in workers)  # now: their numbers are nobody else's until they are joined
+    orphan_reaper.end(w.pid for w in workers)  # now: their numbers are nobody else's until they are joined
     for w in workers:
         if w.process.is_alive():
             w.process.kill()
@@ -373,7 +373,7 @@ def died(w: PoolWorker) -> WorkerDied:
         return w.end
     w.process.join(1.0)
     code = w.process.exitcode
-    guardian.end([w.pid])
+    orphan_reaper.end([w.pid])
     how = f"exited with code {code}"
     if code is not None and code < 0:
         known = {number.value: number.name for number in signal.Signals}

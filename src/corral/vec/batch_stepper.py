@@ -23,13 +23,13 @@ from corral.core.seeding import episode_seeds, fresh_seed
 from corral.core.spaces import Leaf, limits_of
 from corral.core.types import LIFE_LOST, Leaves, Mishaps
 from corral.envs.factory import EnvFactory
+from corral.envs.lifecycle import RAISED, close_env, named, own_traceback, shown
 from corral.envs.vector_adapter import EnvInside, VectorEnv, info_of, mask_methods, resets_itself
 from corral.vec.api import Drained, InfoMode, InfoRow, Seats, StepArrays
-from corral.vec.history import EnvPosition
+from corral.vec.env_stepper import BEAT, ENV, IN_A_ROW, KEPT, OTHER
 from corral.vec.info_sums import VectorInfoSums
-from corral.vec.making import RAISED, close_env, named, own_traceback, shown
-from corral.vec.rows import MASK, Refused, RowWriter, shape_of, told_of
-from corral.vec.stepper import BEAT, ENV, IN_A_ROW, KEPT, OTHER
+from corral.vec.replay_log import EnvPosition
+from corral.vec.validation import MASK, Refused, RowWriter, shape_of, told_of
 
 __all__ = ["NativeStepper"]
 

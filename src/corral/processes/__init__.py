@@ -1,0 +1,1 @@
+"""Worker processes: how they are started, asked, watched and ended, whatever they do."""
