@@ -6,10 +6,10 @@ import torch
 from gymnasium import spaces
 
 from corral.core.errors import UsageError
-from corral.core.pictures import pictures_in
 from corral.core.spaces import Layout
 from corral.policy.cnn import PictureEncoder
 from corral.policy.device import is_slow_in_bf16
+from corral.policy.images import pictures_in
 from corral.policy.policy import Policy
 
 BYTES = {"low": 0, "high": 255, "dtype": np.uint8}

@@ -7,7 +7,7 @@ from corral.core.errors import UsageError
 from corral.core.spaces import Layout
 from corral.games.toys import Everything
 from corral.policy.device import choose_device
-from corral.policy.encoder import Encoder, encoded_size
+from corral.policy.observation_encoder import Encoder, encoded_size
 from corral.policy.policy import Policy, n_action_params
 from corral.rollout.actors import actor_setup
 

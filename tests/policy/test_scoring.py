@@ -7,11 +7,12 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.core.actions import scored_leaf
 from corral.core.errors import UsageError
 from corral.policy import array_distributions, distributions
 from corral.policy.mlp import ACTIVATIONS, Gradient, Mlp
 from corral.policy.policy import Policy
-from corral.policy.scoring import Choices, scored_leaf
+from corral.policy.scoring import Choices
 
 N_ACTIONS, K = 9, 3
 

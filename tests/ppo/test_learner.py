@@ -9,13 +9,13 @@ from corral.config.schema import parse_config
 from corral.envs.factory import resolve_env
 from corral.policy.policy import Policy
 from corral.ppo import losses
+from corral.ppo.engine_torch import TorchEngine
 from corral.ppo.gae import estimate_advantages
 from corral.ppo.learner import Learner, LearnerDiverged, UpdateStats
 from corral.ppo.mlp_engine import MlpEngine, share_setup
 from corral.ppo.shares import Shares
-from corral.ppo.torch_engine import TorchEngine
 from corral.rollout.actors import actor_setup
-from corral.rollout.local import LocalSource
+from corral.rollout.source_local import LocalSource
 from corral.vec import make_vector_env
 from tests.envs import ByteDigits, Masked, Shuffled, Spaces
 

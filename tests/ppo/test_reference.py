@@ -9,9 +9,9 @@ from corral.config.schema import parse_config
 from corral.core.errors import UsageError
 from corral.policy import array_distributions, distributions
 from corral.policy.policy import Policy, n_action_params
+from corral.ppo.engine_torch import TorchEngine
 from corral.ppo.learner import Learner
-from corral.ppo.terms import Terms, terms_at
-from corral.ppo.torch_engine import TorchEngine
+from corral.ppo.loss_terms import Terms, terms_at
 from tests.policy.test_mlp import ACTIONS, legal_masks
 from tests.ppo.test_learner import CPU, ENVS, rollout_and_learner
 

@@ -8,12 +8,12 @@ from corral.config.schema import parse_config
 from corral.envs.factory import resolve_env
 from corral.policy.policy import Policy
 from corral.policy.recurrent import Memory
+from corral.ppo.engine_torch import TorchEngine
 from corral.ppo.gae import estimate_advantages
 from corral.ppo.learner import Learner
-from corral.ppo.terms import Terms
-from corral.ppo.torch_engine import TorchEngine
+from corral.ppo.loss_terms import Terms
 from corral.rollout.actors import actor_setup
-from corral.rollout.local import LocalSource
+from corral.rollout.source_local import LocalSource
 from corral.vec import make_vector_env
 from tests.envs import BrightSquare, Counter, Shuffled
 

@@ -1,4 +1,4 @@
-from corral.rollout.balance import Balance
+from corral.rollout.load_balancer import Balance
 
 
 def window(balance, *seconds):

@@ -8,8 +8,8 @@ from corral.envs.factory import resolve_env
 from corral.policy.policy import Policy
 from corral.rollout.actors import actor_setup
 from corral.rollout.collector import Collector
-from corral.rollout.local import LocalSource
-from corral.rollout.workers import WorkerSource
+from corral.rollout.source_local import LocalSource
+from corral.rollout.source_workers import WorkerSource
 from corral.vec import make_vector_env
 from tests.envs import Counter, Masked, Reporter
 

@@ -15,7 +15,7 @@ from corral.policy.mlp import MlpShape
 from corral.policy.policy import Policy
 from corral.rollout import actors, mlp_actor
 from corral.rollout.actors import actor_setup
-from corral.rollout.placement import Placement, find_placement
+from corral.rollout.batch_layout import Placement, find_placement
 
 
 @given(st.integers(1, 20), st.lists(st.integers(0, 200), min_size=1, max_size=60))

@@ -17,7 +17,7 @@ from corral.envs.factory import resolve_env
 from corral.policy.policy import Policy
 from corral.ppo.mlp_engine import share_setup
 from corral.rollout.actors import actor_setup
-from corral.rollout.workers import WorkerSource
+from corral.rollout.source_workers import WorkerSource
 from tests.envs import Broken, Counter, Masked, Modules
 
 CPU = torch.device("cpu")

@@ -75,7 +75,7 @@ def test_parts_of_a_minibatch_add_up(monkeypatch):
     """Whole or in parts, the gradient is the same but for rounding."""
     settings = {**SMALL, "batch_size": 240, "timesteps": 240, "learning_rate": 1e-5, "backend": "serial"}
     parts = corral.train(BrightSquare, **settings)
-    monkeypatch.setattr("corral.ppo.side_by_side._SHARES", ())
+    monkeypatch.setattr("corral.ppo.minibatch_shards._SHARES", ())
     whole = corral.train(BrightSquare, **settings)
     assert parts.summary.weights_sha256 != whole.summary.weights_sha256
     rows = [list(csv.DictReader((run.run_dir / "progress.csv").open()))[-1] for run in (parts, whole)]

@@ -34,6 +34,6 @@ def test_usual_spaces_are_not():
 
 
 def test_a_rollout_that_cannot_be_held_is_refused(monkeypatch):
-    monkeypatch.setattr("corral.rollout.arrays.available_memory", lambda: 1000)
+    monkeypatch.setattr("corral.rollout.buffers.available_memory", lambda: 1000)
     with pytest.raises(UsageError, match=r"n_steps 32 x n_envs 2 does not fit: it takes .* GB are free"):
         corral.train(Counter, n_envs=2, n_steps=32, batch_size=64, timesteps=64, backend="serial", quiet=True)

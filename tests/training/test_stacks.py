@@ -14,7 +14,7 @@ from corral.core.errors import UsageError
 from corral.core.frame_stacks import Observed, stacks_of
 from corral.core.spaces import Layout
 from corral.core.types import Acts
-from corral.rollout.arrays import allocate, named_columns
+from corral.rollout.buffers import allocate, named_columns
 from corral.rollout.collector import Collector
 from corral.vec.serial import SerialVectorEnv
 from tests.envs import BrightSquare, ByteDigits, Film

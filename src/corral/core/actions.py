@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
@@ -17,7 +18,7 @@ from gymnasium import spaces
 from corral.core.spaces import Layout, Leaf
 from corral.core.types import Leaves
 
-__all__ = ["ActionCodec", "Head", "by_head"]
+__all__ = ["ACTION_FEATURES", "ActionCodec", "Head", "by_head", "scored_leaf", "state_layout"]
 
 Array = npt.NDArray[Any]
 
@@ -127,3 +128,21 @@ def _factors(leaf: Leaf) -> list[tuple[Literal["categorical", "bernoulli", "gaus
     if isinstance(leaf.space, spaces.MultiBinary):
         return [("bernoulli", int(np.prod(leaf.shape)))]
     return [("gaussian", int(np.prod(leaf.shape)))]
+
+
+ACTION_FEATURES = "action_features"
+
+
+def scored_leaf(layout: Layout, action_space: gym.Space[Any]) -> Leaf | None:
+    """The leaf that says what each action is; None if there is none, or nothing else to see."""
+    leaf = next((leaf for leaf in layout.leaves if leaf.keys == (ACTION_FEATURES,)), None)
+    if leaf is None or not isinstance(action_space, spaces.Discrete) or len(layout.leaves) < 2:
+        return None
+    fits = leaf.is_float and leaf.dtype.itemsize <= 4 and len(leaf.shape) == 2 and leaf.shape[0] == action_space.n
+    return leaf if fits and leaf.shape[1] else None
+
+
+def state_layout(layout: Layout) -> Layout:
+    """All leaves but the one that describes actions."""
+    assert isinstance(layout.space, spaces.Dict)
+    return Layout(spaces.Dict({key: sub for key, sub in layout.space.spaces.items() if key != ACTION_FEATURES}))

@@ -22,6 +22,7 @@ __all__ = [
     "LIFE_LOST",
     "MISHAP_KEYS",
     "Actor",
+    "ActorSpec",
     "Acts",
     "Choice",
     "EpisodeRecord",
@@ -281,3 +282,16 @@ def to_columns(arrays: Mapping[str, Array]) -> dict[str, Any]:
         else:
             columns[column] = array
     return columns
+
+
+class ActorSpec(Protocol):
+    """How to build an actor, in any process."""
+
+    @property
+    def n_state(self) -> int:
+        """Numbers that it remembers of an env."""
+        ...
+
+    def build(self, first_env: int, n_envs: int) -> Actor:
+        """An actor for consecutive envs of the run; it acts once it has weights."""
+        ...

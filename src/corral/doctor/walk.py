@@ -11,10 +11,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from corral.core.pictures import is_normalizable
 from corral.core.spaces import Layout
 from corral.doctor.finding import Finding
 from corral.envs.factory import EnvFactory
+from corral.policy.images import is_normalizable
 from corral.vec.child_call import Pulse
 from corral.vec.serial import SerialVectorEnv
 

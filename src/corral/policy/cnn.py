@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from corral.config.values import Cnn
 from corral.core.errors import UsageError
-from corral.core.pictures import Picture
+from corral.policy.images import Picture
 
 __all__ = ["LEAST_SIDE", "PictureEncoder"]
 

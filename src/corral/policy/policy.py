@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,18 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from corral.config.values import DEFAULT_LAYERS, Cnn, Recurrent
-from corral.core.actions import ActionCodec
+from corral.core.actions import ACTION_FEATURES, ActionCodec, scored_leaf, state_layout
 from corral.core.errors import UsageError
-from corral.core.pictures import is_normalizable, pictures_in
 from corral.core.spaces import Layout
 from corral.core.types import Leaves
 from corral.policy import distributions, mlp
 from corral.policy.cnn import PictureEncoder
-from corral.policy.encoder import Encoder, Scale, encoded_size, normalized
+from corral.policy.images import pictures_in
+from corral.policy.networks import MlpNetwork, ObservationNormalizer
+from corral.policy.observation_encoder import Encoder, encoded_size, normalized
 from corral.policy.recurrent import Memory, RecurrentCore
-from corral.policy.scoring import ACTION_FEATURES, scored_leaf, state_layout
 
-__all__ = ["Evaluation", "MlpNetwork", "NetworkFactory", "ObservationNormalizer", "Policy", "n_action_params"]
+__all__ = ["Evaluation", "NetworkFactory", "Policy", "n_action_params"]
 
 NetworkFactory = Callable[[gym.Space[Any], gym.Space[Any]], nn.Module]
 """Builds a network from the observation and the action space of one env.
@@ -32,14 +31,6 @@ NetworkFactory = Callable[[gym.Space[Any], gym.Space[Any]], nn.Module]
 Its ``forward(observations)`` gets what the env returns, batched, as tensors (in a dict or tuple if the space is one)
 and returns ``(params [B, n_action_params(action_space)], values [B])``.
 """
-ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "tanh": nn.Tanh,
-    "relu": nn.ReLU,
-    "elu": nn.ELU,
-    "gelu": nn.GELU,
-    "silu": nn.SiLU,
-    "leaky_relu": nn.LeakyReLU,
-}
 Inputs = dict[str, Tensor]
 FEATURES, PICTURE = "features", "picture:"
 
@@ -56,81 +47,6 @@ class Evaluation(NamedTuple):
 def n_action_params(action_space: gym.Space[Any]) -> int:
     """How many numbers a network puts out for an action: a logit a choice, a mean a continuous number."""
     return ActionCodec(action_space).n_params
-
-
-class MlpNetwork(nn.Module):
-    """Two separate towers, one for the action and one for the value, as in Stable-Baselines3.
-
-    With ``n_action_features``, the first puts out an embedding, from which each action is scored (see ``scoring``).
-    """
-
-    def __init__(
-        self,
-        n_features: int,
-        n_params: int,
-        pi: Sequence[int],
-        vf: Sequence[int],
-        activation: str,
-        ortho_init: bool,
-        n_action_features: int = 0,
-    ) -> None:
-        super().__init__()
-        self.scores = n_action_features > 0
-        self.activation = ACTIVATIONS[activation]()
-        self.pi = _tower(n_features, pi, pi[-1] if self.scores else n_params, ACTIVATIONS[activation])
-        self.vf = _tower(n_features, vf, 1, ACTIVATIONS[activation])
-        last = self.pi[-1]
-        if self.scores:
-            self.action = nn.Linear(n_action_features, pi[-1])
-            self.score = last = nn.Linear(pi[-1], 1, bias=False)
-        if ortho_init:
-            gains: dict[nn.Module, float] = {last: 0.01, self.vf[-1]: 1.0}
-            for layer in self.modules():
-                if isinstance(layer, nn.Linear):
-                    nn.init.orthogonal_(layer.weight, gains.get(layer, math.sqrt(2)))
-                    if layer.bias is not None:
-                        nn.init.zeros_(layer.bias)
-
-    def forward(
-        self, features: Tensor, action_features: Tensor | None = None, masks: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Features [B, F] to action parameters [B, P] and values [B]; actions that ``masks`` forbid are not scored."""
-        params, values = self.pi(features), self.vf(features).squeeze(-1)
-        if not self.scores:
-            return params, values
-        assert action_features is not None
-        if masks is None:
-            hidden = self.activation(params[:, None] + self.action(action_features.float()))  # [B, A, H]
-            return self.score(hidden).squeeze(-1), values
-        rows, actions = masks.nonzero(as_tuple=True)
-        hidden = self.activation(params[rows] + self.action(action_features[rows, actions].float()))  # [M, H]
-        logits = params.new_full(masks.shape, distributions.FORBIDDEN)
-        return logits.index_put((rows, actions), self.score(hidden).squeeze(-1)), values
-
-
-class ObservationNormalizer(nn.Module):
-    """Means and deviations of leaves. They only change between iterations, so they travel as weights."""
-
-    def __init__(self, layout: Layout) -> None:
-        super().__init__()
-        leaves = [leaf for leaf in layout.leaves if is_normalizable(leaf)]
-        self.paths = tuple(leaf.path for leaf in leaves)
-        for i, leaf in enumerate(leaves):
-            self.register_buffer(f"mean_{i}", torch.zeros(leaf.shape))
-            self.register_buffer(f"deviation_{i}", torch.ones(leaf.shape))
-
-    def set(self, path: str, mean: npt.NDArray[Any], deviation: npt.NDArray[Any]) -> None:
-        """Use these statistics from now on."""
-        i = self.paths.index(path)
-        self.get_buffer(f"mean_{i}").copy_(torch.as_tensor(mean))
-        self.get_buffer(f"deviation_{i}").copy_(torch.as_tensor(deviation))
-
-    def scales(self) -> dict[str, Scale]:
-        """The statistics of each leaf, as arrays."""
-        return {
-            path: Scale(self.get_buffer(f"mean_{i}").cpu().numpy(), self.get_buffer(f"deviation_{i}").cpu().numpy())
-            for i, path in enumerate(self.paths)
-        }
 
 
 class Policy(nn.Module):
@@ -296,11 +212,3 @@ class Policy(nn.Module):
                 )
             return 0
         return leaf.shape[1]
-
-
-def _tower(n_in: int, hidden: Sequence[int], n_out: int, activation: type[nn.Module]) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for size in hidden:
-        layers += [nn.Linear(n_in, size), activation()]
-        n_in = size
-    return nn.Sequential(*layers, nn.Linear(n_in, n_out))

@@ -12,38 +12,19 @@ import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
-from gymnasium import spaces
 
 from corral.core.actions import Head
-from corral.core.spaces import Layout, Leaf
 from corral.policy.activations import Activation
 from corral.policy.array_distributions import FORBIDDEN
 
-__all__ = ["ACTION_FEATURES", "Choices", "Scored", "Scorer", "ScorerWeights", "scored_leaf", "state_layout"]
+__all__ = ["Choices", "Scored", "Scorer", "ScorerWeights"]
 
-ACTION_FEATURES = "action_features"
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.int64]
-
-
-def scored_leaf(layout: Layout, action_space: gym.Space[Any]) -> Leaf | None:
-    """The leaf that says what each action is; None if there is none, or nothing else to see."""
-    leaf = next((leaf for leaf in layout.leaves if leaf.keys == (ACTION_FEATURES,)), None)
-    if leaf is None or not isinstance(action_space, spaces.Discrete) or len(layout.leaves) < 2:
-        return None
-    fits = leaf.is_float and leaf.dtype.itemsize <= 4 and len(leaf.shape) == 2 and leaf.shape[0] == action_space.n
-    return leaf if fits and leaf.shape[1] else None
-
-
-def state_layout(layout: Layout) -> Layout:
-    """All leaves but the one that describes actions."""
-    assert isinstance(layout.space, spaces.Dict)
-    return Layout(spaces.Dict({key: sub for key, sub in layout.space.spaces.items() if key != ACTION_FEATURES}))
 
 
 class Choices:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from corral.core.actions import Head
+from corral.core.actions import ACTION_FEATURES, Head
 from corral.core.errors import UsageError
 from corral.core.seeding import minibatch_generator
 from corral.core.sums import add_up
@@ -21,7 +21,7 @@ from corral.core.types import Leaves
 from corral.policy import array_distributions, distributions
 from corral.policy.mlp import Gradient, Mlp
 from corral.policy.policy import FEATURES, Policy
-from corral.policy.scoring import ACTION_FEATURES, Scored
+from corral.policy.scoring import Scored
 from corral.ppo.adam import EPSILON, Adam
 
 __all__ = ["Demonstrations", "ImitationStats", "imitate"]

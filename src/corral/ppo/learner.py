@@ -22,7 +22,7 @@ from corral.core.seeding import minibatch_generator, network_seed
 from corral.core.types import Rollout, Weights
 from corral.policy.policy import Policy
 from corral.ppo.gae import Advantages
-from corral.ppo.terms import PLAIN, Terms
+from corral.ppo.loss_terms import PLAIN, Terms
 
 __all__ = ["Engine", "Learner", "LearnerDiverged", "UpdateStats"]
 

@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 
 from corral.config.schema import TrainConfig
+from corral.core.actions import ACTION_FEATURES
 from corral.core.frame_stacks import Observed
 from corral.core.types import Leaves, Rollout
 from corral.policy import array_distributions
 from corral.policy.mlp import Mlp, MlpShape
 from corral.policy.policy import FEATURES, Policy
-from corral.policy.scoring import ACTION_FEATURES
 from corral.ppo.adam import Adam
 from corral.ppo.gae import Advantages
+from corral.ppo.loss_terms import PLAIN, Terms
 from corral.ppo.moments import check_moments
 from corral.ppo.shares import MEASURED, Alone, Crew, Shares, ShareSetup
-from corral.ppo.terms import PLAIN, Terms
 
 __all__ = ["MlpEngine", "numpy_shape", "share_setup"]
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from corral.core.actions import Head
 from corral.policy import array_distributions
 from corral.policy.mlp import Gradient, Mlp, MlpShape
-from corral.ppo.terms import Terms
+from corral.ppo.loss_terms import Terms
 
 __all__ = ["MEASURED", "Alone", "Crew", "ShareSetup", "Shares", "split"]
 

@@ -11,14 +11,14 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from corral.core.actions import ActionCodec
+from corral.core.actions import ACTION_FEATURES, ActionCodec, state_layout
 from corral.core.spaces import Layout
 from corral.core.types import Acts, Choice, Leaves, Weights
 from corral.policy import array_distributions
-from corral.policy.encoder import Encoder, normalized, scales_from
 from corral.policy.mlp import Mlp, MlpShape
-from corral.policy.scoring import ACTION_FEATURES, Choices, state_layout
-from corral.rollout.placement import MOST_WEIGHTS, UNTRIED, Place, Placement, envs_tried, find_placement
+from corral.policy.observation_encoder import Encoder, normalized, scales_from
+from corral.policy.scoring import Choices
+from corral.rollout.batch_layout import MOST_WEIGHTS, UNTRIED, Place, Placement, envs_tried, find_placement
 
 __all__ = ["MlpActor", "MlpActorSetup"]
 

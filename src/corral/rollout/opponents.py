@@ -35,7 +35,7 @@ class Guest:
 
     name: str
     actor: Any
-    """An ``ActorSetup``."""
+    """An ``ActorSpec``."""
     weights: Mapping[str, Array]
 
 
@@ -49,7 +49,7 @@ class LineupSetup:
     guests: tuple[Guest, ...]
     slots: int
     actor: Any
-    """An ``ActorSetup``."""
+    """An ``ActorSpec``."""
     observation_space: gym.Space[Any]
     action_space: gym.Space[Any]
 

@@ -16,18 +16,18 @@ import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
+from corral.core.actions import ACTION_FEATURES
 from corral.core.types import Rollout
 from corral.envs.factory import EnvFactory
 from corral.envs.lifecycle import facts_of
-from corral.policy.scoring import ACTION_FEATURES
 from corral.ppo.shares import Shares, ShareSetup
 from corral.processes import shared_memory
 from corral.processes.rss_limit import Memory
 from corral.processes.worker_bootstrap import CLOSE, ERROR, OK, VALUE, pickle_error
-from corral.rollout.arrays import columns_of
+from corral.rollout.buffers import columns_of
 from corral.rollout.collector import Collector, Segment
 from corral.rollout.crew import ASSIST, SIGNALS, assist
-from corral.rollout.moving import close_quietly, take
+from corral.rollout.env_migration import close_quietly, take
 from corral.rollout.opponents import Lineup, LineupSetup
 from corral.vec.api import Drained, EnvFacts
 from corral.vec.env_stepper import BEAT
@@ -83,7 +83,7 @@ class Hello:
 class WorkerPlan:
     """How to act and help, once the parent has seen every worker's spaces."""
 
-    actor: Any  # an ActorSetup
+    actor: Any  # an ActorSpec
     shares: ShareSetup | None
     index: int
     member: int

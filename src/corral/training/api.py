@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium as gym
 import torch
 
+from corral.autotune.choose_device import device_for
 from corral.config.schema import CARE, RESUMABLE, TrainConfig, parse_config, parse_env_kwargs
 from corral.config.yaml_file import dump_yaml, load_yaml
 from corral.core.entry_points import import_callable, python_name
@@ -35,7 +36,6 @@ from corral.training.faults import keep_fault
 from corral.training.fitting import check_checkpoint
 from corral.training.interrupts import Interrupted, Interrupts
 from corral.training.loop import Callback, train_loop
-from corral.training.policies import device_for
 from corral.training.progress import budgets_of, ended_by
 from corral.training.rollout_length import fit_n_steps
 from corral.training.run import Run, assemble, restore

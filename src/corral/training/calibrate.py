@@ -14,21 +14,21 @@ from corral.config.schema import TrainConfig
 from corral.core.actions import ActionCodec
 from corral.core.machine import available_cores
 from corral.core.spaces import Layout
-from corral.core.types import Rollout
+from corral.core.types import ActorSpec, Rollout
 from corral.envs.factory import EnvFactory
+from corral.policy.factory import build_policy
 from corral.policy.policy import NetworkFactory, Policy
+from corral.ppo.engine_torch import TorchEngine
 from corral.ppo.gae import Advantages
 from corral.ppo.learner import Engine
+from corral.ppo.minibatch_shards import LEAST_ROWS, SideBySide, set_torch_threads, shares_of
 from corral.ppo.mlp_engine import MlpEngine, numpy_shape, share_setup
 from corral.ppo.shares import Shares
-from corral.ppo.side_by_side import LEAST_ROWS, SideBySide, set_torch_threads, shares_of
-from corral.ppo.torch_engine import TorchEngine
 from corral.processes.supervision import Care, say_nothing
-from corral.rollout.actors import ActorSetup, actor_setup
-from corral.rollout.arrays import named_columns
+from corral.rollout.actors import actor_setup
+from corral.rollout.buffers import named_columns
 from corral.rollout.env_costs import EnvCosts, measure_env, measure_vector_step
 from corral.training.opponents import first_mix
-from corral.training.policies import build_policy
 from corral.training.run_size import large_run_warning
 
 __all__ = ["Costs", "measure"]
@@ -126,7 +126,7 @@ def measure(
     )
 
 
-def _actions(env: EnvCosts, setup: ActorSetup, policy: Policy, n: int) -> Callable[[], object]:
+def _actions(env: EnvCosts, setup: ActorSpec, policy: Policy, n: int) -> Callable[[], object]:
     """Chooses actions for ``n`` envs."""
     actor = setup.build(0, n)
     actor.load(policy.state_dict())

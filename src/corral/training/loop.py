@@ -21,7 +21,7 @@ from corral.monitor.diary import episode_lines, epoch_line, update_line
 from corral.monitor.report import Reporter
 from corral.ppo.gae import Advantages, estimate_advantages
 from corral.ppo.learner import UpdateStats
-from corral.ppo.terms import terms_at
+from corral.ppo.loss_terms import terms_at
 from corral.training.checkpoint import Checkpoint, prune, save_checkpoint
 from corral.training.evaluate import evaluate_actor
 from corral.training.faults import MOST_FAULTS, keep_fault

@@ -38,7 +38,7 @@ class Side:
     """A trained policy as a process needs it to play."""
 
     name: str
-    actor: Any  # an ActorSetup
+    actor: Any  # an ActorSpec
     weights: Mapping[str, npt.NDArray[Any]]
     observation_space: gym.Space[Any]
     action_space: gym.Space[Any]

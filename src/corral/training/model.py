@@ -15,11 +15,11 @@ from corral.config.schema import TrainConfig
 from corral.core.errors import CheckpointError, UsageError
 from corral.core.files import is_directory
 from corral.core.seeding import action_noise, fresh_seed
+from corral.policy.factory import build_policy, check_encoding
 from corral.policy.policy import NetworkFactory
 from corral.rollout.actors import actor_setup
 from corral.training.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint
 from corral.training.fitting import check_checkpoint, check_tensors, spaces_of
-from corral.training.policies import build_policy, check_encoding
 from corral.training.run_directory import find_run
 
 __all__ = ["Model", "Prediction", "load"]

@@ -21,10 +21,9 @@ from corral.config.values import Stage, parse_mix
 from corral.core.errors import CheckpointError, UsageError
 from corral.core.files import is_file
 from corral.core.schedules import is_due
-from corral.core.types import EpisodeRecord
+from corral.core.types import ActorSpec, EpisodeRecord
 from corral.envs.opponent_protocol import OPPONENT
 from corral.policy.policy import Policy
-from corral.rollout.actors import ActorSetup
 from corral.rollout.env_costs import FirstMix
 from corral.rollout.opponents import Guest, LineupSetup, SharedLineup
 from corral.training.model import load
@@ -61,7 +60,7 @@ def _mix_of(stage: Stage, known: Sequence[str] | None = None) -> dict[str, float
     return {stage.name: 1.0} if stage.opponent is None else parse_mix(stage.opponent, known)
 
 
-def seat_opponents(config: TrainConfig, facts: EnvFacts, policy: Policy, actor: ActorSetup) -> Opponents | None:
+def seat_opponents(config: TrainConfig, facts: EnvFacts, policy: Policy, actor: ActorSpec) -> Opponents | None:
     """The opponents that a config asks for; None if it leaves them to the env."""
     stages = stages_of(config)
     if not stages:

@@ -9,7 +9,7 @@ from corral.core.command import command
 from corral.core.entry_points import PYTHON
 from corral.core.errors import CorralError
 from corral.core.seeding import kept_global_generators
-from corral.rollout.positions import Positions
+from corral.rollout.env_positions import Positions
 from corral.training.run import Run
 from corral.vec import CorralVectorEnv
 from corral.vec.replay_log import EnvPosition

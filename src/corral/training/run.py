@@ -13,37 +13,38 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from corral.autotune.choose_device import device_for
 from corral.config.schema import TrainConfig
 from corral.core.errors import CheckpointError, UsageError, one_line
 from corral.core.machine import available_cores, limit_compute_threads
-from corral.core.pictures import is_normalizable
 from corral.core.spaces import space_to_data
-from corral.core.types import Actor, RolloutSource
+from corral.core.types import Actor, ActorSpec, RolloutSource
 from corral.envs.factory import EnvFactory
 from corral.monitor.processes import ProcessMeter
 from corral.policy.device import is_slow_in_bf16
-from corral.policy.encoder import ENCODING
+from corral.policy.factory import build_policy, check_encoding
+from corral.policy.images import is_normalizable
+from corral.policy.observation_encoder import ENCODING
 from corral.policy.policy import NetworkFactory, Policy
+from corral.ppo.engine_torch import TorchEngine
 from corral.ppo.learner import Engine, Learner
+from corral.ppo.minibatch_shards import set_torch_threads, shares_of
 from corral.ppo.mlp_engine import MlpEngine, numpy_shape, share_setup
 from corral.ppo.normalization import ReturnScaler, RunningMoments
 from corral.ppo.shares import Shares
-from corral.ppo.side_by_side import set_torch_threads, shares_of
-from corral.ppo.torch_engine import TorchEngine
 from corral.processes.supervision import Care
-from corral.rollout.actors import ActorSetup, actor_setup
+from corral.rollout.actors import actor_setup
 from corral.rollout.env_costs import try_env
-from corral.rollout.local import LocalSource
+from corral.rollout.env_positions import Positions
 from corral.rollout.opponents import SharedLineup
-from corral.rollout.positions import Positions
+from corral.rollout.source_local import LocalSource
+from corral.rollout.source_workers import WorkerSource
 from corral.rollout.state_trial import try_states
-from corral.rollout.workers import WorkerSource
 from corral.training.calibrate import Costs, measure
 from corral.training.checkpoint import Checkpoint
 from corral.training.choose import BackendChoice, EnvsChoice, choose_backend
 from corral.training.fitting import check_envs, check_tensors
 from corral.training.opponents import Opponents, first_mix, seat_opponents
-from corral.training.policies import build_policy, check_encoding, device_for
 from corral.training.progress import Progress
 from corral.training.run_size import large_run_warning
 from corral.vec import CorralVectorEnv, make_vector_env
@@ -263,7 +264,7 @@ def _show_crashes() -> None:
 def _connect(
     envs: WorkerSource | CorralVectorEnv,
     policy: Policy,
-    setup: ActorSetup,
+    setup: ActorSpec,
     config: TrainConfig,
     seed: int,
     device: torch.device,

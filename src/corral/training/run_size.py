@@ -11,7 +11,7 @@ from corral.core.actions import ActionCodec
 from corral.core.machine import available_cores, available_memory
 from corral.core.spaces import Layout
 from corral.policy.policy import Policy
-from corral.rollout.arrays import named_columns
+from corral.rollout.buffers import named_columns
 from corral.vec.api import EnvFacts
 
 __all__ = ["large_run_warning"]

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from corral.core.actions import ActionCodec
+from corral.core.actions import ACTION_FEATURES, ActionCodec
 from corral.core.errors import UsageError
 from corral.core.frame_stacks import column_shape
 from corral.core.machine import available_memory
 from corral.core.spaces import Layout, poisoned
 from corral.core.types import Rollout
-from corral.policy.scoring import ACTION_FEATURES
 
 __all__ = ["allocate", "columns_of", "named_columns"]
 

@@ -21,9 +21,9 @@ from corral.policy.recurrent import Memory
 from corral.ppo import losses
 from corral.ppo.adam import EPSILON
 from corral.ppo.gae import Advantages
+from corral.ppo.loss_terms import PLAIN, Terms
+from corral.ppo.minibatch_shards import SideBySide, shares_of
 from corral.ppo.moments import check_moments
-from corral.ppo.side_by_side import SideBySide, shares_of
-from corral.ppo.terms import PLAIN, Terms
 
 __all__ = ["TorchEngine"]
 

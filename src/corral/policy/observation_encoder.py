@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from corral.core.pictures import Picture, is_normalizable
 from corral.core.spaces import Layout, Leaf
 from corral.core.types import Leaves
+from corral.policy.images import Picture, is_normalizable
 
 __all__ = ["ENCODING", "Encoder", "Scale", "encoded_size", "normalized", "scales_from"]
 

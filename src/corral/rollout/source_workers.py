@@ -30,12 +30,12 @@ from corral.processes.pool import PoolWorker, StartMethod, WorkerPool, split_env
 from corral.processes.supervision import Care, check_memory
 from corral.processes.worker_bootstrap import ERROR, error_from
 from corral.rollout import worker
-from corral.rollout.arrays import named_columns
-from corral.rollout.balance import Balance
+from corral.rollout.buffers import named_columns
 from corral.rollout.collector import Segment, join
 from corral.rollout.crew import SIGNALS, ProcessCrew
+from corral.rollout.env_positions import Positions
+from corral.rollout.load_balancer import Balance
 from corral.rollout.opponents import SharedLineup
-from corral.rollout.positions import Positions
 from corral.vec.api import EnvFacts
 from corral.vec.env_stepper import BEAT, ENV, OTHER
 from corral.vec.supervisor import Restarts, Scene, warn_of_lost

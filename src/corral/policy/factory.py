@@ -11,26 +11,12 @@ from gymnasium import spaces
 
 from corral.config.schema import TrainConfig
 from corral.core.errors import CheckpointError
-from corral.core.pictures import is_normalizable, pictures_in
 from corral.core.seeding import network_seed
-from corral.core.spaces import Layout
-from corral.envs.factory import EnvFactory
-from corral.envs.lifecycle import facts_of
-from corral.policy.device import DeviceChoice, choose_device
-from corral.policy.encoder import ENCODING
+from corral.policy.images import is_normalizable
+from corral.policy.observation_encoder import ENCODING
 from corral.policy.policy import NetworkFactory, Policy
 
-__all__ = ["build_policy", "check_encoding", "device_for"]
-
-
-def device_for(wanted: str, cnn: str, factory: EnvFactory, network: NetworkFactory | None) -> DeviceChoice:
-    """The device called ``wanted``; ``auto`` depends on whether the policy sees pictures."""
-
-    def sees_pictures() -> bool:
-        plain = network is not None or cnn == "none"
-        return not plain and bool(pictures_in(Layout(facts_of(factory).observation_space)))
-
-    return choose_device(wanted, sees_pictures)
+__all__ = ["build_policy", "check_encoding"]
 
 
 def build_policy(
