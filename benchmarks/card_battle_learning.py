@@ -16,8 +16,8 @@ import numpy as np
 
 import corral
 from corral.envs.factory import resolve_env
+from corral.opponents.matches import Match, Side, play_match
 from corral.training.checkpoint import list_checkpoints
-from corral.training.matches import Match, Side, play_match
 
 ENV = "card-battle"
 FACTORY = resolve_env(ENV)

@@ -10,9 +10,7 @@ import safetensors.numpy
 
 import corral
 from corral.core.types import MISHAP_KEYS, Mishaps
-from corral.policy.policy import Policy
-from corral.recipes.sweep.request import REQUEST_KEYS, SweepRequest
-from corral.training.opponents_state import (
+from corral.opponents.league_state import (
     OPPONENTS_KEYS,
     PAST_SELF_KEYS,
     STAGE_RESULT_KEYS,
@@ -20,6 +18,8 @@ from corral.training.opponents_state import (
     PastSelf,
     StageResult,
 )
+from corral.policy.policy import Policy
+from corral.recipes.sweep.request import REQUEST_KEYS, SweepRequest
 from corral.training.progress import PROGRESS_KEYS, Progress
 from corral.training.summary import SUMMARY_KEYS, Summary
 

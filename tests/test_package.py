@@ -21,7 +21,7 @@ def test_importing_corral_loads_nothing_heavy():
 
 def test_workers_load_no_torch():
     code = (
-        "import sys, corral.vec.worker, corral.rollout.worker, corral.training.matches; print('torch' in sys.modules)"
+        "import sys, corral.vec.worker, corral.rollout.worker, corral.opponents.matches; print('torch' in sys.modules)"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
 

@@ -10,8 +10,8 @@ import corral
 from corral.core.errors import UsageError
 from corral.envs.factory import resolve_env
 from corral.envs.lifecycle import facts_of
-from corral.training import matches
-from corral.training.matches import Side, play_match, wilson
+from corral.opponents import matches
+from corral.opponents.matches import Side, play_match, wilson
 from tests.envs import Counter, HighCard, MortalHighCard
 
 SMALL = {"n_envs": 4, "n_steps": 64, "eval_freq": 0, "tensorboard": False, "quiet": True, "seed": 1}

@@ -10,10 +10,10 @@ import corral
 from corral.core.errors import UsageError
 from corral.core.seeding import EVALUATION, episode_seed
 from corral.envs.factory import resolve_env
-from corral.rollout.opponents import PolicyPlayer
-from corral.training import matches
+from corral.opponents import matches
+from corral.opponents.frozen_policy import PolicyPlayer
+from corral.opponents.matches import Side, play_match
 from corral.training.checkpoint import newest_checkpoint
-from corral.training.matches import Side, play_match
 from corral.training.play import play_episodes
 from tests.envs import BrightSquare, Counter, HighCard, HighCardWithState, MortalHighCard, Shuffled
 

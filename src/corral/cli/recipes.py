@@ -16,14 +16,15 @@ from corral.core.entry_points import absolute_spec
 from corral.core.errors import UsageError
 from corral.core.files import replace_file
 from corral.envs.factory import EnvFactory, resolve_env
+from corral.opponents.frozen_policy import FrozenPolicy
+from corral.opponents.matches import Match, play_match
+from corral.opponents.presets import Roles, roles_of_names
 from corral.recipes.curriculum import curriculum
 from corral.recipes.hybrid import hybrid
 from corral.recipes.selfplay import selfplay
 from corral.recipes.warmstart import warmstart
 from corral.training.api import MATCHES, TrainResult, network_of
-from corral.training.matches import Match, Side, play_match
 from corral.training.model import load
-from corral.training.roles import Roles, roles_of_names
 from corral.training.run_directory import RunDirectory
 
 __all__ = ["play_matches", "run_curriculum", "run_hybrid", "run_selfplay", "run_warmstart", "train_and_play"]
@@ -77,7 +78,7 @@ def _closing_games(result: TrainResult, games: int, env: str | None, policy: str
     config = directory.read_config()
     factory = resolve_env(env or config.env, config.env_kwargs)
     network = network_of(config.policy, policy)
-    side = Side.of("policy", load(result.run_dir, checkpoint="latest", policy=network))
+    side = load(result.run_dir, checkpoint="latest", policy=network).frozen("policy")
     roles: Roles = roles_of_names(result.env_opponents)
     matches = play_matches(factory, side, roles.both, games, 0, "games of the final policy, most likely moves")
     told = [
@@ -89,7 +90,7 @@ def _closing_games(result: TrainResult, games: int, env: str | None, policy: str
 
 
 def play_matches(
-    factory: EnvFactory, side: Side, opponents: Sequence[str | Side], games: int, seed: int, title: str
+    factory: EnvFactory, side: FrozenPolicy, opponents: Sequence[str | FrozenPolicy], games: int, seed: int, title: str
 ) -> list[Match]:
     """Play against each opponent, with a bar meanwhile and a table at the end."""
     matches = []

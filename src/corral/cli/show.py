@@ -30,8 +30,8 @@ from corral.monitor.console import print_table
 from corral.monitor.sheet import Sheet
 from corral.monitor.terminal import Screen
 from corral.monitor.video import check_video, save_video
+from corral.opponents.frozen_policy import FrozenPolicy
 from corral.training.evaluate import evaluate_actor
-from corral.training.matches import Side
 from corral.training.model import Model, load
 from corral.training.play import Moment, play_episodes
 from corral.training.run_directory import bare, check_named_code, find_run
@@ -93,13 +93,13 @@ def _eval_games(options: argparse.Namespace, model: Model, factory: EnvFactory, 
         if name not in known:
             raise UsageError(f"unknown opponent {name!r}{did_you_mean(name, known)}; there are: {', '.join(known)}")
     spaces = model.observation_space, model.action_space
-    others: list[str | Side] = [*options.opponent, *(_rival(run, spaces, model) for run in options.vs)]
+    others: list[str | FrozenPolicy] = [*options.opponent, *(_rival(run, spaces, model) for run in options.vs)]
     shown = f"{run} ({options.checkpoint}, {model.timesteps:,} steps), most likely moves"
-    play_matches(factory, Side.of(options.run, model), others, options.games, options.seed, shown)
+    play_matches(factory, model.frozen(options.run), others, options.games, options.seed, shown)
     return 0
 
 
-def _rival(run: str, spaces: tuple[Any, Any], model: Model | None) -> Side:
+def _rival(run: str, spaces: tuple[Any, Any], model: Model | None) -> FrozenPolicy:
     """The policy of another run, to play against; a network of its own is taken only from ``model``, which has it."""
     directory = find_run(run)
     named = directory.read_config().policy
@@ -112,7 +112,7 @@ def _rival(run: str, spaces: tuple[Any, Any], model: Model | None) -> Side:
     other = load(directory.path, policy=None if named is None or model is None else model.network)
     if (other.observation_space, other.action_space) != spaces:
         raise UsageError(f"{run} was trained on other observations or actions, so the two cannot meet")
-    return Side.of(run, other)
+    return other.frozen(run)
 
 
 def run_play(options: argparse.Namespace) -> int:

@@ -16,8 +16,9 @@ from corral.config.values import Stage
 from corral.core.errors import UsageError
 from corral.envs.factory import resolve_env
 from corral.envs.lifecycle import facts_of
+from corral.opponents.presets import Roles
+from corral.recipes.recipe_settings import EnvLike, recipe_settings, roles_of, steps_of
 from corral.training.api import TrainResult, train
-from corral.training.roles import EnvLike, Roles, recipe_settings, roles_of, steps_of
 
 __all__ = ["curriculum", "curriculum_stages", "own_stages"]
 

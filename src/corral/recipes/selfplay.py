@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from corral.recipes.recipe_settings import EnvLike, recipe_settings, roles_of
 from corral.training.api import TrainResult, train
-from corral.training.roles import EnvLike, recipe_settings, roles_of
 
 __all__ = ["selfplay"]
 

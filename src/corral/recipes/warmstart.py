@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from corral.config.schema import DEFAULT_TIMESTEPS, parse_config
 from corral.core.errors import UsageError
+from corral.recipes.recipe_settings import EnvLike, recipe_settings, roles_of, steps_of
 from corral.training.api import TrainResult, train
-from corral.training.roles import EnvLike, recipe_settings, roles_of, steps_of
 
 __all__ = ["warmstart"]
 

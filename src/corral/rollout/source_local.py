@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from corral.core.errors import DeadlinePassed
 from corral.core.types import Actor, Mishaps, Rollout, Weights
+from corral.opponents.table import SharedLineup
 from corral.rollout.buffers import allocate
 from corral.rollout.collector import Collector, Segment, join
 from corral.rollout.env_positions import Positions
-from corral.rollout.opponents import SharedLineup
 from corral.vec.api import CorralVectorEnv
 from corral.vec.supervisor import warn_of_lost
 

@@ -24,6 +24,7 @@ from corral.core.errors import CorralError, DeadlinePassed, EnvFault, UsageError
 from corral.core.spaces import Layout
 from corral.core.types import Mishaps, Rollout, Weights
 from corral.envs.factory import EnvFactory
+from corral.opponents.table import SharedLineup
 from corral.ppo.shares import Shares, ShareSetup
 from corral.processes import shared_memory
 from corral.processes.pool import PoolWorker, StartMethod, WorkerPool, split_envs
@@ -35,7 +36,6 @@ from corral.rollout.collector import Segment, join
 from corral.rollout.crew import SIGNALS, ProcessCrew
 from corral.rollout.env_positions import Positions
 from corral.rollout.load_balancer import Balance
-from corral.rollout.opponents import SharedLineup
 from corral.vec.api import EnvFacts
 from corral.vec.env_stepper import BEAT, ENV, OTHER
 from corral.vec.supervisor import Restarts, Scene, warn_of_lost

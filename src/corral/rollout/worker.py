@@ -20,6 +20,7 @@ from corral.core.actions import ACTION_FEATURES
 from corral.core.types import Rollout
 from corral.envs.factory import EnvFactory
 from corral.envs.lifecycle import facts_of
+from corral.opponents.table import Lineup, LineupSetup
 from corral.ppo.shares import Shares, ShareSetup
 from corral.processes import shared_memory
 from corral.processes.rss_limit import Memory
@@ -28,7 +29,6 @@ from corral.rollout.buffers import columns_of
 from corral.rollout.collector import Collector, Segment
 from corral.rollout.crew import ASSIST, SIGNALS, assist
 from corral.rollout.env_migration import close_quietly, take
-from corral.rollout.opponents import Lineup, LineupSetup
 from corral.vec.api import Drained, EnvFacts
 from corral.vec.env_stepper import BEAT
 from corral.vec.replay_log import EnvPosition

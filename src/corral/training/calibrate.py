@@ -28,7 +28,7 @@ from corral.processes.supervision import Care, say_nothing
 from corral.rollout.actors import actor_setup
 from corral.rollout.buffers import named_columns
 from corral.rollout.env_costs import EnvCosts, measure_env, measure_vector_step
-from corral.training.opponents import first_mix
+from corral.training.assemble import first_mix
 from corral.training.run_size import large_run_warning
 
 __all__ = ["Costs", "measure"]

@@ -15,6 +15,7 @@ from corral.config.schema import TrainConfig
 from corral.core.errors import CheckpointError, UsageError
 from corral.core.files import is_directory
 from corral.core.seeding import action_noise, fresh_seed
+from corral.opponents.frozen_policy import FrozenPolicy
 from corral.policy.factory import build_policy, check_encoding
 from corral.policy.policy import NetworkFactory
 from corral.rollout.actors import actor_setup
@@ -56,6 +57,10 @@ class Model:
     def weights(self) -> dict[str, npt.NDArray[Any]]:
         """The weights as arrays, for an actor in any process."""
         return {name: weight.detach().cpu().numpy() for name, weight in self.policy.state_dict().items()}
+
+    def frozen(self, name: str) -> FrozenPolicy:
+        """Return the policy as an opponent of this name."""
+        return FrozenPolicy(name, self.actor_setup, self.weights(), self.observation_space, self.action_space)
 
     def predict(
         self,

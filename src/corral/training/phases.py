@@ -8,9 +8,9 @@ from pathlib import Path
 
 from corral.core.errors import CheckpointError
 from corral.monitor.writers import CsvWriter, iterate_metrics
+from corral.opponents.league import Opponents
 from corral.training.checkpoint import prune, save_checkpoint
 from corral.training.columns import progress_columns
-from corral.training.opponents import Opponents
 from corral.training.run import Run
 from corral.training.run_directory import RunDirectory
 

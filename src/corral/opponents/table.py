@@ -16,27 +16,15 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from corral.core.actions import ActionCodec
-from corral.core.seeding import noise_row
-from corral.core.spaces import Layout
-from corral.core.types import Actor, Weights
+from corral.core.types import ActorSpec, Weights
 from corral.envs.opponent_protocol import OPPONENT
+from corral.opponents.frozen_policy import FrozenPolicy, PolicyPlayer
 from corral.processes import shared_memory
 
-__all__ = ["Guest", "Lineup", "LineupSetup", "PolicyPlayer", "SharedLineup"]
+__all__ = ["Lineup", "LineupSetup", "SharedLineup"]
 
 Array = npt.NDArray[Any]
 _TABLE, _STAMPS = "table", "stamps"
-
-
-@dataclass(frozen=True, slots=True)
-class Guest:
-    """A trained policy of another run, which never changes."""
-
-    name: str
-    actor: Any
-    """An ``ActorSpec``."""
-    weights: Mapping[str, Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +34,9 @@ class LineupSetup:
     own: tuple[tuple[str, Mapping[str, Any]], ...]
     """What the env offers, by name, and what it is reset with to give it: its opponents, or the stages of a curriculum.
     They are numbered first, then the guests, then the slots."""
-    guests: tuple[Guest, ...]
+    guests: tuple[FrozenPolicy, ...]
     slots: int
-    actor: Any
-    """An ``ActorSpec``."""
+    actor: ActorSpec | None
     observation_space: gym.Space[Any]
     action_space: gym.Space[Any]
 
@@ -105,6 +92,7 @@ class Lineup:
             guest = setup.guests[opponent - len(setup.own)]
             stamp, actor, weights = 0, guest.actor, guest.weights
         else:
+            assert setup.actor is not None, "slots hold policies of this run"
             stamp, actor, weights = int(self._stamps[slot]), setup.actor, self._slots[slot]
         known, player = self._players.get(opponent) or (-1, None)
         if player is None:
@@ -113,47 +101,6 @@ class Lineup:
             player.actor.load(weights)
             self._players[opponent] = stamp, player
         return player
-
-
-class PolicyPlayer:
-    """A policy on one side of the table: it samples its moves, as it does in training, or plays the ``best`` ones."""
-
-    def __init__(
-        self, actor: Actor, observation_space: gym.Space[Any], action_space: gym.Space[Any], best: bool = False
-    ) -> None:
-        self.actor = actor
-        self._best = best
-        self._layout, self._codec = Layout(observation_space), ActionCodec(action_space)
-        self._seen, self._done = self._layout.allocate(1), self._codec.layout.allocate(1)
-        self._states = np.zeros((1, actor.n_state), np.float32) if actor.n_state else None
-
-    @property
-    def remembers(self) -> bool:
-        """Whether it plays by what it saw earlier in the game."""
-        return self._states is not None
-
-    def anew(self) -> PolicyPlayer:
-        """The same player for another game, of which it remembers nothing yet."""
-        if self._states is None:
-            return self
-        player = copy.copy(self)
-        player._states = np.zeros_like(self._states)
-        return player
-
-    def __call__(self, observation: Any, mask: npt.NDArray[np.bool_] | None, generator: np.random.Generator) -> Any:
-        """An action for what this side observes."""
-        self._layout.write(self._seen, 0, observation)
-        if isinstance(mask, tuple):  # one array for each dimension of a MultiDiscrete
-            mask = np.concatenate(mask)
-        masks = None if mask is None else np.asarray(mask, np.bool_)[None]
-        if self._best:
-            actions, self._states = self.actor.best(self._seen, masks, self._states)
-        else:
-            noise = noise_row(generator, self._codec.gaussian)
-            acts = self.actor.act(self._seen, masks, noise, self._states)
-            actions, self._states = acts.actions, acts.states
-        self._codec.decode(actions, self._done)
-        return self._codec.layout.reader(self._done)(0)
 
 
 class SharedLineup:

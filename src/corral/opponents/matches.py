@@ -6,13 +6,12 @@ Processes that play import this: no torch here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import numpy.typing as npt
 
 from corral.core.errors import CorralError, UsageError, WorkerDied
 from corral.core.machine import available_cores
@@ -20,39 +19,14 @@ from corral.core.seeding import EVALUATION, episode_seed
 from corral.envs.factory import EnvFactory
 from corral.envs.lifecycle import mask_method
 from corral.envs.opponent_protocol import OPPONENT, SEAT, outcome
-from corral.rollout.opponents import PolicyPlayer
+from corral.opponents.frozen_policy import FrozenPolicy, PolicyPlayer
 from corral.vec.make_vec import make_vector_env
 from corral.vec.validation import MASK
 
-if TYPE_CHECKING:
-    from corral.training.model import Model
-
-__all__ = ["Match", "Side", "play_match", "wilson"]
+__all__ = ["Match", "play_match", "wilson"]
 
 _ATTEMPTS = 5  # to play a round with workers that die in it
 _ROUNDS = 20  # parts in which a match is played, so that its progress shows
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """A trained policy as a process needs it to play."""
-
-    name: str
-    actor: Any  # an ActorSpec
-    weights: Mapping[str, npt.NDArray[Any]]
-    observation_space: gym.Space[Any]
-    action_space: gym.Space[Any]
-
-    @classmethod
-    def of(cls, name: str, model: Model) -> Side:
-        """Take it from a loaded run."""
-        return cls(name, model.actor_setup, model.weights(), model.observation_space, model.action_space)
-
-    def player(self) -> PolicyPlayer:
-        """It plays its most likely moves."""
-        actor = self.actor.build(0, 1)
-        actor.load(self.weights)
-        return PolicyPlayer(actor, self.observation_space, self.action_space, best=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +68,8 @@ def wilson(rate: float, n: int, z: float = 1.96) -> tuple[float, float]:
 
 def play_match(
     factory: EnvFactory,
-    side: Side,
-    opponent: str | Side,
+    side: FrozenPolicy,
+    opponent: str | FrozenPolicy,
     games: int,
     seed: int,
     on_games: Callable[[int], object] = lambda n: None,
@@ -136,7 +110,10 @@ _NUMBER = "corral_number"
 
 
 def _play(
-    env: gym.Env[Any, Any], side: Side, opponent: str | Side, shares: Sequence[Sequence[tuple[int, int]]]
+    env: gym.Env[Any, Any],
+    side: FrozenPolicy,
+    opponent: str | FrozenPolicy,
+    shares: Sequence[Sequence[tuple[int, int]]],
 ) -> list[tuple[float, int]]:
     """The games of one env, where it lives: outcome and length of each."""
     player = side.player()

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
-from torch import Tensor
 
 from corral.core.errors import CheckpointError, one_line
 from corral.core.file_keys import by_attribute, to_data
@@ -193,16 +192,18 @@ def check_state(state: OpponentsState, stages: int, n_envs: int, fixed: Sequence
         raise CheckpointError("state.json does not fit: its opponents are not those of this run's config")
 
 
-def check_weights(state: OpponentsState, given: Mapping[str, Tensor], expected: Mapping[str, npt.NDArray[Any]]) -> None:
+def check_weights(
+    state: OpponentsState, given: Mapping[str, npt.NDArray[Any]], expected: Mapping[str, npt.NDArray[Any]]
+) -> None:
     """Refuse weights of opponents that do not fit where they go, and a slot in use without all of its weights."""
     used = {*(past.slot for past in state.pool), *([] if state.now is None else [state.now])}
     kept = {key.partition("/")[0] for key in given} | {str(slot) for slot in used} | {_GUEST}
     for key in expected:
         if key.partition("/")[0] in kept and key not in given:
             raise CheckpointError(f"the opponents do not fit this run's config: there is no {one_line(key)}")
-    for key, tensor in given.items():
+    for key, array in given.items():
         wanted = expected.get(key)
-        if wanted is None or tuple(tensor.shape) != wanted.shape or tensor.numpy().dtype != wanted.dtype:
+        if wanted is None or array.shape != wanted.shape or array.dtype != wanted.dtype:
             raise CheckpointError(f"the opponents do not fit this run's config: {one_line(key)} has no such place")
-        if wanted.dtype.kind == "f" and not np.isfinite(tensor.numpy()).all():
+        if wanted.dtype.kind == "f" and not np.isfinite(array).all():
             raise CheckpointError(f"the opponents do not fit this run's config: {one_line(key)} is not finite")

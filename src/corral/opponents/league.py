@@ -7,27 +7,17 @@ and ``checkpoint`` stand for the policy itself. It decides between rollouts; epi
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from corral.config.schema import TrainConfig
-from corral.config.values import Stage, parse_mix
-from corral.core.errors import CheckpointError, UsageError
-from corral.core.files import is_file
+from corral.core.errors import CheckpointError
 from corral.core.schedules import is_due
-from corral.core.types import ActorSpec, EpisodeRecord
-from corral.envs.opponent_protocol import OPPONENT
-from corral.policy.policy import Policy
-from corral.rollout.env_costs import FirstMix
-from corral.rollout.opponents import Guest, LineupSetup, SharedLineup
-from corral.training.model import load
-from corral.training.opponents_state import (
+from corral.core.types import EpisodeRecord
+from corral.opponents.league_state import (
     FIRST_RATING,
     OpponentsState,
     PastSelf,
@@ -36,77 +26,17 @@ from corral.training.opponents_state import (
     check_weights,
     parse_state,
 )
-from corral.training.roles import roles_of_names
-from corral.vec.api import EnvFacts
+from corral.opponents.presets import roles_of_names
+from corral.opponents.ratings import rate_game
+from corral.opponents.stages import mix_of, stages_of
+from corral.opponents.table import SharedLineup
 
-__all__ = ["CHECKPOINT", "CURRENT", "Opponents", "StageResult", "first_mix", "seat_opponents", "stages_of"]
+__all__ = ["CHECKPOINT", "CURRENT", "Opponents", "StageResult"]
 
 Array = npt.NDArray[Any]
 CURRENT, CHECKPOINT = "current", "checkpoint"
 RECENT = 100
 """Games that a win rate is taken over."""
-_STEP = 16.0
-
-
-def stages_of(config: TrainConfig) -> tuple[Stage, ...]:
-    """The stages of a run; one without end, if it only has an opponent."""
-    if config.opponent is not None:
-        return (Stage(name="all", opponent=config.opponent),)
-    return config.stages
-
-
-def _mix_of(stage: Stage, known: Sequence[str] | None = None) -> dict[str, float]:
-    """How often whom, by name; a stage with options goes by its own name."""
-    return {stage.name: 1.0} if stage.opponent is None else parse_mix(stage.opponent, known)
-
-
-def seat_opponents(config: TrainConfig, facts: EnvFacts, policy: Policy, actor: ActorSpec) -> Opponents | None:
-    """The opponents that a config asks for; None if it leaves them to the env."""
-    stages = stages_of(config)
-    if not stages:
-        return None
-    own = _own(stages, facts.opponents)
-    if not own:
-        raise UsageError(
-            f"{config.env} has no opponents to choose from; an env offers them as docs/environments.md says"
-        )
-    named = {name for stage in stages for name in _mix_of(stage)}
-    others = sorted(named - {*dict(own), CURRENT, CHECKPOINT})
-    guests = tuple(_guest(name, facts) for name in others)
-    # One slot for each past self and the next, the policy as it is now and as it was in the rollout before, and whoever
-    # an episode still plays against after leaving the pool.
-    slots = config.pool_size + config.n_envs + 3 if named & {CURRENT, CHECKPOINT} else 0
-    spaces = facts.observation_space, facts.action_space
-    setup = LineupSetup(own, guests, slots, actor if slots else None, *spaces)
-    return Opponents(config, SharedLineup(setup, {name: w.cpu() for name, w in policy.state_dict().items()}))
-
-
-def _own(stages: Sequence[Stage], opponents: Sequence[str]) -> tuple[tuple[str, Mapping[str, Any]], ...]:
-    """What the env offers, by name, and what it is reset with: the stages' own options, or its opponents."""
-    if stages[0].opponent is None:
-        return tuple((stage.name, stage.options) for stage in stages)
-    return tuple((name, {OPPONENT: name}) for name in opponents)
-
-
-def first_mix(config: TrainConfig) -> FirstMix | None:
-    """The opponents of a run's first stage; None if it leaves them to the env."""
-    stages = stages_of(config)
-    if not stages:
-        return None
-    return FirstMix(_mix_of(stages[0]), dict(_own(stages, ())) if stages[0].opponent is None else None)
-
-
-def _guest(name: str, facts: EnvFacts) -> Guest:
-    """The policy of another run as an opponent."""
-    if not is_file(Path(name) / "config.yaml"):
-        raise UsageError(
-            f"unknown opponent {name!r}; there are {', '.join(facts.opponents)}, {CURRENT}, {CHECKPOINT}, "
-            "a run directory, or a mix as in mixed:random=1,greedy=3"
-        )
-    model = load(name)
-    if (model.observation_space, model.action_space) != (facts.observation_space, facts.action_space):
-        raise UsageError(f"the policy of {name} was trained on other observations or actions than this env has")
-    return Guest(name, model.actor_setup, model.weights())
 
 
 class Opponents:
@@ -119,7 +49,7 @@ class Opponents:
         self._n_envs, self._budget = config.n_envs, config.timesteps
         setup = lineup.setup
         self._fixed = (*setup.names, *(guest.name for guest in setup.guests))
-        self._mixes = [_mix_of(stage, (*self._fixed, CURRENT, CHECKPOINT)) for stage in self.stages]
+        self._mixes = [mix_of(stage, (*self._fixed, CURRENT, CHECKPOINT)) for stage in self.stages]
         self._rated = self.stages[0].opponent is not None
         self._keeps_past = any(CHECKPOINT in mix for mix in self._mixes)
         self._s = OpponentsState(ratings=dict.fromkeys(self._fixed, FIRST_RATING))
@@ -135,7 +65,7 @@ class Opponents:
         self._before = self._snapshot()
         mix = self._mixes[s.stage]
         if self.lineup.setup.slots:
-            arrays = {name: np.asarray(w.cpu() if isinstance(w, Tensor) else w) for name, w in weights.items()}
+            arrays = {name: np.asarray(w.cpu() if hasattr(w, "cpu") else w) for name, w in weights.items()}
             if self._keeps_past and is_due(self._every, s.looked_at, timesteps):
                 slot = self._fill(arrays, playing - first)
                 s.pool = [*s.pool, PastSelf(slot, timesteps, s.rating)][-self._pool_size :]
@@ -184,14 +114,14 @@ class Opponents:
             return self._fixed[number]
         if 0 <= number < len(self._fixed):
             kind = self._fixed[number]
-            s.ratings[kind], change = _rated(s.ratings[kind], s.rating, episode.outcome, fixed=number == 0)
+            s.ratings[kind], change = rate_game(s.ratings[kind], s.rating, episode.outcome, fixed=number == 0)
         else:
             slot = number - self.lineup.setup.first_slot
             kind = CHECKPOINT if slot in s.past else CURRENT
             past = next((one for one in s.pool if one.slot == slot), None)
             if past is None:
                 return kind
-            past.rating, change = _rated(past.rating, s.rating, episode.outcome)
+            past.rating, change = rate_game(past.rating, s.rating, episode.outcome)
         s.rating += change
         return kind
 
@@ -297,31 +227,31 @@ class Opponents:
         """Everything but weights; as it was before the rollout that is under way was prepared."""
         return (self._before or self._snapshot())[0]
 
-    def tensors(self) -> dict[str, Tensor]:
+    def weights(self) -> dict[str, Array]:
         """The weights that are in use, by slot and name. Nothing is copied and nothing will change."""
         kept = (self._before or self._snapshot())[1]
-        found = {f"{slot}/{name}": torch.from_numpy(a) for slot, some in kept.items() for name, a in some.items()}
+        found = {f"{slot}/{name}": a for slot, some in kept.items() for name, a in some.items()}
         guests = self.lineup.setup.guests
-        return found | {f"guest/{g.name}/{n}": torch.as_tensor(w) for g in guests for n, w in g.weights.items()}
+        return found | {f"guest/{g.name}/{n}": np.asarray(w) for g in guests for n, w in g.weights.items()}
 
-    def restore(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    def restore(self, state: Mapping[str, Any], weights: Mapping[str, Array]) -> None:
         """Go on from there."""
         expected = self.lineup.expected_weights()
         restored = parse_state(state)
         check_state(restored, len(self.stages), self._n_envs, self._fixed, self.lineup.setup.slots)
-        check_weights(restored, tensors, expected)
+        check_weights(restored, weights, expected)
         for guest in self.lineup.setup.guests:
             for name, array in guest.weights.items():
-                if not np.array_equal(tensors[f"guest/{guest.name}/{name}"].numpy(), array):
+                if not np.array_equal(weights[f"guest/{guest.name}/{name}"], array):
                     raise CheckpointError(f"the opponent {guest.name} is no longer the policy that the run began with")
         self._s = restored
         self._kept, self._before = {}, None
-        for key, tensor in tensors.items():
+        for key, array in weights.items():
             slot, _, name = key.partition("/")
             if slot != "guest":
-                self._kept.setdefault(int(slot), {})[name] = tensor.numpy()
-        for number, weights in self._kept.items():
-            self.lineup.write(number, weights)
+                self._kept.setdefault(int(slot), {})[name] = array
+        for number, kept in self._kept.items():
+            self.lineup.write(number, kept)
 
     def has(self, number: int) -> bool:
         """Whether an opponent of this number is there to be played against."""
@@ -331,10 +261,3 @@ class Opponents:
     def close(self) -> None:
         """Give up the memory."""
         self.lineup.close()
-
-
-def _rated(theirs: float, ours: float, outcome: float, fixed: bool = False) -> tuple[float, float]:
-    """Their new rating, and how much ours changes, after a game that we scored ``outcome`` in."""
-    expected = 1.0 / (1.0 + 10.0 ** ((theirs - ours) / 400.0))
-    change = _STEP * (outcome - expected)
-    return theirs if fixed else theirs - change, change

@@ -1,0 +1,1 @@
+"""Who plays the other side: the env's own opponents, past selves, other runs; and how a run fares against them."""
