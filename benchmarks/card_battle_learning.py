@@ -17,7 +17,7 @@ import numpy as np
 import corral
 from corral.envs.factory import resolve_env
 from corral.opponents.matches import Match, Side, play_match
-from corral.training.checkpoint import list_checkpoints
+from corral.storage.checkpoint import list_checkpoints
 
 ENV = "card-battle"
 FACTORY = resolve_env(ENV)

@@ -20,8 +20,8 @@ from corral.opponents.league_state import (
 )
 from corral.policy.policy import Policy
 from corral.recipes.sweep.request import REQUEST_KEYS, SweepRequest
+from corral.storage.summary_file import SUMMARY_KEYS, Summary
 from corral.training.progress import PROGRESS_KEYS, Progress
-from corral.training.summary import SUMMARY_KEYS, Summary
 
 MISHAPS = ["restarts", "recycled", "retries", "env_faults", "inexact"]
 PROGRESS = [

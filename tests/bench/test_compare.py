@@ -9,9 +9,9 @@ from PIL import Image
 
 import corral
 from corral.bench.compare import compare_records, compare_runs
-from corral.bench.record import read_record
 from corral.bench.timed import write_benchmark_metrics
 from corral.cli.main import main
+from corral.storage.run_record import read_record
 
 BLUE, ORANGE = (0x3B, 0x6F, 0xB6), (0xE0, 0x7B, 0x28)
 

@@ -23,7 +23,7 @@ import psutil
 
 import corral
 from corral.monitor.writers import read_metrics
-from corral.training.checkpoint import FoundCheckpoint, newest_checkpoint
+from corral.storage.checkpoint import FoundCheckpoint, newest_checkpoint
 from tests.faults.invariants import EXIT_CODES, check_checkpoint, check_nothing_is_left, check_steps, check_words
 from tests.faults.system import RUN_ID, name_of, processes_of, shared_memory, words_of
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from corral.training.checkpoint import Checkpoint, prune, save_checkpoint
+from corral.storage.checkpoint import Checkpoint, prune, save_checkpoint
 from tests.faults.system import attach_strace
 
 CHANGES = (

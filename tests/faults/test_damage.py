@@ -15,7 +15,7 @@ import torch
 import corral
 from corral.cli.main import main
 from corral.core.errors import CheckpointError
-from corral.training.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
+from corral.storage.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from tests.faults.save_kills import NEW, OLD, checkpoint, same
 
 TENSORS = ("policy.safetensors", "optimizer.safetensors", "envs.safetensors", "behind.safetensors")

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from corral.core.errors import CheckpointError
-from corral.training.checkpoint import list_checkpoints, newest_checkpoint, prune, save_checkpoint
+from corral.storage.checkpoint import list_checkpoints, newest_checkpoint, prune, save_checkpoint
 from tests.faults.harness import ROOT, environment
 from tests.faults.save_kills import CHANGES, NEW, OLD, STEPS, checkpoint, same
 from tests.faults.system import attach_strace, can_mount, can_trace

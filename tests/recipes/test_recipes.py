@@ -18,7 +18,7 @@ from corral.recipes.curriculum import curriculum, curriculum_stages
 from corral.recipes.hybrid import hybrid
 from corral.recipes.recipe_settings import roles_of
 from corral.recipes.selfplay import selfplay
-from corral.training.run_directory import find_run
+from corral.storage.run_dir import find_run
 from corral.training.summary import summarize
 from tests.envs import Counter, HighCard
 

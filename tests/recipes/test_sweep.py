@@ -23,7 +23,7 @@ from corral.core.errors import CorralError, RunInUse, UsageError
 from corral.monitor.writers import read_metrics
 from corral.recipes.sweep import resume_sweep, sweep
 from corral.recipes.sweep.run import _wind_down
-from corral.training.run_directory import RunDirectory
+from corral.storage.run_dir import RunDirectory
 from corral.training.summary import summarize
 from tests.envs import Counter
 

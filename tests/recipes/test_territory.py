@@ -9,7 +9,7 @@ import pytest
 from corral.cli.main import main
 from corral.games.territory.env import Territory
 from corral.monitor.writers import read_metrics
-from corral.training.run_directory import find_run
+from corral.storage.run_dir import find_run
 
 TINY = [
     "--n-envs",

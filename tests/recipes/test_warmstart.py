@@ -13,7 +13,7 @@ from corral.monitor.writers import read_metrics
 from corral.opponents.expert_rollouts import collect_expert_games
 from corral.processes.supervision import Care
 from corral.recipes.warmstart import warmstart
-from corral.training.checkpoint import list_checkpoints
+from corral.storage.checkpoint import list_checkpoints
 from tests.envs import Counter, HighCard, MortalHighCard
 
 SMALL = {"n_envs": 4, "n_steps": 32, "batch_size": 64, "n_epochs": 2, "eval_freq": 0, "tensorboard": False, "seed": 1}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from corral.core.errors import CheckpointError
-from corral.training.checkpoint import (
+from corral.storage.checkpoint import (
     Checkpoint,
     list_checkpoints,
     load_checkpoint,

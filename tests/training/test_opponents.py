@@ -15,7 +15,7 @@ from corral.envs.opponent_protocol import outcome
 from corral.monitor.writers import read_metrics
 from corral.opponents.league import Opponents, StageResult
 from corral.opponents.table import LineupSetup, SharedLineup
-from corral.training.checkpoint import newest_checkpoint
+from corral.storage.checkpoint import newest_checkpoint
 from tests.envs import Counter, Cursed, HighCard, HighCardWithState, Leveled, MortalHighCard
 
 MIX = "mixed:checkpoint=0.3,miser=0.3,current=0.2,random=0.2"

@@ -13,7 +13,7 @@ from corral.envs.factory import resolve_env
 from corral.opponents import matches
 from corral.opponents.frozen_policy import PolicyPlayer
 from corral.opponents.matches import Side, play_match
-from corral.training.checkpoint import newest_checkpoint
+from corral.storage.checkpoint import newest_checkpoint
 from corral.training.play import play_episodes
 from tests.envs import BrightSquare, Counter, HighCard, HighCardWithState, MortalHighCard, Shuffled
 

@@ -16,7 +16,7 @@ from corral.core.errors import CheckpointError, EnvFault
 from corral.games.toys import Everything
 from corral.monitor.writers import read_metrics
 from corral.processes import supervision
-from corral.training.checkpoint import list_checkpoints, newest_checkpoint, save_checkpoint
+from corral.storage.checkpoint import list_checkpoints, newest_checkpoint, save_checkpoint
 from tests.envs import Broken, ByteDigits, Counter, Shuffled, Stateful, Unlike
 
 SMALL = {

@@ -24,7 +24,7 @@ from corral.core.metrics import INFO_PREFIX, METRICS
 from corral.core.seeding import EVALUATION, episode_seed
 from corral.monitor.writers import read_metrics
 from corral.policy.policy import n_action_params
-from corral.training.checkpoint import list_checkpoints
+from corral.storage.checkpoint import list_checkpoints
 from tests.envs import Broken, Counter, Reporter
 
 SMALL = {"n_envs": 2, "n_steps": 32, "batch_size": 32, "n_epochs": 1, "quiet": True, "seed": 1}
@@ -201,7 +201,7 @@ def test_a_run_on_a_callable_is_resumed_with_it():
 
 def test_a_directory_has_one_writer(tmp_path):
     run = train(eval_freq=0, timesteps=64).run_dir
-    from corral.training.run_directory import RunDirectory
+    from corral.storage.run_dir import RunDirectory
 
     holder = RunDirectory(run)
     holder.lock()
@@ -217,7 +217,7 @@ def test_a_directory_has_one_writer(tmp_path):
 @pytest.mark.parametrize("meanwhile", ["runs", "ended"])
 def test_a_directory_that_another_run_took_meanwhile_is_left_to_it(meanwhile):
     """It was empty when the run was planned, and no longer when its envs were made."""
-    from corral.training.run_directory import RunDirectory
+    from corral.storage.run_dir import RunDirectory
 
     other = RunDirectory(Path("run"))
     summaries = []
@@ -242,7 +242,7 @@ def test_a_directory_that_another_run_took_meanwhile_is_left_to_it(meanwhile):
 @pytest.mark.parametrize("ended", [False, True])
 def test_runs_that_begin_in_the_same_second_get_directories_of_their_own(monkeypatch, ended):
     from corral.core.entry_points import python_name
-    from corral.training.run_directory import plan_run
+    from corral.storage.run_dir import plan_run
 
     monkeypatch.setattr(time, "strftime", lambda form: "20260101-120000")
     others = []
@@ -304,7 +304,7 @@ def test_the_hint_in_an_output_directory_goes_on_with_a_finished_run():
 
 
 def test_a_lock_that_is_another_file_each_time_is_given_up(monkeypatch):
-    from corral.training.run_directory import RunDirectory
+    from corral.storage.run_dir import RunDirectory
 
     monkeypatch.setattr(os.path, "samestat", lambda one, other: False)
     Path("run").mkdir()

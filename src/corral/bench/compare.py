@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from corral.bench.picture import draw_comparison
-from corral.bench.record import EPISODES, LOSS, REWARD, STEPS, RunRecord, read_record
 from corral.config.schema import RESUMABLE, TrainConfig
 from corral.core.errors import UsageError
+from corral.storage.run_record import EPISODES, LOSS, REWARD, STEPS, RunRecord, read_record
 
 __all__ = ["Comparison", "Row", "compare_records", "compare_runs"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from corral.bench.record import FPS, LOSS, REWARD, STEPS, Curve, RunRecord
+from corral.storage.run_record import FPS, LOSS, REWARD, STEPS, Curve, RunRecord
 
 __all__ = ["draw_comparison"]
 

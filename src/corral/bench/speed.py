@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from corral.bench.record import SECONDS, STEPS, RunRecord, read_record
+from corral.storage.run_record import SECONDS, STEPS, RunRecord, read_record
 from corral.training.api import train
 
 __all__ = ["DECIDED", "PARTS", "Speed", "measure_speed", "median_speed"]

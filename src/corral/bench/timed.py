@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from corral.bench.record import FPS, LOSS, REWARD, SECONDS, STEPS, read_record
 from corral.config.schema import CARE
 from corral.config.yaml_file import load_yaml
 from corral.core.errors import UsageError
 from corral.core.files import replace_file
 from corral.core.machine import available_cores
+from corral.storage.run_record import FPS, LOSS, REWARD, SECONDS, STEPS, read_record
 
 __all__ = ["timed_settings", "write_benchmark_metrics"]
 

@@ -17,7 +17,7 @@ from corral.core.files import read_json
 from corral.doctor.checks import examine
 from corral.doctor.replay import replay_fault
 from corral.envs.registry import BUILT_IN, ENVPOOL
-from corral.training.run_directory import MOST_SUMMARY, ROOT
+from corral.storage.run_dir import MOST_SUMMARY, ROOT
 
 __all__ = ["run_doctor", "run_list"]
 

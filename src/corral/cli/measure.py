@@ -19,7 +19,7 @@ from corral.cli.train import settings_of
 from corral.config.schema import parse_config
 from corral.core.errors import UsageError
 from corral.core.machine import available_cores
-from corral.training.run_directory import ROOT
+from corral.storage.run_dir import ROOT
 
 __all__ = ["run_bench", "run_compare", "run_tune"]
 

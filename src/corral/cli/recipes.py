@@ -23,9 +23,9 @@ from corral.recipes.curriculum import curriculum
 from corral.recipes.hybrid import hybrid
 from corral.recipes.selfplay import selfplay
 from corral.recipes.warmstart import warmstart
+from corral.storage.run_dir import RunDirectory
 from corral.training.api import MATCHES, TrainResult, network_of
 from corral.training.model import load
-from corral.training.run_directory import RunDirectory
 
 __all__ = ["play_matches", "run_curriculum", "run_hybrid", "run_selfplay", "run_warmstart", "train_and_play"]
 

@@ -31,10 +31,10 @@ from corral.monitor.sheet import Sheet
 from corral.monitor.terminal import Screen
 from corral.monitor.video import check_video, save_video
 from corral.opponents.frozen_policy import FrozenPolicy
+from corral.storage.run_dir import bare, check_named_code, find_run
 from corral.training.evaluate import evaluate_actor
 from corral.training.model import Model, load
 from corral.training.play import Moment, play_episodes
-from corral.training.run_directory import bare, check_named_code, find_run
 from corral.vec import make_vector_env
 
 __all__ = ["run_eval", "run_play"]

@@ -15,8 +15,8 @@ from corral.config.schema import parse_env_kwargs
 from corral.core.actions import ActionCodec
 from corral.core.errors import UsageError
 from corral.envs.factory import resolve_env
-from corral.training.faults import read_fault
-from corral.training.run_directory import bare
+from corral.storage.fault_files import read_fault
+from corral.storage.run_dir import bare
 
 __all__ = ["replay_fault"]
 

@@ -28,20 +28,21 @@ from corral.monitor.diary import env_lines
 from corral.monitor.report import Reporter
 from corral.policy.policy import NetworkFactory
 from corral.ppo.mlp_engine import MlpEngine
+from corral.storage.checkpoint import FoundCheckpoint, list_checkpoints, newest_checkpoint, set_aside
+from corral.storage.fault_files import keep_fault
+from corral.storage.run_dir import RunDirectory, check_named_code, find_run, plan_run
+from corral.storage.summary_file import Summary
 from corral.training.assemble import assemble
 from corral.training.calibrate import Costs, measure
-from corral.training.checkpoint import FoundCheckpoint, list_checkpoints, newest_checkpoint, set_aside
 from corral.training.choose import EnvsChoice, choose_n_envs
 from corral.training.columns import progress_columns
-from corral.training.faults import keep_fault
 from corral.training.fitting import check_checkpoint
 from corral.training.interrupts import Interrupted, Interrupts
 from corral.training.loop import Callback, train_loop
 from corral.training.progress import budgets_of, ended_by
 from corral.training.rollout_length import fit_n_steps
 from corral.training.run import Run, restore
-from corral.training.run_directory import RunDirectory, check_named_code, find_run, plan_run
-from corral.training.summary import Summary, closing_table, summarize, where
+from corral.training.summary import closing_table, summarize, where
 
 __all__ = ["MATCHES", "Summary", "TrainResult", "name_of", "network_of", "resume", "train"]
 

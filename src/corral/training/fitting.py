@@ -22,7 +22,7 @@ from corral.core.errors import CheckpointError, CorralError, one_line
 from corral.core.spaces import Layout, space_from_data
 from corral.core.types import MISHAP_KEYS
 from corral.policy.factory import build_policy
-from corral.training.checkpoint import Checkpoint
+from corral.storage.checkpoint import Checkpoint
 from corral.training.progress import RECENT
 from corral.vec.replay_log import REPLAY_LIMIT
 

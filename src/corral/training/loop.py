@@ -22,15 +22,15 @@ from corral.monitor.report import Reporter
 from corral.ppo.gae import Advantages, estimate_advantages
 from corral.ppo.learner import UpdateStats
 from corral.ppo.loss_terms import terms_at
-from corral.training.checkpoint import Checkpoint, prune, save_checkpoint
+from corral.storage.checkpoint import Checkpoint, prune, save_checkpoint
+from corral.storage.fault_files import MOST_FAULTS, keep_fault
+from corral.storage.run_dir import RunDirectory
 from corral.training.evaluate import evaluate_actor
-from corral.training.faults import MOST_FAULTS, keep_fault
 from corral.training.interrupts import Interrupts
 from corral.training.phases import write_phase
 from corral.training.progress import budgets_of, ended_by, learning_rate, seconds_left
 from corral.training.replay_check import check_replay
 from corral.training.run import Run, capture
-from corral.training.run_directory import RunDirectory
 from corral.training.warmstart import warm_start
 
 __all__ = ["Callback", "TrainingState", "train_loop"]

@@ -19,9 +19,9 @@ from corral.opponents.frozen_policy import FrozenPolicy
 from corral.policy.factory import build_policy, check_encoding
 from corral.policy.policy import NetworkFactory
 from corral.rollout.actors import actor_setup
-from corral.training.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint
+from corral.storage.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint
+from corral.storage.run_dir import find_run
 from corral.training.fitting import check_checkpoint, check_tensors, spaces_of
-from corral.training.run_directory import find_run
 
 __all__ = ["Model", "Prediction", "load"]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from corral.core.errors import CheckpointError
 from corral.monitor.writers import CsvWriter, iterate_metrics
 from corral.opponents.league import Opponents
-from corral.training.checkpoint import prune, save_checkpoint
+from corral.storage.checkpoint import prune, save_checkpoint
+from corral.storage.run_dir import RunDirectory
 from corral.training.columns import progress_columns
 from corral.training.run import Run
-from corral.training.run_directory import RunDirectory
 
 __all__ = ["write_phase"]
 

@@ -24,7 +24,7 @@ from corral.ppo.normalization import ReturnScaler, RunningMoments
 from corral.processes.supervision import Care
 from corral.rollout.env_positions import Positions
 from corral.rollout.state_trial import try_states
-from corral.training.checkpoint import Checkpoint
+from corral.storage.checkpoint import Checkpoint
 from corral.training.choose import BackendChoice
 from corral.training.fitting import check_envs, check_tensors
 from corral.training.progress import Progress

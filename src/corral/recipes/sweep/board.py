@@ -19,7 +19,7 @@ from corral.recipes.sweep.plan import Entry
 from corral.recipes.sweep.request import SweepRequest
 from corral.recipes.sweep.results import Result, ranked, shown
 from corral.recipes.sweep.trial import run_dirs
-from corral.training.run_directory import code_flags, needs_python
+from corral.storage.run_dir import code_flags, needs_python
 
 __all__ = ["SweepBoard"]
 

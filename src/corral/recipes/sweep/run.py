@@ -31,9 +31,9 @@ from corral.recipes.sweep.request import SweepRequest, choose_presets, make_requ
 from corral.recipes.sweep.results import SweepResult, best_of, read_results, write_results
 from corral.recipes.sweep.space import as_setting
 from corral.recipes.sweep.trial import Order, Outcome, carry_out
+from corral.storage.run_dir import RunDirectory, check_named_code, code_flags, plan_run
 from corral.training.api import name_of, network_of
 from corral.training.interrupts import Interrupts
-from corral.training.run_directory import RunDirectory, check_named_code, code_flags, plan_run
 
 __all__ = ["REQUEST", "resume_sweep", "sweep"]
 

@@ -16,9 +16,9 @@ from corral.core.errors import CorralError, RunInUse
 from corral.core.files import read_json
 from corral.envs.factory import EnvFactory
 from corral.policy.policy import NetworkFactory
+from corral.storage.run_dir import MOST_SUMMARY
 from corral.training.api import TrainResult, resume, train
 from corral.training.loop import Callback, TrainingState
-from corral.training.run_directory import MOST_SUMMARY
 
 __all__ = [
     *("Listener", "Order", "Outcome", "State"),

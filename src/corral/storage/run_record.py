@@ -15,7 +15,7 @@ from corral.config.schema import TrainConfig
 from corral.core.errors import UsageError, one_line
 from corral.core.files import read_json
 from corral.monitor.writers import iterate_metrics
-from corral.training.run_directory import MOST_SUMMARY, find_run
+from corral.storage.run_dir import MOST_SUMMARY, find_run
 
 __all__ = ["EPISODES", "FPS", "LOSS", "REWARD", "SECONDS", "STEPS", "Curve", "RunRecord", "read_record"]
 

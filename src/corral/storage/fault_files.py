@@ -14,7 +14,7 @@ from corral.core.entry_points import PYTHON
 from corral.core.errors import EnvFault, UsageError
 from corral.core.files import read_json, replace_file
 from corral.envs.opponent_protocol import OPPONENT, opponent_number
-from corral.training.run_directory import RunDirectory
+from corral.storage.run_dir import RunDirectory
 
 __all__ = ["FAULTS", "MOST_FAULTS", "keep_fault", "read_fault"]
 
