@@ -14,7 +14,7 @@ from pathlib import Path
 
 import corral
 from corral.core.machine import available_cores
-from corral.monitor.writers import read_metrics
+from corral.storage.metrics_file import read_metrics
 
 COMMON = {"eval_freq": 0, "checkpoint_freq": 0, "tensorboard": False, "quiet": True}
 WORK = {

@@ -29,7 +29,7 @@ EVAL_EPISODES = 20
 
 def run_corral(env, seed, settings):
     import corral
-    from corral.monitor.writers import read_metrics
+    from corral.storage.metrics_file import read_metrics
 
     with tempfile.TemporaryDirectory() as folder:
         result = corral.train(

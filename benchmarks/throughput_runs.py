@@ -57,7 +57,7 @@ def make_one(job: Job) -> Callable[[], Any]:
 def train_corral(job: Job) -> Result:
     """Corral's PPO; with ``until``, the seconds until an evaluation reaches that reward."""
     import corral
-    from corral.monitor.writers import read_metrics
+    from corral.storage.metrics_file import read_metrics
 
     until, watch = job.get("until"), Stopwatch(job["seconds"])
     clock = {"evaluating": 0.0, "first step": 0.0}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from corral.cli.main import main
-from corral.monitor.terminal import Screen, half_blocks
+from corral.rendering.terminal_screen import Screen, half_blocks
 from tests.envs import Counter
 
 ENV = "tests.envs:HighCard"

@@ -22,8 +22,8 @@ from typing import Any
 import psutil
 
 import corral
-from corral.monitor.writers import read_metrics
 from corral.storage.checkpoint import FoundCheckpoint, newest_checkpoint
+from corral.storage.metrics_file import read_metrics
 from tests.faults.invariants import EXIT_CODES, check_checkpoint, check_nothing_is_left, check_steps, check_words
 from tests.faults.system import RUN_ID, name_of, processes_of, shared_memory, words_of
 

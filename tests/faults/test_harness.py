@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from corral.monitor.writers import JsonLinesWriter
+from corral.reporting.writers import JsonLinesWriter
 from tests.faults import invariants, system
 from tests.faults.harness import Ended, Run
 from tests.faults.system import RUN_ID, shared_memory

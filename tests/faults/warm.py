@@ -24,7 +24,7 @@ MOST_MEMORY = 3 << 30
 """Bytes of private memory that a command may take: one that reads without bound fails rather than fill the machine."""
 _IMPORTED = (
     *("corral.cli.train", "corral.cli.show", "corral.cli.recipes", "corral.cli.measure", "corral.recipes.sweep"),
-    *("corral.monitor.tensorboard", "tensorboard.summary.writer.record_writer", "gymnasium.envs.classic_control"),
+    *("corral.reporting.tensorboard", "tensorboard.summary.writer.record_writer", "gymnasium.envs.classic_control"),
 )
 
 

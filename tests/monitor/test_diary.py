@@ -4,7 +4,7 @@ import numpy as np
 
 from corral.cli.main import main
 from corral.core.types import EpisodeRecord
-from corral.monitor.diary import env_lines, episode_lines
+from corral.reporting.episode_lines import env_lines, episode_lines
 
 SMALL = [
     "--n-envs",

@@ -3,7 +3,7 @@ import os
 import resource
 import time
 
-from corral.monitor.processes import ProcessMeter
+from corral.reporting.process_meter import ProcessMeter
 
 
 def burn():

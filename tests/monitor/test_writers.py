@@ -8,10 +8,11 @@ import warnings
 
 import pytest
 
-from corral.monitor.console import QuietBoard
-from corral.monitor.report import ALL_ROWS, Reporter
-from corral.monitor.tensorboard import TensorBoardWriter
-from corral.monitor.writers import CsvWriter, JsonLinesWriter, iterate_metrics, read_metrics
+from corral.reporting.console import QuietBoard
+from corral.reporting.reporter import ALL_ROWS, Reporter
+from corral.reporting.tensorboard import TensorBoardWriter
+from corral.reporting.writers import CsvWriter, JsonLinesWriter
+from corral.storage.metrics_file import iterate_metrics, read_metrics
 
 STEPS = "time/total_timesteps"
 

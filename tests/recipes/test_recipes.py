@@ -12,12 +12,12 @@ import yaml
 import corral
 from corral.cli.main import main
 from corral.core.errors import UsageError
-from corral.monitor.writers import read_metrics
 from corral.opponents.presets import Roles, roles_of_names
 from corral.recipes.curriculum import curriculum, curriculum_stages
 from corral.recipes.hybrid import hybrid
 from corral.recipes.recipe_settings import roles_of
 from corral.recipes.selfplay import selfplay
+from corral.storage.metrics_file import read_metrics
 from corral.storage.run_dir import find_run
 from corral.training.summary import summarize
 from tests.envs import Counter, HighCard

@@ -20,9 +20,9 @@ import corral
 from corral.cli.main import main
 from corral.config.yaml_file import load_yaml
 from corral.core.errors import CorralError, RunInUse, UsageError
-from corral.monitor.writers import read_metrics
 from corral.recipes.sweep import resume_sweep, sweep
 from corral.recipes.sweep.run import _wind_down
+from corral.storage.metrics_file import read_metrics
 from corral.storage.run_dir import RunDirectory
 from corral.training.summary import summarize
 from tests.envs import Counter

@@ -8,7 +8,7 @@ import pytest
 
 from corral.cli.main import main
 from corral.games.territory.env import Territory
-from corral.monitor.writers import read_metrics
+from corral.storage.metrics_file import read_metrics
 from corral.storage.run_dir import find_run
 
 TINY = [

@@ -9,11 +9,11 @@ import pytest
 import corral
 from corral.core.errors import EnvFault, UsageError
 from corral.envs.factory import resolve_env
-from corral.monitor.writers import read_metrics
 from corral.opponents.expert_rollouts import collect_expert_games
 from corral.processes.supervision import Care
 from corral.recipes.warmstart import warmstart
 from corral.storage.checkpoint import list_checkpoints
+from corral.storage.metrics_file import read_metrics
 from tests.envs import Counter, HighCard, MortalHighCard
 
 SMALL = {"n_envs": 4, "n_steps": 32, "batch_size": 64, "n_epochs": 2, "eval_freq": 0, "tensorboard": False, "seed": 1}

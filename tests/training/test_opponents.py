@@ -12,10 +12,10 @@ from corral.config.values import Stage, parse_mix
 from corral.core.errors import CheckpointError, EnvFault, UsageError
 from corral.core.types import EpisodeRecord
 from corral.envs.opponent_protocol import outcome
-from corral.monitor.writers import read_metrics
 from corral.opponents.league import Opponents, StageResult
 from corral.opponents.table import LineupSetup, SharedLineup
 from corral.storage.checkpoint import newest_checkpoint
+from corral.storage.metrics_file import read_metrics
 from tests.envs import Counter, Cursed, HighCard, HighCardWithState, Leveled, MortalHighCard
 
 MIX = "mixed:checkpoint=0.3,miser=0.3,current=0.2,random=0.2"

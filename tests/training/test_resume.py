@@ -14,9 +14,9 @@ import pytest
 import corral
 from corral.core.errors import CheckpointError, EnvFault
 from corral.games.toys import Everything
-from corral.monitor.writers import read_metrics
 from corral.processes import supervision
 from corral.storage.checkpoint import list_checkpoints, newest_checkpoint, save_checkpoint
+from corral.storage.metrics_file import read_metrics
 from tests.envs import Broken, ByteDigits, Counter, Shuffled, Stateful, Unlike
 
 SMALL = {

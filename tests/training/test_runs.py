@@ -22,9 +22,9 @@ import corral
 from corral.core.errors import CheckpointError, CorralError, EnvFault, RunInUse, UsageError
 from corral.core.metrics import INFO_PREFIX, METRICS
 from corral.core.seeding import EVALUATION, episode_seed
-from corral.monitor.writers import read_metrics
 from corral.policy.policy import n_action_params
 from corral.storage.checkpoint import list_checkpoints
+from corral.storage.metrics_file import read_metrics
 from tests.envs import Broken, Counter, Reporter
 
 SMALL = {"n_envs": 2, "n_steps": 32, "batch_size": 32, "n_epochs": 1, "quiet": True, "seed": 1}

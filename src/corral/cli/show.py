@@ -14,7 +14,6 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.progress import Progress
 
-from corral.cli.by_hand import has_window, play_by_hand
 from corral.cli.flags import own_kwargs
 from corral.cli.recipes import play_matches
 from corral.config.schema import parse_env_kwargs
@@ -26,11 +25,12 @@ from corral.envs.factory import EnvFactory, resolve_env
 from corral.envs.lifecycle import facts_of
 from corral.envs.opponent_protocol import OPPONENT
 from corral.envs.registry import BY_HAND
-from corral.monitor.console import print_table
-from corral.monitor.sheet import Sheet
-from corral.monitor.terminal import Screen
-from corral.monitor.video import check_video, save_video
 from corral.opponents.frozen_policy import FrozenPolicy
+from corral.rendering.contact_sheet import Sheet
+from corral.rendering.human_play import has_window, play_by_hand
+from corral.rendering.terminal_screen import Screen
+from corral.rendering.video import check_video, save_video
+from corral.reporting.console import print_table
 from corral.storage.run_dir import bare, check_named_code, find_run
 from corral.training.evaluate import evaluate_actor
 from corral.training.model import Model, load

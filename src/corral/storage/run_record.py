@@ -14,7 +14,7 @@ from typing import Any
 from corral.config.schema import TrainConfig
 from corral.core.errors import UsageError, one_line
 from corral.core.files import read_json
-from corral.monitor.writers import iterate_metrics
+from corral.storage.metrics_file import iterate_metrics
 from corral.storage.run_dir import MOST_SUMMARY, find_run
 
 __all__ = ["EPISODES", "FPS", "LOSS", "REWARD", "SECONDS", "STEPS", "Curve", "RunRecord", "read_record"]

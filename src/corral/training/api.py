@@ -23,11 +23,11 @@ from corral.core.seeding import fresh_seed
 from corral.core.suggestions import did_you_mean, shown
 from corral.envs.factory import EnvFactory, resolve_env
 from corral.envs.registry import settings_of
-from corral.monitor.console import Board, QuietBoard
-from corral.monitor.diary import env_lines
-from corral.monitor.report import Reporter
 from corral.policy.policy import NetworkFactory
 from corral.ppo.mlp_engine import MlpEngine
+from corral.reporting.console import Board, QuietBoard
+from corral.reporting.episode_lines import env_lines
+from corral.reporting.reporter import Reporter
 from corral.storage.checkpoint import FoundCheckpoint, list_checkpoints, newest_checkpoint, set_aside
 from corral.storage.fault_files import keep_fault
 from corral.storage.run_dir import RunDirectory, check_named_code, find_run, plan_run

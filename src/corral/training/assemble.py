@@ -18,7 +18,6 @@ from corral.core.machine import available_cores, limit_compute_threads
 from corral.core.spaces import space_to_data
 from corral.core.types import ActorSpec, RolloutSource
 from corral.envs.factory import EnvFactory
-from corral.monitor.processes import ProcessMeter
 from corral.opponents.frozen_policy import FrozenPolicy
 from corral.opponents.league import CHECKPOINT, CURRENT, Opponents
 from corral.opponents.stages import mix_of, reset_options_of, stages_of
@@ -33,6 +32,7 @@ from corral.ppo.mlp_engine import MlpEngine, numpy_shape, share_setup
 from corral.ppo.normalization import ReturnScaler, RunningMoments
 from corral.ppo.shares import Shares
 from corral.processes.supervision import Care
+from corral.reporting.process_meter import ProcessMeter
 from corral.rollout.actors import actor_setup
 from corral.rollout.env_costs import FirstMix, try_env
 from corral.rollout.source_local import LocalSource

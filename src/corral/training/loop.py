@@ -17,11 +17,11 @@ from corral.core.frame_stacks import Observed
 from corral.core.metrics import INFO_PREFIX
 from corral.core.schedules import is_due
 from corral.core.types import Rollout, Weights
-from corral.monitor.diary import episode_lines, epoch_line, update_line
-from corral.monitor.report import Reporter
 from corral.ppo.gae import Advantages, estimate_advantages
 from corral.ppo.learner import UpdateStats
 from corral.ppo.loss_terms import terms_at
+from corral.reporting.episode_lines import episode_lines, epoch_line, update_line
+from corral.reporting.reporter import Reporter
 from corral.storage.checkpoint import Checkpoint, prune, save_checkpoint
 from corral.storage.fault_files import MOST_FAULTS, keep_fault
 from corral.storage.run_dir import RunDirectory

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from corral.core.errors import CheckpointError
-from corral.monitor.writers import CsvWriter, iterate_metrics
 from corral.opponents.league import Opponents
+from corral.reporting.writers import CsvWriter
 from corral.storage.checkpoint import prune, save_checkpoint
+from corral.storage.metrics_file import iterate_metrics
 from corral.storage.run_dir import RunDirectory
 from corral.training.columns import progress_columns
 from corral.training.run import Run

@@ -15,13 +15,13 @@ from corral.config.schema import TrainConfig
 from corral.core.errors import CheckpointError, one_line
 from corral.core.types import Actor, RolloutSource
 from corral.envs.factory import EnvFactory
-from corral.monitor.processes import ProcessMeter
 from corral.opponents.league import Opponents
 from corral.policy.factory import check_encoding
 from corral.policy.observation_encoder import ENCODING
 from corral.ppo.learner import Learner
 from corral.ppo.normalization import ReturnScaler, RunningMoments
 from corral.processes.supervision import Care
+from corral.reporting.process_meter import ProcessMeter
 from corral.rollout.env_positions import Positions
 from corral.rollout.state_trial import try_states
 from corral.storage.checkpoint import Checkpoint

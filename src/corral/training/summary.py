@@ -6,7 +6,7 @@ import shlex
 
 from corral.core.command import command
 from corral.core.types import Mishaps
-from corral.monitor.processes import ProcessUse
+from corral.reporting.process_meter import ProcessUse
 from corral.storage.run_dir import RunDirectory, code_flags, needs_python
 from corral.storage.summary_file import Summary
 from corral.training.run import Run, weights_hash

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from corral.monitor.console import QuietBoard
 from corral.opponents.expert_rollouts import collect_expert_games
 from corral.ppo.imitation import Demonstrations, imitate
 from corral.ppo.learner import LearnerDiverged
+from corral.reporting.console import QuietBoard
 from corral.training.run import Run
 
 __all__ = ["warm_start"]

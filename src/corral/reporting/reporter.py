@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from corral.monitor.console import QuietBoard
-from corral.monitor.tensorboard import TensorBoardWriter
-from corral.monitor.writers import CsvWriter, JsonLinesWriter
+from corral.reporting.console import QuietBoard
+from corral.reporting.tensorboard import TensorBoardWriter
+from corral.reporting.writers import CsvWriter, JsonLinesWriter
 
 __all__ = ["ALL_ROWS", "Reporter"]
 

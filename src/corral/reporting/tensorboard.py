@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from corral.monitor.appended_file import AppendedFile
-from corral.monitor.writers import STEPS
+from corral.storage.appended_file import AppendedFile
+from corral.storage.metrics_file import STEPS
 
 __all__ = ["TensorBoardWriter"]
 

@@ -1,0 +1,1 @@
+"""Envs as people see them: videos, pictures, the terminal, and a game under human control."""

@@ -1,0 +1,1 @@
+"""What a run tells: rows of metrics in files, lines on the console."""
