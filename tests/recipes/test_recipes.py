@@ -19,7 +19,7 @@ from corral.recipes.recipe_settings import roles_of
 from corral.recipes.selfplay import selfplay
 from corral.storage.metrics_file import read_metrics
 from corral.storage.run_dir import find_run
-from corral.training.summary import summarize
+from corral.training.closing import summarize
 from tests.envs import Counter, HighCard
 
 ENV = "tests.envs:HighCard"

@@ -24,7 +24,7 @@ from corral.recipes.sweep import resume_sweep, sweep
 from corral.recipes.sweep.run import _wind_down
 from corral.storage.metrics_file import read_metrics
 from corral.storage.run_dir import RunDirectory
-from corral.training.summary import summarize
+from corral.training.closing import summarize
 from tests.envs import Counter
 
 ROOT = Path(__file__).parents[2]

@@ -121,7 +121,7 @@ def test_a_warm_start_that_was_interrupted_begins_again(monkeypatch):
         signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("corral.training.warmstart.imitate", interrupted)
+        patch.setattr("corral.training.hooks.warm_start.imitate", interrupted)
         corral.train(HighCard, timesteps=256, output_dir="run", **settings)
     again = corral.resume("run", env=HighCard, quiet=True).summary
     assert again.weights_sha256 == whole.weights_sha256

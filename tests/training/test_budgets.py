@@ -5,8 +5,8 @@ import time
 import pytest
 
 import corral
+from corral.autotune.rollout_length import fit_n_steps
 from corral.config.schema import parse_config
-from corral.training.rollout_length import fit_n_steps
 from tests.envs import Counter, Slow
 
 SMALL = {"n_envs": 2, "n_steps": 32, "batch_size": 32, "n_epochs": 1, "eval_freq": 0, "quiet": True, "seed": 1}

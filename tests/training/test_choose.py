@@ -12,15 +12,16 @@ from pathlib import Path
 import pytest
 
 import corral
+import corral.autotune.choose_backend as choosing
+from corral.autotune.choose_backend import choose_backend, choose_n_envs
+from corral.autotune.env_costs import measure_env
+from corral.autotune.measure_costs import Costs
 from corral.config.schema import parse_config
 from corral.core.errors import EnvFault, UsageError, WorkerDied
 from corral.envs.factory import resolve_env
 from corral.processes import supervision
 from corral.processes.supervision import Care
-from corral.rollout.env_costs import measure_env
-from corral.training import choose, run
-from corral.training.calibrate import Costs
-from corral.training.choose import choose_backend, choose_n_envs
+from corral.training import run
 from tests.envs import Counter
 
 CHEAP = Costs(step=12, step_deviation=5, act=45, act_per_env=1, gradient_per_row=2, memory_mb=0.1)
@@ -33,11 +34,11 @@ def config(**settings):
 
 @contextlib.contextmanager
 def machine_with(cores):
-    choose.available_cores, real = (lambda: cores), choose.available_cores
+    choosing.available_cores, real = (lambda: cores), choosing.available_cores
     try:
         yield
     finally:
-        choose.available_cores = real
+        choosing.available_cores = real
 
 
 def chosen(costs, cores=2, central=False, **settings):

@@ -14,7 +14,7 @@ from corral.opponents import matches
 from corral.opponents.frozen_policy import PolicyPlayer
 from corral.opponents.matches import Side, play_match
 from corral.storage.checkpoint import newest_checkpoint
-from corral.training.play import play_episodes
+from corral.training.play_episodes import play_episodes
 from tests.envs import BrightSquare, Counter, HighCard, HighCardWithState, MortalHighCard, Shuffled
 
 SMALL = {

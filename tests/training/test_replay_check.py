@@ -8,7 +8,8 @@ import pytest
 
 import corral
 from corral.core.errors import WorkerDied
-from corral.training import loop, replay_check
+from corral.training import loop
+from corral.training.hooks import replay_check
 from corral.training.progress import Progress
 from corral.vec.api import CallState
 from tests.envs import Counter, Stateful

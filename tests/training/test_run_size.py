@@ -5,10 +5,10 @@ import pytest
 from gymnasium import spaces
 
 import corral
+from corral.autotune.run_size import large_run_warning
 from corral.config.schema import parse_config
 from corral.core.errors import UsageError
 from corral.policy.policy import Policy
-from corral.training.run_size import large_run_warning
 from corral.vec.api import EnvFacts
 from tests.envs import Counter
 

@@ -21,8 +21,8 @@ from corral.core.command import command
 from corral.core.errors import CorralError, UnrepeatedCode
 from corral.core.stdio import forgive_output
 from corral.core.suggestions import did_you_mean
-from corral.training import interrupts
-from corral.training.interrupts import Interrupted
+from corral.training import signals
+from corral.training.signals import Interrupted
 
 __all__ = ["Script", "guarded", "main", "verbs_of"]
 
@@ -101,14 +101,14 @@ def _terminable() -> Iterator[None]:
         return
 
     def end(number: int, _frame: FrameType | None) -> None:
-        interrupts.early.append(number)
+        signals.early.append(number)
         raise Interrupted(number)
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        interrupts.early.clear()
+        signals.early.clear()
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -34,7 +34,7 @@ from corral.reporting.console import print_table
 from corral.storage.run_dir import bare, check_named_code, find_run
 from corral.training.evaluate import evaluate_actor
 from corral.training.model import Model, load
-from corral.training.play import Moment, play_episodes
+from corral.training.play_episodes import Moment, play_episodes
 from corral.vec import make_vector_env
 
 __all__ = ["run_eval", "run_play"]

@@ -14,7 +14,7 @@ from corral.cli.recipes import train_and_play
 from corral.config.schema import TrainConfig
 from corral.core.errors import UsageError
 from corral.training.api import TrainResult, train
-from corral.training.interrupts import Interrupted
+from corral.training.signals import Interrupted
 
 __all__ = ["run_timed"]
 

@@ -12,7 +12,10 @@ from typing import Any
 import gymnasium as gym
 import torch
 
+from corral.autotune.choose_backend import EnvsChoice, choose_n_envs
 from corral.autotune.choose_device import device_for
+from corral.autotune.measure_costs import Costs, measure
+from corral.autotune.rollout_length import fit_n_steps
 from corral.config.schema import CARE, RESUMABLE, TrainConfig, parse_config, parse_env_kwargs
 from corral.config.yaml_file import dump_yaml, load_yaml
 from corral.core.entry_points import import_callable, python_name
@@ -33,16 +36,13 @@ from corral.storage.fault_files import keep_fault
 from corral.storage.run_dir import RunDirectory, check_named_code, find_run, plan_run
 from corral.storage.summary_file import Summary
 from corral.training.assemble import assemble
-from corral.training.calibrate import Costs, measure
-from corral.training.choose import EnvsChoice, choose_n_envs
-from corral.training.columns import progress_columns
-from corral.training.fitting import check_checkpoint
-from corral.training.interrupts import Interrupted, Interrupts
+from corral.training.checkpoint_checks import check_checkpoint
+from corral.training.closing import closing_table, summarize, where
 from corral.training.loop import Callback, train_loop
+from corral.training.metrics_row import progress_columns
 from corral.training.progress import budgets_of, ended_by
-from corral.training.rollout_length import fit_n_steps
 from corral.training.run import Run, restore
-from corral.training.summary import closing_table, summarize, where
+from corral.training.signals import Interrupted, Interrupts
 
 __all__ = ["MATCHES", "Summary", "TrainResult", "name_of", "network_of", "resume", "train"]
 

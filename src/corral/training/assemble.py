@@ -10,7 +10,11 @@ from pathlib import Path
 
 import torch
 
+from corral.autotune.choose_backend import EnvsChoice, choose_backend
 from corral.autotune.choose_device import device_for
+from corral.autotune.env_costs import FirstMix, try_env
+from corral.autotune.measure_costs import Costs, measure
+from corral.autotune.run_size import large_run_warning
 from corral.config.schema import TrainConfig
 from corral.core.errors import UsageError
 from corral.core.files import is_file
@@ -34,15 +38,11 @@ from corral.ppo.shares import Shares
 from corral.processes.supervision import Care
 from corral.reporting.process_meter import ProcessMeter
 from corral.rollout.actors import actor_setup
-from corral.rollout.env_costs import FirstMix, try_env
 from corral.rollout.source_local import LocalSource
 from corral.rollout.source_workers import WorkerSource
-from corral.training.calibrate import Costs, measure
-from corral.training.choose import EnvsChoice, choose_backend
 from corral.training.model import load
 from corral.training.progress import Progress
 from corral.training.run import Run
-from corral.training.run_size import large_run_warning
 from corral.training.space_rules import check_used_settings
 from corral.vec import CorralVectorEnv, make_vector_env
 from corral.vec.api import EnvFacts

@@ -14,11 +14,9 @@ import numpy as np
 
 from corral.core.errors import CheckpointError, DeadlinePassed, EnvFault
 from corral.core.frame_stacks import Observed
-from corral.core.metrics import INFO_PREFIX
 from corral.core.schedules import is_due
 from corral.core.types import Rollout, Weights
 from corral.ppo.gae import Advantages, estimate_advantages
-from corral.ppo.learner import UpdateStats
 from corral.ppo.loss_terms import terms_at
 from corral.reporting.episode_lines import episode_lines, epoch_line, update_line
 from corral.reporting.reporter import Reporter
@@ -26,16 +24,16 @@ from corral.storage.checkpoint import Checkpoint, prune, save_checkpoint
 from corral.storage.fault_files import MOST_FAULTS, keep_fault
 from corral.storage.run_dir import RunDirectory
 from corral.training.evaluate import evaluate_actor
-from corral.training.interrupts import Interrupts
-from corral.training.phases import write_phase
+from corral.training.hooks.replay_check import check_replay
+from corral.training.hooks.stage_files import write_phase
+from corral.training.hooks.warm_start import warm_start
+from corral.training.metrics_row import Metrics, metrics_row
 from corral.training.progress import budgets_of, ended_by, learning_rate, seconds_left
-from corral.training.replay_check import check_replay
 from corral.training.run import Run, capture
-from corral.training.warmstart import warm_start
+from corral.training.signals import Interrupts
 
 __all__ = ["Callback", "TrainingState", "train_loop"]
 
-Metrics = dict[str, float]
 _LAG_ROWS = 512
 """That are looked at to tell how far a policy lags behind."""
 
@@ -127,7 +125,7 @@ def train_loop(
                 reporter.board.note(said)
 
             save_due = is_due(config.checkpoint_freq, before, progress.timesteps)
-            row = _metrics(run, rollout, stats, rate, rho, collected - started, updated - collected)
+            row = metrics_row(run, rollout, stats, rate, rho, collected - started, updated - collected)
             if config.kl_ref_coef:
                 row["train/kl_ref_coef"] = terms.kl_ref
             if config.log_episodes:
@@ -249,53 +247,6 @@ def _merge_observations(run: Run, rollout: Rollout) -> None:
     for path, moments in run.moments.items():
         moments.merge(seen[path])
         normalizer.set(path, moments.mean, moments.deviation)
-
-
-def _metrics(
-    run: Run, rollout: Rollout, stats: UpdateStats, rate: float, rho: float | None, collect_s: float, update_s: float
-) -> Metrics:
-    progress = run.progress
-    row: Metrics = {
-        "time/total_timesteps": progress.timesteps,
-        "time/iterations": progress.iteration,
-        "time/fps": progress.fps,
-        "time/time_elapsed": progress.seconds,
-        "time/collect_s": collect_s,
-        "time/update_s": update_s,
-        "time/act_s": rollout.seconds.act,
-        "time/step_s": rollout.seconds.step,
-        "rollout/collectors": rollout.collectors,
-        "rollout/episodes": progress.episodes,
-        "rollout/episodes_in_rollout": len(rollout.episodes),
-    }
-    if progress.mean_reward is not None and progress.mean_length is not None:
-        row["rollout/ep_rew_mean"] = progress.mean_reward
-        row["rollout/ep_len_mean"] = progress.mean_length
-    if rollout.episodes:
-        row["rollout/truncated_fraction"] = float(np.mean([episode.truncated for episode in rollout.episodes]))
-    row |= {f"faults/{name}": count for name, count in progress.mishaps.counts().items()}
-    row |= {
-        "train/learning_rate": rate,
-        "train/loss": stats.loss,
-        "train/policy_gradient_loss": stats.policy_gradient_loss,
-        "train/value_loss": stats.value_loss,
-        "train/entropy_loss": stats.entropy_loss,
-        "train/approx_kl": stats.approx_kl,
-        "train/clip_fraction": stats.clip_fraction,
-        "train/explained_variance": stats.explained_variance,
-        "train/grad_norm": stats.grad_norm,
-        "train/n_updates": run.learner.n_updates,
-    }
-    if rho is not None:
-        row["train/rho"] = rho
-    if run.opponents is not None:
-        row |= run.opponents.metrics()
-    if stats.kl_ref is not None:
-        row["train/kl_ref"] = stats.kl_ref
-    if run.learner.policy.log_std.numel():
-        row["train/std"] = float(run.learner.policy.log_std.detach().exp().mean())
-    row |= run.meter.sample()
-    return row | {f"{INFO_PREFIX}{key}": sums.total / sums.count for key, sums in rollout.infos.items()}
 
 
 def _call(callback: Callback, run: Run, row: Metrics, directory: RunDirectory) -> str | None:

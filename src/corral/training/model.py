@@ -21,7 +21,7 @@ from corral.policy.policy import NetworkFactory
 from corral.rollout.actors import actor_setup
 from corral.storage.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint
 from corral.storage.run_dir import find_run
-from corral.training.fitting import check_checkpoint, check_tensors, spaces_of
+from corral.training.checkpoint_checks import check_checkpoint, check_tensors, spaces_of
 
 __all__ = ["Model", "Prediction", "load"]
 

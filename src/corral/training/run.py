@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from corral.autotune.choose_backend import BackendChoice
 from corral.config.schema import TrainConfig
 from corral.core.errors import CheckpointError, one_line
 from corral.core.types import Actor, RolloutSource
@@ -25,8 +26,7 @@ from corral.reporting.process_meter import ProcessMeter
 from corral.rollout.env_positions import Positions
 from corral.rollout.state_trial import try_states
 from corral.storage.checkpoint import Checkpoint
-from corral.training.choose import BackendChoice
-from corral.training.fitting import check_envs, check_tensors
+from corral.training.checkpoint_checks import check_envs, check_tensors
 from corral.training.progress import Progress
 from corral.vec import CorralVectorEnv
 

@@ -25,7 +25,7 @@ from corral.core.files import open_regular
 from corral.core.machine import CORES
 from corral.core.stdio import forgive_output
 from corral.recipes.sweep.trial import Order, Outcome, carry_out
-from corral.training.interrupts import Interrupted, Interrupts
+from corral.training.signals import Interrupted, Interrupts
 
 __all__ = ["Ended", "Event", "Iteration", "Job", "serve"]
 

@@ -33,7 +33,7 @@ from corral.recipes.sweep.space import as_setting
 from corral.recipes.sweep.trial import Order, Outcome, carry_out
 from corral.storage.run_dir import RunDirectory, check_named_code, code_flags, plan_run
 from corral.training.api import name_of, network_of
-from corral.training.interrupts import Interrupts
+from corral.training.signals import Interrupts
 
 __all__ = ["REQUEST", "resume_sweep", "sweep"]
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from corral.autotune.measure_costs import Costs
 from corral.config.schema import MOST_ENVS, TrainConfig, parse_config
 from corral.core.errors import UsageError
 from corral.core.machine import available_cores, available_memory
-from corral.training.calibrate import Costs
 
 __all__ = ["BackendChoice", "EnvsChoice", "choose_backend", "choose_n_envs", "past_returns", "predict"]
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from corral.autotune.env_costs import EnvCosts, measure_env, measure_vector_step
+from corral.autotune.run_size import large_run_warning
 from corral.config.schema import TrainConfig
 from corral.core.actions import ActionCodec
 from corral.core.machine import available_cores
@@ -27,9 +29,7 @@ from corral.ppo.shares import Shares
 from corral.processes.supervision import Care, say_nothing
 from corral.rollout.actors import actor_setup
 from corral.rollout.buffers import named_columns
-from corral.rollout.env_costs import EnvCosts, measure_env, measure_vector_step
 from corral.training.assemble import first_mix
-from corral.training.run_size import large_run_warning
 
 __all__ = ["Costs", "measure"]
 

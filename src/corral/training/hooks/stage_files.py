@@ -12,7 +12,7 @@ from corral.reporting.writers import CsvWriter
 from corral.storage.checkpoint import prune, save_checkpoint
 from corral.storage.metrics_file import iterate_metrics
 from corral.storage.run_dir import RunDirectory
-from corral.training.columns import progress_columns
+from corral.training.metrics_row import progress_columns
 from corral.training.run import Run
 
 __all__ = ["write_phase"]

@@ -1,0 +1,1 @@
+"""What happens around iterations, one file each."""
