@@ -19,8 +19,8 @@ from corral.opponents.league_state import (
     StageResult,
 )
 from corral.policy.policy import Policy
-from corral.recipes.sweep.request import REQUEST_KEYS, SweepRequest
 from corral.storage.summary_file import SUMMARY_KEYS, Summary
+from corral.sweeps.request import REQUEST_KEYS, SweepRequest
 from corral.training.progress import PROGRESS_KEYS, Progress
 
 MISHAPS = ["restarts", "recycled", "retries", "env_faults", "inexact"]

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 import corral
 from corral.games.territory.env import _HEAD
-from corral.recipes.sweep import sweep as run_sweep
+from corral.sweeps.api import sweep as run_sweep
 from tests.faults.test_hostile_runs import SMALL, checkpoints, in_order, look_at, vouch
 
 MUTATIONS, PARTS = 2000, 20

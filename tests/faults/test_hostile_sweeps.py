@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from corral.recipes.sweep import sweep as run_sweep
+from corral.sweeps.api import sweep as run_sweep
 from tests.faults.test_hostile_runs import look_at
 
 pytest.importorskip("optuna")

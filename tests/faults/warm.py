@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 MOST_MEMORY = 3 << 30
 """Bytes of private memory that a command may take: one that reads without bound fails rather than fill the machine."""
 _IMPORTED = (
-    *("corral.cli.train", "corral.cli.show", "corral.cli.recipes", "corral.cli.measure", "corral.recipes.sweep"),
+    *("corral.cli.train", "corral.cli.eval_play", "corral.cli.recipes", "corral.cli.bench", "corral.sweeps.api"),
     *("corral.reporting.tensorboard", "tensorboard.summary.writer.record_writer", "gymnasium.envs.classic_control"),
 )
 

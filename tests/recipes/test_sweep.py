@@ -20,10 +20,10 @@ import corral
 from corral.cli.main import main
 from corral.config.yaml_file import load_yaml
 from corral.core.errors import CorralError, RunInUse, UsageError
-from corral.recipes.sweep import resume_sweep, sweep
-from corral.recipes.sweep.run import _wind_down
+from corral.sweeps.api import resume_sweep, sweep
 from corral.storage.metrics_file import read_metrics
 from corral.storage.run_dir import RunDirectory
+from corral.sweeps.api import _wind_down
 from corral.training.closing import summarize
 from tests.envs import Counter
 
@@ -275,7 +275,7 @@ def test_a_signal_while_a_trial_writes_its_end_ends_the_sweep(monkeypatch, capsy
 
 
 def test_a_job_that_does_not_end_is_killed(monkeypatch):
-    monkeypatch.setattr("corral.recipes.sweep.run._SAVE_SECONDS", 0.1)
+    monkeypatch.setattr("corral.sweeps.api._SAVE_SECONDS", 0.1)
     calls = []
 
     class Stuck:

@@ -8,10 +8,10 @@ from corral.cli.main import main
 from corral.config.schema import parse_config
 from corral.core.errors import UsageError
 from corral.envs.registry import SETTINGS
-from corral.recipes.sweep.request import make_request
-from corral.recipes.sweep.search import SearchPlan
-from corral.recipes.sweep.space import Choices, Range, default_words, parse_space
-from corral.recipes.sweep.trial import Outcome
+from corral.sweeps.optuna_search import SearchPlan
+from corral.sweeps.request import make_request
+from corral.sweeps.search_space import Choices, Range, default_words, parse_space
+from corral.sweeps.trial import Outcome
 
 BASE = {"env": "CartPole-v1"}
 

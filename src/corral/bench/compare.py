@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from corral.bench.picture import draw_comparison
+from corral.bench.comparison_plot import draw_comparison
 from corral.config.schema import RESUMABLE, TrainConfig
 from corral.core.errors import UsageError
 from corral.storage.run_record import EPISODES, LOSS, REWARD, STEPS, RunRecord, read_record

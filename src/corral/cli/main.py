@@ -205,7 +205,7 @@ def verbs_of(script: Script | None = None) -> tuple[Parser, dict[str, tuple[Pars
     evaluate = verb(
         "eval",
         "RUN",
-        "corral.cli.show:run_eval",
+        "corral.cli.eval_play:run_eval",
         "Play evaluation episodes with a policy (or, for an env, random legal moves) and print their statistics.",
         "  corral eval latest\n  corral eval runs/my-run --episodes 100 --checkpoint latest\n"
         "  corral eval latest --opponent random greedy mcts-fast --games 200\n"
@@ -221,7 +221,7 @@ def verbs_of(script: Script | None = None) -> tuple[Parser, dict[str, tuple[Pars
     play = verb(
         "play",
         "RUN",
-        "corral.cli.show:run_play",
+        "corral.cli.eval_play:run_play",
         "Show a policy (or, for an env, random legal moves) at play, or save it as a picture that moves.",
         "  corral play latest --save clip.gif\n  corral play CartPole-v1 --save random.mp4 --episodes 2\n"
         "  corral play latest --save episode.png\n  corral play territory --watch\n  corral play game-boy --human",
@@ -258,14 +258,14 @@ def verbs_of(script: Script | None = None) -> tuple[Parser, dict[str, tuple[Pars
     tune = verb(
         "tune",
         "ENV",
-        "corral.cli.measure:run_tune",
+        "corral.cli.bench:run_tune",
         "Try numbers of envs and workers for real, and recommend one.",
         "  corral tune CartPole-v1\n  corral tune my_game.py:make_env --n-envs 8 --seconds 10",
     )
     bench = verb(
         "bench",
         "ENV",
-        "corral.cli.measure:run_bench",
+        "corral.cli.bench:run_bench",
         "Time an env in one process and with workers: speed-up, efficiency, and where the time goes.",
         "  corral bench CartPole-v1\n  corral bench my_game.py:make_env --n-envs 16 --num-workers 4",
     )
@@ -320,7 +320,7 @@ def verbs_of(script: Script | None = None) -> tuple[Parser, dict[str, tuple[Pars
     compare = verb(
         "compare",
         "A B",
-        "corral.cli.measure:run_compare",
+        "corral.cli.bench:run_compare",
         "Compare two runs: a table, a picture of both over time and a report.",
         "  corral compare runs/sequential runs/parallel\n  corral compare runs/my-run latest --output comparison",
     )

@@ -6,8 +6,8 @@ import argparse
 
 from corral.cli.train import settings_of
 from corral.core.errors import UsageError
-from corral.recipes.sweep import sweep
-from corral.recipes.sweep.request import choose_presets
+from corral.sweeps.api import sweep
+from corral.sweeps.request import choose_presets
 
 __all__ = ["run_sweep"]
 

@@ -51,7 +51,7 @@ def run_resume(options: argparse.Namespace) -> int:
     values = {name: value for name, value in vars(options).items() if name in TrainConfig.model_fields}
     env, policy = values.pop("env", None), values.pop("policy", None)
     if is_file(Path(options.run) / "sweep.yaml"):
-        from corral.recipes.sweep import resume_sweep
+        from corral.sweeps.api import resume_sweep
 
         if options.eval_games is not None:
             values["eval_games"] = options.eval_games

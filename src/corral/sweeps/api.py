@@ -24,14 +24,14 @@ from corral.core.files import exists, is_file
 from corral.core.machine import available_cores
 from corral.envs.factory import EnvFactory, resolve_env
 from corral.policy.policy import NetworkFactory
-from corral.recipes.sweep.board import SweepBoard
-from corral.recipes.sweep.jobs import Ended, Event, Iteration, Job
-from corral.recipes.sweep.plan import Entry, Plan, PresetPlan
-from corral.recipes.sweep.request import SweepRequest, choose_presets, make_request
-from corral.recipes.sweep.results import SweepResult, best_of, read_results, write_results
-from corral.recipes.sweep.space import as_setting
-from corral.recipes.sweep.trial import Order, Outcome, carry_out
 from corral.storage.run_dir import RunDirectory, check_named_code, code_flags, plan_run
+from corral.sweeps.console import SweepBoard
+from corral.sweeps.presets import Entry, Plan, PresetPlan
+from corral.sweeps.request import SweepRequest, choose_presets, make_request
+from corral.sweeps.results import SweepResult, best_of, read_results, write_results
+from corral.sweeps.search_space import as_setting
+from corral.sweeps.trial import Order, Outcome, carry_out
+from corral.sweeps.trial_processes import Ended, Event, Iteration, Job
 from corral.training.api import name_of, network_of
 from corral.training.signals import Interrupts
 
@@ -162,7 +162,7 @@ class _Sweep:
     def _plan_maker(self) -> Callable[[], Plan]:
         if self.request.presets is not None:
             return lambda: PresetPlan(self.request, self.trials)
-        from corral.recipes.sweep.search import SearchPlan
+        from corral.sweeps.optuna_search import SearchPlan
 
         return lambda: SearchPlan(self.request, self.directory.path / JOURNAL)
 

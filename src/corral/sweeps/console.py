@@ -15,11 +15,11 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from corral.core.command import command
-from corral.recipes.sweep.plan import Entry
-from corral.recipes.sweep.request import SweepRequest
-from corral.recipes.sweep.results import Result, ranked, shown
-from corral.recipes.sweep.trial import run_dirs
 from corral.storage.run_dir import code_flags, needs_python
+from corral.sweeps.presets import Entry
+from corral.sweeps.request import SweepRequest
+from corral.sweeps.results import Result, ranked, shown
+from corral.sweeps.trial import run_dirs
 
 __all__ = ["SweepBoard"]
 

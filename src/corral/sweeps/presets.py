@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from corral.recipes.sweep.request import SweepRequest
-from corral.recipes.sweep.trial import Outcome, State, finished, objective, read_summaries
+from corral.sweeps.request import SweepRequest
+from corral.sweeps.trial import Outcome, State, finished, objective, read_summaries
 
 __all__ = ["Entry", "Plan", "PresetPlan"]
 

@@ -19,10 +19,10 @@ import numpy as np
 
 from corral.core.errors import CorralError, MissingPackage, UsageError, one_line
 from corral.core.files import open_regular, parse_json, read_regular
-from corral.recipes.sweep.plan import Entry
-from corral.recipes.sweep.request import SweepRequest
-from corral.recipes.sweep.space import Dimension, Range, Space, first_values
-from corral.recipes.sweep.trial import Outcome, State
+from corral.sweeps.presets import Entry
+from corral.sweeps.request import SweepRequest
+from corral.sweeps.search_space import Dimension, Range, Space, first_values
+from corral.sweeps.trial import Outcome, State
 
 try:
     import optuna

@@ -12,9 +12,9 @@ from typing import Any
 
 from corral.config.yaml_file import dump_yaml
 from corral.core.files import replace_file
-from corral.recipes.sweep.plan import Entry
-from corral.recipes.sweep.request import SweepRequest
-from corral.recipes.sweep.trial import numbers, read_summaries
+from corral.sweeps.presets import Entry
+from corral.sweeps.request import SweepRequest
+from corral.sweeps.trial import numbers, read_summaries
 
 __all__ = ["Result", "SweepResult", "best_of", "ranked", "read_results", "shown", "write_results"]
 

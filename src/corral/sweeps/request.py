@@ -22,7 +22,7 @@ from corral.core.files import replace_file
 from corral.core.seeding import fresh_seed
 from corral.core.suggestions import did_you_mean
 from corral.envs.registry import settings_of
-from corral.recipes.sweep.space import Space, as_setting, default_words, parse_space, some_settings
+from corral.sweeps.search_space import Space, as_setting, default_words, parse_space, some_settings
 
 __all__ = ["PRESETS", "SweepRequest", "choose_presets", "make_request"]
 

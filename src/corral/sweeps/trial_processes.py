@@ -24,12 +24,12 @@ from corral.core.errors import CorralError
 from corral.core.files import open_regular
 from corral.core.machine import CORES
 from corral.core.stdio import forgive_output
-from corral.recipes.sweep.trial import Order, Outcome, carry_out
+from corral.sweeps.trial import Order, Outcome, carry_out
 from corral.training.signals import Interrupted, Interrupts
 
 __all__ = ["Ended", "Event", "Iteration", "Job", "serve"]
 
-_START = "from corral.recipes.sweep.jobs import serve; serve()"
+_START = "from corral.sweeps.trial_processes import serve; serve()"
 _CLOSE_SECONDS = 5.0
 
 
