@@ -123,7 +123,7 @@ train-parallel: $(call installed_for,$(or $(TRAIN_ENV),envpool:CoinrunEasy-v0))
 endif
 
 rom: setup
-	$(BIN)/python src/corral/games/game_boy/rom/build.py
+	$(BIN)/python src/corral_games/game_boy/rom/build.py
 
 # The same env, envs, settings and seed for both; only who steps differs.
 COMPARE_ARGS = $(if $(TRAIN_ENV),--env $(TRAIN_ENV)) --duration $(DURATION) --config $(COMPARE_CONFIG) --seed $(COMPARE_SEED)

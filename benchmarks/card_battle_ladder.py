@@ -15,9 +15,9 @@ import time
 from dataclasses import dataclass
 from multiprocessing import get_context
 
-from corral.games.card_battle.bots import make_bot
-from corral.games.card_battle.decks import DECK_NAMES
-from corral.games.card_battle.rules import new_duel
+from corral_games.card_battle.bots.bots import make_bot
+from corral_games.card_battle.engine.decks import DECK_NAMES
+from corral_games.card_battle.engine.rules import new_duel
 
 LADDER = ("greedy:random", "mcts-fast:greedy", "mcts:mcts-fast", "mcts-strong:mcts-fast")
 Z = 1.96

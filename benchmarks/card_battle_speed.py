@@ -13,9 +13,9 @@ import time
 
 import numpy as np
 
-from corral.games.card_battle.bots import make_bot
-from corral.games.card_battle.env import CardBattle
-from corral.games.card_battle.rules import new_duel
+from corral_games.card_battle.bots.bots import make_bot
+from corral_games.card_battle.engine.rules import new_duel
+from corral_games.card_battle.env import CardBattle
 
 OPPONENTS = ("random", "greedy")
 SEARCHING = ("mcts-fast", "mcts", "mcts-strong")

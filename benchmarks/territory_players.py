@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from corral.games.territory.bots import Patient
-from corral.games.territory.env import WAIT, Territory
-from corral.games.territory.observe import GLOBALS
+from corral_games.territory.bots import Patient
+from corral_games.territory.env import WAIT, Territory
+from corral_games.territory.observe import GLOBALS
 
 FREE = GLOBALS.index("free share of all land") - len(GLOBALS)
 PLAYERS: dict[str, Callable[..., int]] = {

@@ -15,10 +15,10 @@ from types import ModuleType
 
 import numpy as np
 
-from corral.games.territory.env import Territory
+from corral_games.territory.env import Territory
 
 SIZES = ((64, 10), (64, 25), (64, 50), (128, 50))
-WAYS = {"numba": "corral.games.territory.ticks_numba", "numpy alone": "corral.games.territory.ticks_numpy"}
+WAYS = {"numba": "corral_games.territory.ticks_numba", "numpy alone": "corral_games.territory.ticks_numpy"}
 
 
 def steps_per_second(size: int, bots: int, ticks: ModuleType, seconds: float, seed: int) -> float:

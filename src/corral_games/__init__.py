@@ -12,14 +12,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from corral.games.card_battle.env import CardBattle as CardBattle
-    from corral.games.game_boy.env import GameBoy as GameBoy
-    from corral.games.territory.env import Territory as Territory
+    from corral_games.card_battle.env import CardBattle as CardBattle
+    from corral_games.game_boy.env import GameBoy as GameBoy
+    from corral_games.territory.env import Territory as Territory
 
 _MODULES = {
-    "CardBattle": "corral.games.card_battle.env",
-    "GameBoy": "corral.games.game_boy.env",
-    "Territory": "corral.games.territory.env",
+    "CardBattle": "corral_games.card_battle.env",
+    "GameBoy": "corral_games.game_boy.env",
+    "Territory": "corral_games.territory.env",
 }
 __all__ = ["CardBattle", "GameBoy", "Territory"]
 

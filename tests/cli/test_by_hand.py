@@ -97,7 +97,7 @@ def test_a_screen_that_does_not_answer_is_not_a_window(monkeypatch, capsys):
 
 def test_a_game_boy_runs_until_the_window_is_closed(screen, capsys, monkeypatch):
     pytest.importorskip("pyboy")
-    from corral.games.game_boy.env import GameBoy
+    from corral_games.game_boy.env import GameBoy
 
     play, steps = GameBoy.step, []
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from corral.cli.main import main
-from corral.games.game_boy.env import MAP, ROM
+from corral_games.game_boy.env import MAP, ROM
 
 pytest.importorskip("pyboy")
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import pytest
 import corral
 from corral.config.values import parse_mix
 from corral.core.sums import add_up
-from corral.games.card_battle.judge import judge_life
+from corral_games.card_battle.bots.judge import judge_life
 
 
 def test_floats_are_added_from_left_to_right():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.games.game_boy.env import GameBoy
+from corral_games.game_boy.env import GameBoy
 from tests.faults.games import _is_first, go_wrong
 
 

@@ -16,7 +16,7 @@ def test_a_crash_of_pyboy_changes_nothing(make_run, tmp_path, backend):
     run = make_run(CRASHING, backend=backend, env_kwargs=kwargs, timesteps=1024, batch_size=128)
     run.train().wait()
     assert (tmp_path / "marker").exists() and run.summary["restarts"] == 1 and run.summary["inexact"] == 0
-    assert run.summary["weights_sha256"] == run.undisturbed("corral.games.game_boy.env:GameBoy", env_kwargs=SHORT)
+    assert run.summary["weights_sha256"] == run.undisturbed("corral_games.game_boy.env:GameBoy", env_kwargs=SHORT)
 
 
 @pytest.mark.deep

@@ -17,8 +17,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 import corral
-from corral.games.territory.env import _HEAD
 from corral.sweeps.api import sweep as run_sweep
+from corral_games.territory.env import _HEAD
 from tests.faults.test_hostile_runs import SMALL, checkpoints, in_order, look_at, vouch
 
 MUTATIONS, PARTS = 2000, 20

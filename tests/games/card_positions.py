@@ -3,10 +3,10 @@
 import random
 from collections.abc import Sequence
 
-from corral.games.card_battle.board import enter
-from corral.games.card_battle.cards import CARD_NUMBERS, CARDS
-from corral.games.card_battle.pieces import PASS, Action, Creature
-from corral.games.card_battle.rules import Duel, describe, new_duel
+from corral_games.card_battle.engine.board import enter
+from corral_games.card_battle.engine.cards import CARD_NUMBERS, CARDS
+from corral_games.card_battle.engine.pieces import PASS, Action, Creature
+from corral_games.card_battle.engine.rules import Duel, describe, new_duel
 
 __all__ = ["arena", "creature", "do", "names", "number", "play_randomly", "words"]
 

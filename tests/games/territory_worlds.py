@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 
-from corral.games.territory import ticks_numpy
-from corral.games.territory.rules import BLOCKED, FREE, HIGHLAND, MOUNTAIN, PLAINS, WATER
-from corral.games.territory.state import NEVER, World
+from corral_games.territory import ticks_numpy
+from corral_games.territory.rules import BLOCKED, FREE, HIGHLAND, MOUNTAIN, PLAINS, WATER
+from corral_games.territory.state import NEVER, World
 
 try:
-    from corral.games.territory import ticks_numba
+    from corral_games.territory import ticks_numba
 except ImportError:  # numba is optional
     TICKS = [ticks_numpy]
 else:

@@ -5,12 +5,13 @@ import random
 import pytest
 
 from corral.core.errors import UsageError
-from corral.games.card_battle import appraisal, effects
-from corral.games.card_battle.bots import BOT_NAMES, make_bot
-from corral.games.card_battle.judge import judge_life, win_chance, win_chance_dealt, worth
-from corral.games.card_battle.pieces import LAND
-from corral.games.card_battle.rules import Duel, describe, new_duel
-from corral.games.card_battle.scores import best_option, play_best, score_options
+from corral_games.card_battle.bots import appraisal
+from corral_games.card_battle.bots.bots import BOT_NAMES, make_bot
+from corral_games.card_battle.bots.judge import judge_life, win_chance, win_chance_dealt, worth
+from corral_games.card_battle.bots.scores import best_option, play_best, score_options
+from corral_games.card_battle.engine import effects
+from corral_games.card_battle.engine.pieces import LAND
+from corral_games.card_battle.engine.rules import Duel, describe, new_duel
 from tests.games.card_positions import arena, creature, do
 
 THINKERS = ("greedy", "mcts-fast", "mcts")

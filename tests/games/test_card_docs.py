@@ -3,9 +3,9 @@
 from collections import Counter
 from pathlib import Path
 
-from corral.games.card_battle.cards import CARDS, COLOURS
-from corral.games.card_battle.decks import DECK_NAMES, DECKS
-from corral.games.card_battle.wording import card_text
+from corral_games.card_battle.engine.cards import CARDS, COLOURS
+from corral_games.card_battle.engine.decks import DECK_NAMES, DECKS
+from corral_games.card_battle.engine.wording import card_text
 
 PAGE = Path(__file__).parents[2] / "docs" / "cards.md"
 

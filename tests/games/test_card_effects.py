@@ -2,8 +2,8 @@
 
 import pytest
 
-from corral.games.card_battle.board import refresh
-from corral.games.card_battle.cards import (
+from corral_games.card_battle.engine.board import refresh
+from corral_games.card_battle.engine.cards import (
     CARDS,
     CHARM,
     CREATURE,
@@ -18,7 +18,7 @@ from corral.games.card_battle.cards import (
     TERRAIN,
     keyword_bits,
 )
-from corral.games.card_battle.pieces import CAST, FACE
+from corral_games.card_battle.engine.pieces import CAST, FACE
 from tests.games.card_positions import arena, creature, do, names, number
 
 SPELLS = [card for card in CARDS if card.kind != TERRAIN and not card.token]

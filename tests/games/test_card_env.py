@@ -11,11 +11,11 @@ import corral
 from corral.core.errors import UsageError
 from corral.doctor.checks import examine
 from corral.envs.opponent_protocol import HasOpponents, outcome
-from corral.games.card_battle.decks import DECK_NAMES
-from corral.games.card_battle.env import CardBattle, make
-from corral.games.card_battle.features import lead
-from corral.games.card_battle.render import WIDTH
-from corral.games.card_battle.rules import describe
+from corral_games.card_battle.engine.decks import DECK_NAMES
+from corral_games.card_battle.engine.rules import describe
+from corral_games.card_battle.env import CardBattle, make
+from corral_games.card_battle.features.features import lead
+from corral_games.card_battle.render import WIDTH
 
 SEEDS = st.integers(0, 2**31 - 1)
 
@@ -510,7 +510,7 @@ def test_the_table_is_drawn_in_100_columns_with_news_and_choices(opponent):
 def test_hidden_cards_are_not_drawn(seed, steps):
     import random
 
-    from corral.games.card_battle.render import draw_table
+    from corral_games.card_battle.render import draw_table
 
     env = CardBattle("random")
     play(env, steps, seed=seed)

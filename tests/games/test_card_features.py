@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.games.card_battle.action_features import ACTION_FEATURES, describe_actions
-from corral.games.card_battle.cards import CARDS
-from corral.games.card_battle.features import FEATURES, lead, observe
-from corral.games.card_battle.foresight import PLANS, Plan, fight
-from corral.games.card_battle.options import MAX_OPTIONS
-from corral.games.card_battle.rules import describe
+from corral_games.card_battle.bots.foresight import PLANS, Plan, fight
+from corral_games.card_battle.engine.cards import CARDS
+from corral_games.card_battle.engine.options import MAX_OPTIONS
+from corral_games.card_battle.engine.rules import describe
+from corral_games.card_battle.features.action_features import ACTION_FEATURES, describe_actions
+from corral_games.card_battle.features.features import FEATURES, lead, observe
 from tests.games.card_positions import arena, creature, do, play_randomly
 
 SEEDS = st.integers(0, 2**31 - 1)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.games.card_battle.cards import (
+from corral_games.card_battle.engine.cards import (
     CARDS,
     COST,
     CREATURE,
@@ -22,10 +22,10 @@ from corral.games.card_battle.cards import (
     SPELL,
     TERRAIN,
 )
-from corral.games.card_battle.decks import DECK_NAMES, DECKS
-from corral.games.card_battle.effects import BOARD_LIMIT
-from corral.games.card_battle.options import MAX_OPTIONS
-from corral.games.card_battle.pieces import (
+from corral_games.card_battle.engine.decks import DECK_NAMES, DECKS
+from corral_games.card_battle.engine.effects import BOARD_LIMIT
+from corral_games.card_battle.engine.options import MAX_OPTIONS
+from corral_games.card_battle.engine.pieces import (
     ATTACK,
     BLOCK,
     BLOCKING,
@@ -38,7 +38,7 @@ from corral.games.card_battle.pieces import (
     RAIDING,
     Action,
 )
-from corral.games.card_battle.rules import Duel, new_duel
+from corral_games.card_battle.engine.rules import Duel, new_duel
 from tests.games.card_positions import play_randomly
 
 SEEDS = st.integers(0, 2**31 - 1)

@@ -1,7 +1,7 @@
 """Each keyword in a small combat."""
 
-from corral.games.card_battle.cards import BOUND, KEYWORDS, keyword_bits, keyword_names
-from corral.games.card_battle.pieces import BLOCKING
+from corral_games.card_battle.engine.cards import BOUND, KEYWORDS, keyword_bits, keyword_names
+from corral_games.card_battle.engine.pieces import BLOCKING
 from tests.games.card_positions import arena, creature, do, names, words
 
 

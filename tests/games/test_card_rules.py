@@ -2,13 +2,13 @@
 
 import pytest
 
-from corral.games.card_battle.board import BOARD_LIMIT
-from corral.games.card_battle.cards import CARDS, COLOURS, COST, CREATURE, FOE, FOE_OR_FACE, FRIEND, TERRAIN
-from corral.games.card_battle.decks import DECK_NAMES, DECKS
-from corral.games.card_battle.options import MAX_OPTIONS
-from corral.games.card_battle.pieces import BLOCKING, CAST, FIGHTING, MAIN, PASS, RAIDING, Action
-from corral.games.card_battle.rules import Duel, describe, new_duel
-from corral.games.card_battle.wording import card_text
+from corral_games.card_battle.engine.board import BOARD_LIMIT
+from corral_games.card_battle.engine.cards import CARDS, COLOURS, COST, CREATURE, FOE, FOE_OR_FACE, FRIEND, TERRAIN
+from corral_games.card_battle.engine.decks import DECK_NAMES, DECKS
+from corral_games.card_battle.engine.options import MAX_OPTIONS
+from corral_games.card_battle.engine.pieces import BLOCKING, CAST, FIGHTING, MAIN, PASS, RAIDING, Action
+from corral_games.card_battle.engine.rules import Duel, describe, new_duel
+from corral_games.card_battle.engine.wording import card_text
 from tests.games.card_positions import arena, creature, do, names, number, play_randomly, words
 
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import corral
 from corral.core.errors import UsageError
 from corral.core.frame_stacks import stacks_of
-from corral.games.game_boy.emulator import Emulator, read_rom
-from corral.games.game_boy.env import _MAGIC, _SUM, ACTIONS, GameBoy, _sum
+from corral_games.game_boy.emulator import Emulator, read_rom
+from corral_games.game_boy.env import _MAGIC, _SUM, ACTIONS, GameBoy, _sum
 from tests.games.game_boy_roms import MAP, put, tiny_rom
 
 A, RIGHT, LEFT = ACTIONS.index("a"), ACTIONS.index("right"), ACTIONS.index("left")
@@ -592,7 +592,7 @@ def test_without_pyboy_one_line_says_what_to_install(files):
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name.split('.')[0] == 'pyboy': raise ModuleNotFoundError(name)\n"
         "sys.meta_path.insert(0, Block())\n"
-        "from corral.games.game_boy.env import GameBoy\n"
+        "from corral_games.game_boy.env import GameBoy\n"
         "from corral.core.errors import UsageError\n"
         f"try: GameBoy({str(files['rom'])!r}, {str(files['memory_map'])!r})\n"
         "except UsageError as error: print(error)\n"
@@ -605,7 +605,7 @@ def test_without_pyboy_one_line_says_what_to_install(files):
 def test_pyboy_says_nothing_of_its_own(tmp_path, cartridge):
     files = put(tmp_path, tiny_rom(cartridge=cartridge))
     code = (
-        "from corral.games.game_boy.env import GameBoy\n"
+        "from corral_games.game_boy.env import GameBoy\n"
         f"env = GameBoy({str(files['rom'])!r}, {str(files['memory_map'])!r})\n"
         "env.reset(seed=0); env.step(0); env.set_state(env.get_state()); env.close()"
     )

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.core.errors import UsageError
-from corral.games.game_boy.env import MAP as STRAY_BELL
-from corral.games.game_boy.map_file import read_map
-from corral.games.game_boy.memory_map import Feature, Press, Term, Value
-from corral.games.game_boy.readings import FeatureReader, Meter, Sight, sight_of
+from corral_games.game_boy.env import MAP as STRAY_BELL
+from corral_games.game_boy.map_file import read_map
+from corral_games.game_boy.memory_map import Feature, Press, Term, Value
+from corral_games.game_boy.readings import FeatureReader, Meter, Sight, sight_of
 from tests.games.game_boy_roms import MAP
 
 SMALL = "title: T\nfeatures: [{name: x, at: 0xC000}]\n"

@@ -6,7 +6,7 @@ from gymnasium.utils.env_checker import check_env
 
 import corral
 from corral.envs.factory import make_env
-from corral.games.sight import Sight
+from corral.envs.toys.odd_one_out import Sight
 
 QUIET = {"backend": "serial", "eval_freq": 0, "tensorboard": False, "quiet": True}
 

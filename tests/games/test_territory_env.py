@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 import corral
 from corral.core.errors import UsageError
 from corral.doctor.checks import examine
-from corral.games.territory import ticks_numpy
-from corral.games.territory.bots import Patient
-from corral.games.territory.env import _HEAD, SHARES, WAIT, Territory
-from corral.games.territory.observe import GLOBALS, PLANES
-from corral.games.territory.rules import ANYONE, EVERYWHERE, capacity
-from corral.games.territory.state import World
+from corral_games.territory import ticks_numpy
+from corral_games.territory.bots import Patient
+from corral_games.territory.env import _HEAD, SHARES, WAIT, Territory
+from corral_games.territory.observe import GLOBALS, PLANES
+from corral_games.territory.rules import ANYONE, EVERYWHERE, capacity
+from corral_games.territory.state import World
 from tests.games.territory_worlds import fronts
 
 SEEDS = st.integers(0, 2**31 - 1)
@@ -367,21 +367,21 @@ def test_states_that_no_game_could_have_are_refused(name, tile, value):
 def test_without_numba_the_same_game_is_played_and_that_is_said(monkeypatch):
     script = (
         "import sys; sys.modules['numba'] = None\n"
-        "from corral.games.territory.env import Territory\n"
+        "from corral_games.territory.env import Territory\n"
         "env = Territory(size=32, num_bots=5)\nenv.reset(seed=3)\n"
         "print(env._ticks.__name__, [env.step(42)[1] for _ in range(3)])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     env = small(max_steps=1000)
     env.reset(seed=3)
-    assert done.stdout.strip() == f"corral.games.territory.ticks_numpy {[env.step(42)[1] for _ in range(3)]}"
+    assert done.stdout.strip() == f"corral_games.territory.ticks_numpy {[env.step(42)[1] for _ in range(3)]}"
     assert done.stderr.count("seven times as fast with numba") == 1
 
 
 @pytest.mark.deep  # compiles everything, three times
 def test_what_was_compiled_may_be_damaged(tmp_path):
     script = (
-        "from corral.games.territory.env import Territory\n"
+        "from corral_games.territory.env import Territory\n"
         "env = Territory(size=32, num_bots=5)\nenv.reset(seed=3)\nprint(env.step(42)[1])"
     )
     environ = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from corral.games.territory.bots import bot_order
-from corral.games.territory.rules import (
+from corral_games.territory.bots import bot_order
+from corral_games.territory.rules import (
     ANYONE,
     ARMOUR,
     EVERYWHERE,
@@ -19,7 +19,7 @@ from corral.games.territory.rules import (
     growth,
     sector,
 )
-from corral.games.territory.state import NEVER
+from corral_games.territory.state import NEVER
 from tests.games.territory_worlds import TICK_NAMES, TICKS, fronts, world_of
 
 both = pytest.mark.parametrize("ticks", TICKS, ids=TICK_NAMES)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.games.territory.rules import ANYONE, BLOCKED, FREE, WATER
-from corral.games.territory.state import World, default_ticks, found
-from corral.games.territory.terrain import lay_out
+from corral_games.territory.rules import ANYONE, BLOCKED, FREE, WATER
+from corral_games.territory.state import World, default_ticks, found
+from corral_games.territory.terrain import lay_out
 from tests.games.territory_worlds import TICKS, fronts
 
 SEEDS = st.integers(0, 2**62 - 1)
@@ -147,8 +147,8 @@ def test_without_a_place_for_compiled_code_it_is_compiled_anew(tmp_path):
     code = (
         "import numba.core.caching as c\n"
         "c.CacheImpl._locator_classes = []\n"
-        "from corral.games.territory import ticks_numba as t\n"
-        "from corral.games.territory.state import found\n"
+        "from corral_games.territory import ticks_numba as t\n"
+        "from corral_games.territory.state import found\n"
         "w = found(1, 32, 3); s, n = t.look_around(w, 0); print(s.sum() == n.sum() > 0)\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

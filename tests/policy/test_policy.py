@@ -5,7 +5,7 @@ from gymnasium import spaces
 
 from corral.core.errors import UsageError
 from corral.core.spaces import Layout
-from corral.games.toys import Everything
+from corral.envs.toys.toys import Everything
 from corral.policy.device import choose_device
 from corral.policy.observation_encoder import Encoder, encoded_size
 from corral.policy.policy import Policy, n_action_params

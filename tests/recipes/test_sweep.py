@@ -20,10 +20,9 @@ import corral
 from corral.cli.main import main
 from corral.config.yaml_file import load_yaml
 from corral.core.errors import CorralError, RunInUse, UsageError
-from corral.sweeps.api import resume_sweep, sweep
 from corral.storage.metrics_file import read_metrics
 from corral.storage.run_dir import RunDirectory
-from corral.sweeps.api import _wind_down
+from corral.sweeps.api import _wind_down, resume_sweep, sweep
 from corral.training.closing import summarize
 from tests.envs import Counter
 

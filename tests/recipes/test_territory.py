@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from corral.cli.main import main
-from corral.games.territory.env import Territory
 from corral.storage.metrics_file import read_metrics
 from corral.storage.run_dir import find_run
+from corral_games.territory.env import Territory
 
 TINY = [
     "--n-envs",

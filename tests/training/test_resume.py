@@ -13,7 +13,7 @@ import pytest
 
 import corral
 from corral.core.errors import CheckpointError, EnvFault
-from corral.games.toys import Everything
+from corral.envs.toys.toys import Everything
 from corral.processes import supervision
 from corral.storage.checkpoint import list_checkpoints, newest_checkpoint, save_checkpoint
 from corral.storage.metrics_file import read_metrics

@@ -16,8 +16,8 @@ from corral.core.errors import BadEnvData, CorralError, EnvFault, MissingPackage
 from corral.core.machine import available_cores
 from corral.core.seeding import episode_seed
 from corral.core.types import Mishaps
+from corral.envs import envpool
 from corral.envs.factory import make_env, resolve_env
-from corral.games import envpools
 from corral.vec import make_vector_env
 from corral.vec.api import merge_sums
 from corral.vec.batch_stepper import NativeStepper
@@ -588,11 +588,11 @@ def test_procgen_without_qt_says_what_to_install(monkeypatch):
     def not_installed(name):
         raise importlib.metadata.PackageNotFoundError(name)
 
-    envpools._load_qt.cache_clear()
-    monkeypatch.setattr(envpools.ctypes, "CDLL", not_there)
+    envpool._load_qt.cache_clear()
+    monkeypatch.setattr(envpool.ctypes, "CDLL", not_there)
     with pytest.raises(MissingPackage, match=r"cannot be loaded: .* cannot open shared .*`apt install libqt5gui5`"):
         make_env("envpool:CoinrunEasy-v0")
-    monkeypatch.setattr(envpools.importlib.metadata, "distribution", not_installed)
+    monkeypatch.setattr(envpool.importlib.metadata, "distribution", not_installed)
     with pytest.raises(MissingPackage, match="pip install 'corral\\[procgen\\]'"):
         make_env("envpool:CoinrunEasy-v0")
 

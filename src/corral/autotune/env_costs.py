@@ -16,11 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
+from corral.config.schema import TrainConfig
 from corral.config.values import normalized_shares
 from corral.core.errors import CorralError
 from corral.core.types import Leaves
 from corral.envs.factory import EnvFactory
 from corral.envs.opponent_protocol import OPPONENT
+from corral.opponents.stages import mix_of, reset_options_of, stages_of
 from corral.processes.pool import StartMethod
 from corral.processes.supervision import Care
 from corral.rollout import worker
@@ -28,7 +30,7 @@ from corral.vec.api import EnvFacts
 from corral.vec.child_call import Pulse, call_in_child
 from corral.vec.serial import SerialVectorEnv
 
-__all__ = ["EnvCosts", "FirstMix", "measure_env", "measure_vector_step", "try_env"]
+__all__ = ["EnvCosts", "FirstMix", "first_mix", "measure_env", "measure_vector_step", "try_env"]
 
 _STEP_SECONDS, _STEPS = 1.0, 400
 _TRY_SECONDS, _TRY_STEPS = 0.2, 20
@@ -193,3 +195,11 @@ def _work(microseconds: float) -> None:
     end = time.perf_counter() + microseconds / 1e6
     while time.perf_counter() < end:
         pass
+
+
+def first_mix(config: TrainConfig) -> FirstMix | None:
+    """The opponents of a run's first stage; None if it leaves them to the env."""
+    stages = stages_of(config)
+    if not stages:
+        return None
+    return FirstMix(mix_of(stages[0]), dict(reset_options_of(stages, ())) if stages[0].opponent is None else None)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from corral.autotune.env_costs import EnvCosts, measure_env, measure_vector_step
+from corral.autotune.env_costs import EnvCosts, first_mix, measure_env, measure_vector_step
 from corral.autotune.run_size import large_run_warning
 from corral.config.schema import TrainConfig
 from corral.core.actions import ActionCodec
@@ -29,7 +29,6 @@ from corral.ppo.shares import Shares
 from corral.processes.supervision import Care, say_nothing
 from corral.rollout.actors import actor_setup
 from corral.rollout.buffers import named_columns
-from corral.training.assemble import first_mix
 
 __all__ = ["Costs", "measure"]
 

@@ -11,11 +11,11 @@ from rich.console import Console
 
 from corral.cli.flags import own_kwargs
 from corral.config.schema import parse_env_kwargs
-from corral.core.atari import is_atari
 from corral.core.errors import UsageError, one_line
 from corral.core.files import read_json
 from corral.doctor.checks import examine
 from corral.doctor.replay import replay_fault
+from corral.envs.atari import is_atari
 from corral.envs.registry import BUILT_IN, ENVPOOL
 from corral.storage.run_dir import MOST_SUMMARY, ROOT
 
@@ -68,12 +68,12 @@ def run_list(options: argparse.Namespace) -> int:
         _list_runs(console)
         return 0
     if options.what == "envpool":
-        from corral.games.envpools import tasks
+        from corral.envs.envpool import tasks
 
         console.print("\n".join(f"{ENVPOOL}{task}" for task in tasks()), markup=False, soft_wrap=True)
         return 0
     if options.what == "atari":
-        from corral.games.atari import register
+        from corral.envs.atari import register
 
         register()
         console.print("\n".join(sorted(filter(is_atari, gym.registry))), markup=False, soft_wrap=True)

@@ -20,11 +20,11 @@ from typing import Any
 import cloudpickle
 import gymnasium as gym
 
-from corral.core.atari import is_atari
 from corral.core.entry_points import absolute_spec, import_callable, import_module, import_own, pickle_code, python_name
 from corral.core.errors import MissingPackage, UsageError
 from corral.core.machine import available_cores
 from corral.core.suggestions import did_you_mean, shown
+from corral.envs.atari import is_atari
 from corral.envs.registry import ATARI_MODULE, BUILT_IN, ENVPOOL, ENVPOOL_MODULE
 from corral.envs.vector_adapter import OneEnv, VectorEnv
 

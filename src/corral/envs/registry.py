@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from corral.core.atari import ATARI, ATARI_SETTINGS, is_atari, is_prepared
 from corral.core.entry_points import import_own
+from corral.envs.atari import ATARI, ATARI_SETTINGS, is_atari, is_prepared
 
 __all__ = [
     "BUILT_IN",
@@ -23,14 +23,14 @@ __all__ = [
 
 
 BUILT_IN: dict[str, str] = {
-    "card-battle": "corral.games.card_battle.env:make",
-    "game-boy": "corral.games.game_boy.env:GameBoy",
-    "territory": "corral.games.territory.env:Territory",
-    "toy-maze": "corral.games.toys:MaskedMaze",
-    "toy-everything": "corral.games.toys:Everything",
-    "toy-sight": "corral.games.sight:Sight",
-    "toy-recall": "corral.games.recall:Recall",
-    "toy-work": "corral.games.toys:BusyWork",
+    "card-battle": "corral_games.card_battle.env:make",
+    "game-boy": "corral_games.game_boy.env:GameBoy",
+    "territory": "corral_games.territory.env:Territory",
+    "toy-maze": "corral.envs.toys.toys:MaskedMaze",
+    "toy-everything": "corral.envs.toys.toys:Everything",
+    "toy-sight": "corral.envs.toys.odd_one_out:Sight",
+    "toy-recall": "corral.envs.toys.recall:Recall",
+    "toy-work": "corral.envs.toys.toys:BusyWork",
 }
 """Built-in envs: name to ``module:callable``."""
 
@@ -116,7 +116,7 @@ BY_HAND: dict[str, dict[str, Any]] = {"game-boy": {"frames_per_step": 1, "episod
 
 
 ENVPOOL = "envpool:"
-ATARI_MODULE, ENVPOOL_MODULE = "corral.games.atari", "corral.games.envpools"
+ATARI_MODULE, ENVPOOL_MODULE = "corral.envs.atari", "corral.envs.envpool"
 """The adapters, by name: importing the registry loads neither."""
 
 

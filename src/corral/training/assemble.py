@@ -12,7 +12,7 @@ import torch
 
 from corral.autotune.choose_backend import EnvsChoice, choose_backend
 from corral.autotune.choose_device import device_for
-from corral.autotune.env_costs import FirstMix, try_env
+from corral.autotune.env_costs import first_mix, try_env
 from corral.autotune.measure_costs import Costs, measure
 from corral.autotune.run_size import large_run_warning
 from corral.config.schema import TrainConfig
@@ -48,7 +48,7 @@ from corral.vec import CorralVectorEnv, make_vector_env
 from corral.vec.api import EnvFacts
 from corral.vec.stepper_factory import stays_together
 
-__all__ = ["assemble", "first_mix", "seat_opponents"]
+__all__ = ["assemble", "seat_opponents"]
 
 
 def seat_opponents(config: TrainConfig, facts: EnvFacts, policy: Policy, actor: ActorSpec) -> Opponents | None:
@@ -70,14 +70,6 @@ def seat_opponents(config: TrainConfig, facts: EnvFacts, policy: Policy, actor: 
     spaces = facts.observation_space, facts.action_space
     setup = LineupSetup(own, guests, slots, actor if slots else None, *spaces)
     return Opponents(config, SharedLineup(setup, {name: w.cpu() for name, w in policy.state_dict().items()}))
-
-
-def first_mix(config: TrainConfig) -> FirstMix | None:
-    """The opponents of a run's first stage; None if it leaves them to the env."""
-    stages = stages_of(config)
-    if not stages:
-        return None
-    return FirstMix(mix_of(stages[0]), dict(reset_options_of(stages, ())) if stages[0].opponent is None else None)
 
 
 def _guest(name: str, facts: EnvFacts) -> FrozenPolicy:

@@ -1,0 +1,1 @@
+"""Small envs for tests, examples and measurements."""

@@ -1,1 +1,0 @@
-"""Built-in envs. They know nothing of training: gymnasium and numpy only."""

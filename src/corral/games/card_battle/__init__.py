@@ -1,1 +1,0 @@
-"""Card battle: a duel of two players with lands, creatures and spells. ``rules`` plays it, ``cards`` is its data."""
