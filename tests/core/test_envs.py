@@ -8,7 +8,7 @@ import pytest
 import corral
 from corral.cli.main import main
 from corral.core.errors import UsageError
-from corral.envs import factory
+from corral.envs import registry
 from corral.envs.factory import resolve_env
 from corral.envs.registry import names_code
 from corral.vec import make_vector_env
@@ -200,16 +200,16 @@ def test_only_names_that_import_something_count_as_code():
 
 def test_what_a_built_in_env_brings_gives_way_to_what_was_asked(monkeypatch):
     own = {"opponent": "greedy", "n_steps": 256, "batch_size": 256, "timesteps": 9}
-    monkeypatch.setitem(factory.SETTINGS, "toy-maze", own)
-    assert factory.settings_of("toy-maze", {}) == own and factory.settings_of("toy-work", {}) == {}
-    assert factory.settings_of("toy-maze", {"n_steps": 64}) == {"opponent": "greedy", "timesteps": 9}
+    monkeypatch.setitem(registry.SETTINGS, "toy-maze", own)
+    assert registry.settings_of("toy-maze", {}) == own and registry.settings_of("toy-work", {}) == {}
+    assert registry.settings_of("toy-maze", {"n_steps": 64}) == {"opponent": "greedy", "timesteps": 9}
     for kwargs in ({"opponent": "random"}, ["opponent=random"]):
-        assert "opponent" not in factory.settings_of("toy-maze", {"env_kwargs": kwargs})
-    assert factory.settings_of("toy-maze", {"stages": []}) == {"n_steps": 256, "batch_size": 256}
-    recall = factory.SETTINGS["toy-recall"]
-    assert factory.settings_of("toy-recall", {"timesteps": 1}).keys() == recall.keys() - {"timesteps"}
-    assert factory.settings_of("toy-recall", {"duration": 1}).keys() == recall.keys() - {
+        assert "opponent" not in registry.settings_of("toy-maze", {"env_kwargs": kwargs})
+    assert registry.settings_of("toy-maze", {"stages": []}) == {"n_steps": 256, "batch_size": 256}
+    recall = registry.SETTINGS["toy-recall"]
+    assert registry.settings_of("toy-recall", {"timesteps": 1}).keys() == recall.keys() - {"timesteps"}
+    assert registry.settings_of("toy-recall", {"duration": 1}).keys() == recall.keys() - {
         "timesteps",
         "learning_rate_end",
     }
-    assert factory.settings_of("toy-recall", {"policy": "a:b"}).keys() == recall.keys() - {"recurrent"}
+    assert registry.settings_of("toy-recall", {"policy": "a:b"}).keys() == recall.keys() - {"recurrent"}

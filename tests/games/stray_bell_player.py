@@ -6,9 +6,9 @@ import heapq
 import warnings
 from pathlib import Path
 
-import corral
+import corral_games
 
-ROM = Path(corral.__file__).parent / "games" / "game_boy" / "stray_bell.gb"
+ROM = Path(corral_games.__file__).parent / "game_boy" / "stray_bell.gb"
 FRAMES_PER_STEP = 4
 TITLE, PLAY, DIALOGUE, DEAD, WON = range(5)
 DOWN, UP, LEFT, RIGHT = range(4)

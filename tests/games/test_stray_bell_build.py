@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import corral
+import corral_games
 
-ROM = Path(corral.__file__).parent / "games" / "game_boy" / "stray_bell.gb"
+ROM = Path(corral_games.__file__).parent / "game_boy" / "stray_bell.gb"
 SOURCES = ROM.parent / "rom"
 
 

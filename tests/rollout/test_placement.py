@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from corral.policy.mlp import MlpShape
 from corral.policy.policy import Policy
-from corral.rollout import actors, mlp_actor
+from corral.rollout import actor_torch, mlp_actor
 from corral.rollout.actors import actor_setup
 from corral.rollout.batch_layout import Placement, find_placement
 
@@ -144,7 +144,7 @@ def test_the_built_in_network_is_tried_out_once_for_all_small_numbers_of_envs(mo
 )
 def test_a_very_large_network_is_not_tried_out(monkeypatch, activation, observations, actions):
     """That would take minutes. Its rows always come sixteen at a time."""
-    for module in (mlp_actor, actors):
+    for module in (mlp_actor, actor_torch):
         monkeypatch.setattr(module, "find_placement", lambda *arguments, **kwargs: pytest.fail("tried out"))
     policy = Policy(observations, spaces.Discrete(actions), activation_fn=activation, ortho_init=False)
     assert actor_setup(policy, None, torch.device("cpu"), 8).placement == Placement(16, 1)
