@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from corral.training.api import TrainResult as TrainResult
     from corral.training.api import resume as resume
     from corral.training.api import train as train
-    from corral.training.loop import TrainingState as TrainingState
+    from corral.training.iteration import Iteration as Iteration
+    from corral.training.iteration import TrainingState as TrainingState
     from corral.training.model import Model as Model
     from corral.training.model import load as load
     from corral.vec.make_vec import make_parallel_env as make_parallel_env
@@ -32,7 +33,7 @@ _WHERE = {
     "Model": "corral.training.model",
     "TrainConfig": "corral.config.schema",
     "TrainResult": "corral.training.api",
-    "TrainingState": "corral.training.loop",
+    "TrainingState": "corral.training.iteration",
     "curriculum": "corral.recipes.curriculum",
     "hybrid": "corral.recipes.hybrid",
     "load": "corral.training.model",

@@ -11,7 +11,7 @@ from corral.policy.policy import Policy
 from corral.ppo import losses
 from corral.ppo.engine_torch import TorchEngine
 from corral.ppo.gae import estimate_advantages
-from corral.ppo.learner import Learner, LearnerDiverged, UpdateStats
+from corral.ppo.learner import Learner, LearnerDiverged, UpdateSettings, UpdateStats
 from corral.ppo.mlp_engine import MlpEngine, share_setup
 from corral.ppo.shares import Shares
 from corral.rollout.actors import actor_setup
@@ -74,7 +74,7 @@ def test_the_first_minibatch_has_ratio_one(name, normalize_obs, kind):
     np.testing.assert_allclose(values, rollout.values, atol=1e-5, rtol=1e-5)
     for whole, some in zip((log_probs, values), learner.engine.evaluate(rollout, 3), strict=True):
         np.testing.assert_allclose(some, whole[::3], atol=1e-6, rtol=1e-6)
-    stats = learner.update(rollout, estimate, 0, 3e-4)
+    stats = learner.update(rollout, estimate, UpdateSettings(0, 3e-4))
     assert stats.grad_norm > 0
     log_probs, _ = learner.engine.evaluate(rollout)
     moved = np.abs(np.exp(log_probs - rollout.log_probs) - 1).max()
@@ -89,7 +89,7 @@ def test_numpy_and_autograd_take_the_same_steps(name, settings):
     rollout, estimate, mine = rollout_and_learner(ENVS[name], "numpy", **common)
     common.pop("learner_shares", None)
     _, _, torchs = rollout_and_learner(ENVS[name], "torch", **common)
-    stats = [learner.update(rollout, estimate, 0, 3e-4) for learner in (mine, torchs)]
+    stats = [learner.update(rollout, estimate, UpdateSettings(0, 3e-4)) for learner in (mine, torchs)]
     for (label, p), q in zip(mine.policy.named_parameters(), torchs.policy.parameters(), strict=True):
         torch.testing.assert_close(p, q, atol=2e-5, rtol=1e-3, msg=lambda m, label=label: f"{label}: {m}")
     for field in dataclasses.fields(UpdateStats):
@@ -99,7 +99,7 @@ def test_numpy_and_autograd_take_the_same_steps(name, settings):
 
 def test_an_update_raises_the_probability_of_better_actions():
     rollout, estimate, learner = rollout_and_learner("CartPole-v1", n_epochs=1, batch_size=128)
-    learner.update(rollout, estimate, 0, 1e-3)
+    learner.update(rollout, estimate, UpdateSettings(0, 1e-3))
     after, _ = learner.engine.evaluate(rollout)
     advantages = estimate.advantages - estimate.advantages.mean()
     assert ((after - rollout.log_probs) * advantages).mean() > 0
@@ -125,13 +125,13 @@ def test_value_clipping_holds_values_near_the_old_ones():
 
 def test_a_single_advantage_is_not_normalised_to_nothing():
     rollout, estimate, learner = rollout_and_learner("CartPole-v1", batch_size=1, n_epochs=1)
-    assert learner.update(rollout, estimate, 0, 3e-4).grad_norm > 0.1
+    assert learner.update(rollout, estimate, UpdateSettings(0, 3e-4)).grad_norm > 0.1
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 def test_target_kl_ends_an_update_early(kind):
     rollout, estimate, learner = rollout_and_learner("CartPole-v1", kind, target_kl=1e-6)
-    learner.update(rollout, estimate, 0, 1e-2)
+    learner.update(rollout, estimate, UpdateSettings(0, 1e-2))
     assert 1 <= learner.n_updates < 10 * 4
 
 
@@ -169,7 +169,7 @@ def test_one_gradient_step_is_stable_baselines3s(kind):
     buffer.full = True
     model.set_logger(__import__("stable_baselines3.common.logger", fromlist=["x"]).configure(None, []))
     model.train()
-    learner.update(rollout, estimate, 0, 3e-4)
+    learner.update(rollout, estimate, UpdateSettings(0, 3e-4))
     mine = torch.cat([p.reshape(-1) for p in learner.policy.network.pi.parameters()])
     other = torch.cat(
         [p.reshape(-1) for layer in (*theirs.mlp_extractor.policy_net, theirs.action_net) for p in layer.parameters()]
@@ -181,17 +181,17 @@ def test_a_loss_that_is_not_a_number_stops_clearly():
     rollout, estimate, learner = rollout_and_learner("CartPole-v1")
     estimate.advantages[0, 0] = np.nan
     with pytest.raises(LearnerDiverged, match="not finite in iteration 0"):
-        learner.update(rollout, estimate, 0, 3e-4)
+        learner.update(rollout, estimate, UpdateSettings(0, 3e-4))
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 def test_a_restored_optimiser_goes_on_exactly(kind):
     rollout, estimate, one = rollout_and_learner("CartPole-v1", kind)
-    one.update(rollout, estimate, 0, 3e-4)
+    one.update(rollout, estimate, UpdateSettings(0, 3e-4))
     _, _, two = rollout_and_learner("CartPole-v1", kind)
     two.policy.load_state_dict(one.policy.state_dict())
     two.engine.restore(one.engine.copies()[1])
     for learner in (one, two):
-        learner.update(rollout, estimate, 1, 3e-4)
+        learner.update(rollout, estimate, UpdateSettings(1, 3e-4))
     for p, q in zip(one.policy.parameters(), two.policy.parameters(), strict=True):
         assert torch.equal(p, q)

@@ -10,7 +10,7 @@ from corral.policy.policy import Policy
 from corral.policy.recurrent import Memory
 from corral.ppo.engine_torch import TorchEngine
 from corral.ppo.gae import estimate_advantages
-from corral.ppo.learner import Learner
+from corral.ppo.learner import Learner, UpdateSettings
 from corral.ppo.loss_terms import Terms
 from corral.rollout.actors import actor_setup
 from corral.rollout.source_local import LocalSource
@@ -86,7 +86,7 @@ def test_unrolled_sequences_are_what_was_collected(name, kind):
     log_probs, values = engine.evaluate(rollout)
     np.testing.assert_allclose(log_probs, rollout.log_probs, atol=2e-4, rtol=1e-4)
     np.testing.assert_allclose(engine.evaluate(rollout, 3)[1], values[::3], atol=1e-6)
-    stats = learner.update(rollout, estimate, 0, 3e-4)
+    stats = learner.update(rollout, estimate, UpdateSettings(0, 3e-4))
     assert stats.grad_norm > 0
 
 
@@ -141,12 +141,12 @@ def test_a_reference_and_a_held_policy_work_with_a_memory():
     rollout, estimate, learner = collected(ENVS["everything"], kl_ref_coef=1.0, kl_ref_steps=100)
     learner.set_reference(learner.policy.state_dict())
     before = {name: p.clone() for name, p in learner.policy.named_parameters()}
-    stats = learner.update(rollout, estimate, 0, 1e-3, Terms(kl_ref=1.0, hold_policy=True))
+    stats = learner.update(rollout, estimate, UpdateSettings(0, 1e-3, Terms(kl_ref=1.0, hold_policy=True)))
     assert stats.kl_ref == pytest.approx(0.0, abs=1e-5)
     for name, parameter in learner.policy.named_parameters():
         assert torch.equal(parameter, before[name]) == (not name.startswith("network.vf")), name
-    learner.update(rollout, estimate, 1, 1e-2, Terms())
-    assert learner.update(rollout, estimate, 2, 1e-3, Terms(kl_ref=1.0)).kl_ref > 1e-4
+    learner.update(rollout, estimate, UpdateSettings(1, 1e-2, Terms()))
+    assert learner.update(rollout, estimate, UpdateSettings(2, 1e-3, Terms(kl_ref=1.0))).kl_ref > 1e-4
 
 
 def test_gradients_do_not_flow_past_the_start_of_a_sequence_or_an_episode():

@@ -8,6 +8,7 @@ per step, minibatch order by (seed, iteration).
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import random
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ __all__ = [
     "episode_seed",
     "episode_seeds",
     "fresh_seed",
+    "hook_generator",
     "kept_global_generators",
     "making_seed",
     "minibatch_generator",
@@ -29,7 +31,7 @@ __all__ = [
 ]
 
 _NOISE, _MINIBATCHES, _GAUSSIAN = 0, 1, 2  # highest word of the Philox counter: streams that can never meet
-_ENV_SEEDS, _NETWORK, _MAKING = 0, 1, 2  # first word of the SeedSequence spawn key
+_ENV_SEEDS, _NETWORK, _MAKING, _HOOKS = 0, 1, 2, 3  # first word of the SeedSequence spawn key
 _PER_COUNT = 8  # float32 numbers that one count of Philox gives: four words of 64 bits
 EVALUATION = 1 << 32
 """Added to an env index to give evaluation its own seeds, far from any training env's."""
@@ -48,6 +50,12 @@ def episode_seed(seed: int, env: int, episode: int) -> int:
 def making_seed(seed: int, env: int) -> int:
     """The 32-bit seed of the global generators while env ``env`` is made."""
     return int(np.random.SeedSequence(seed, spawn_key=(_MAKING, env)).generate_state(1)[0])
+
+
+def hook_generator(seed: int, name: str, iteration: int) -> np.random.Generator:
+    """A generator of a hook's own in one iteration."""
+    key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_HOOKS, key, iteration)))
 
 
 def seed_global_generators(seed: int) -> None:

@@ -183,23 +183,25 @@ class TorchEngine:
         fixed: Tensor | None,
         memory: Memory | None,
     ) -> tuple[Tensor, Tensor]:
-        c = self.config
+        c, terms = self.config, self._terms
+        clip_range = c.clip_range if terms.clip_range is None else terms.clip_range
+        ent_coef = c.ent_coef if terms.ent_coef is None else terms.ent_coef
         old_log_probs, old_values, returns = scalars.unbind(1)
         now = self.policy.evaluate(inputs, actions, masks, memory)
         log_ratio = now.log_probs - old_log_probs
-        policy_loss = losses.policy_loss(log_ratio, advantages, c.clip_range)
+        policy_loss = losses.policy_loss(log_ratio, advantages, clip_range)
         value_loss = losses.value_loss(now.values, old_values, returns, c.clip_range_vf)
         entropy_loss = -now.entropy.mean()
-        loss, kl_ref = policy_loss + c.ent_coef * entropy_loss + c.vf_coef * value_loss, torch.zeros_like(value_loss)
+        loss, kl_ref = policy_loss + ent_coef * entropy_loss + c.vf_coef * value_loss, torch.zeros_like(value_loss)
         if fixed is not None and self._reference is not None:
             both = now.params, self.policy.log_std, fixed, self._reference.log_std
             kl_ref = distributions.divergence(self.policy.codec.heads, *both, masks).mean()
             loss = loss + self._weight * kl_ref
-        if self._terms.hold_policy:
+        if terms.hold_policy:
             loss = c.vf_coef * value_loss
         with torch.no_grad():
             kl = losses.approximate_kl(log_ratio)
-            clipped = losses.clip_fraction(log_ratio, c.clip_range)
+            clipped = losses.clip_fraction(log_ratio, clip_range)
             # in the order of _MEASURED
             measured = torch.stack([loss, policy_loss, value_loss, entropy_loss, kl, clipped, kl_ref])
         return loss, measured

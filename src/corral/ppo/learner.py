@@ -7,7 +7,7 @@ network on the CPU, much faster. The update is the same for both.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,7 +24,7 @@ from corral.policy.policy import Policy
 from corral.ppo.gae import Advantages
 from corral.ppo.loss_terms import PLAIN, Terms
 
-__all__ = ["Engine", "Learner", "LearnerDiverged", "UpdateStats"]
+__all__ = ["Engine", "Learner", "LearnerDiverged", "UpdateSettings", "UpdateStats"]
 
 Floats = npt.NDArray[np.float32]
 
@@ -47,6 +47,16 @@ class UpdateStats:
     explained_variance: float
     kl_ref: float | None = None
     """How far the policy is from its reference, if that was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateSettings:
+    """What one update learns with, besides the config."""
+
+    iteration: int
+    """Its number in the run, which decides how rows are shuffled."""
+    learning_rate: float
+    terms: Terms = PLAIN
 
 
 class Engine(Protocol):
@@ -128,16 +138,9 @@ class Learner:
         self.reference = policy.state_dict()
         self.engine.set_reference(policy)
 
-    def update(
-        self,
-        rollout: Rollout,
-        estimate: Advantages,
-        iteration: int,
-        learning_rate: float,
-        terms: Terms = PLAIN,
-        on_epoch: Callable[[int], object] = lambda epoch: None,
-    ) -> UpdateStats:
-        """``n_epochs`` passes over the rollout in shuffled minibatches; ``on_epoch`` is called after each, from 1."""
+    def update(self, rollout: Rollout, estimate: Advantages, settings: UpdateSettings) -> UpdateStats:
+        """Make ``n_epochs`` passes over the rollout in shuffled minibatches."""
+        iteration, learning_rate, terms = settings.iteration, settings.learning_rate, settings.terms
         if terms.kl_ref and self.reference is None:
             raise UsageError(f"kl_ref_coef {terms.kl_ref:g} needs a reference policy; give one with set_reference")
         order = self._order(iteration)  # [minibatches, minibatch]
@@ -155,8 +158,6 @@ class Learner:
                     break
                 self.engine.apply(learning_rate)
                 applied += 1
-                if applied * order.shape[1] % self.config.rollout_size == 0:
-                    on_epoch(applied * order.shape[1] // self.config.rollout_size)
             measured = self.engine.finish(gradients, applied)
         self.n_updates += applied
         if not self.engine.finite() or not np.isfinite(list(measured.values())).all():

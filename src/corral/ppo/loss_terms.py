@@ -17,6 +17,9 @@ class Terms:
     """Weight of KL(reference || policy)."""
     hold_policy: bool = False
     """Let the value function learn, and leave the policy as it is."""
+    clip_range: float | None = None
+    ent_coef: float | None = None
+    """In place of the config's."""
 
 
 PLAIN = Terms()

@@ -138,7 +138,8 @@ class MlpEngine:
         c, size = self.config, self.config.minibatch_size
         means = self._totals / (size * max(gradients, 1))
         policy_loss, value_loss, entropy_loss, kl, clipped, kl_ref = means.tolist()
-        of_policy = policy_loss + c.ent_coef * entropy_loss + self._terms.kl_ref * kl_ref
+        ent_coef = c.ent_coef if self._terms.ent_coef is None else self._terms.ent_coef
+        of_policy = policy_loss + ent_coef * entropy_loss + self._terms.kl_ref * kl_ref
         return {
             "loss": c.vf_coef * value_loss + (0.0 if self._terms.hold_policy else of_policy),
             "policy_gradient_loss": policy_loss,

@@ -60,7 +60,7 @@ class ShareSetup:
             "order": ((self.n_minibatches, self.minibatch), "<i8"),
             "advantages": ((self.n_minibatches, self.minibatch), "<f4"),
             "weights": ((self.shape.size,), "<f4"),
-            "terms": ((2,), "<f8"),
+            "terms": ((4,), "<f8"),
             "reference_log_std": ((self.shape.n_log_std if self.n_reference else 0,), "<f4"),
             "gradients": ((self.shares, self.shape.size), "<f4"),
             "measured": ((self.shares, len(MEASURED)), "<f8"),
@@ -85,7 +85,6 @@ class Shares:
         self._masks = slice(self._scalars + _SCALARS, self._scalars + _SCALARS + setup.n_mask)
         self._reference = slice(self._masks.stop, self._masks.stop + setup.n_reference)
         rows, width = max(len(part) for part in self._bounds), arrays["batch"].shape[1]
-        self._lowest, self._highest = np.float32(1 - setup.clip_range), np.float32(1 + setup.clip_range)
         self._taken = np.empty((rows, width), np.float32)
         self._d_params = np.empty((rows, setup.shape.n_params), np.float32)
 
@@ -118,7 +117,9 @@ class Shares:
     def set_terms(self, terms: Terms) -> None:
         """What the next update asks for."""
         assert self.setup.n_reference or not terms.kl_ref
-        self.arrays["terms"][:] = terms.kl_ref, terms.hold_policy
+        clip_range = self.setup.clip_range if terms.clip_range is None else terms.clip_range
+        ent_coef = self.setup.ent_coef if terms.ent_coef is None else terms.ent_coef
+        self.arrays["terms"][:] = terms.kl_ref, terms.hold_policy, clip_range, ent_coef
 
     def compute(self, minibatch: int, share: int) -> None:
         """The gradient of one share of a minibatch, into its row of ``gradients``; and what was measured on the way."""
@@ -143,7 +144,9 @@ class Shares:
         log_ratio = known.log_probs - old_log_probs
         ratio = np.exp(log_ratio)
         gain = advantages * ratio
-        clipped_gain = advantages * np.minimum(np.maximum(ratio, self._lowest), self._highest)
+        kl_coef, hold_policy, clip_range, ent_coef = self.arrays["terms"].tolist()
+        lowest, highest = np.float32(1 - clip_range), np.float32(1 + clip_range)
+        clipped_gain = advantages * np.minimum(np.maximum(ratio, lowest), highest)
         error = values - returns
         open_ = None
         if s.clip_range_vf is not None:
@@ -158,8 +161,8 @@ class Shares:
         if open_ is not None:
             d_values *= open_
         d_params = self._d_params[:n] if scored is None else np.empty_like(params)
-        kl_ref, (kl_coef, hold_policy) = 0.0, self.arrays["terms"].tolist()
-        array_distributions.gradient(heads, known, d_log_probs, -s.ent_coef / s.minibatch, d_params, gradient.log_std)
+        kl_ref = 0.0
+        array_distributions.gradient(heads, known, d_log_probs, -ent_coef / s.minibatch, d_params, gradient.log_std)
         if kl_coef:
             fixed = rows[:, self._reference] if scored is None else scored.choices.narrow(rows[:, self._reference])
             reference = array_distributions.Reference(fixed, self.arrays["reference_log_std"])
@@ -178,7 +181,7 @@ class Shares:
             np.dot(error, error),
             -known.entropy.sum(dtype=np.float64),
             (ratio - _ONE - log_ratio).sum(dtype=np.float64),
-            np.count_nonzero(np.abs(ratio - _ONE) > s.clip_range),
+            np.count_nonzero(np.abs(ratio - _ONE) > clip_range),
             kl_ref,
         )
 

@@ -18,7 +18,8 @@ from corral.envs.factory import EnvFactory
 from corral.policy.policy import NetworkFactory
 from corral.storage.run_dir import MOST_SUMMARY
 from corral.training.api import TrainResult, resume, train
-from corral.training.loop import Callback, TrainingState
+from corral.training.hooks.callback import Callback
+from corral.training.iteration import Iteration
 
 __all__ = [
     *("Listener", "Order", "Outcome", "State"),
@@ -116,7 +117,7 @@ def _run(order: Order, seed: int, path: Path, index: int, listener: Listener) ->
         return earlier
     config = parse_config({**order.settings, "seed": seed})
 
-    def after_iteration(state: TrainingState) -> None:
+    def after_iteration(state: Iteration) -> None:
         if listener(index, _share(config, state), state.metrics.get("rollout/ep_rew_mean")):
             state.stop(PRUNED)
 
@@ -140,7 +141,7 @@ def _train(order: Order, seed: int, path: Path, callback: Callback) -> TrainResu
     return train(factory, policy=order.network, callback=callback, quiet=True, **settings)
 
 
-def _share(config: TrainConfig, state: TrainingState) -> float:
+def _share(config: TrainConfig, state: Iteration) -> float:
     """How much of the budget is used: of the one that is used most."""
     done = {
         "timesteps": state.timesteps,

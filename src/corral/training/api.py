@@ -38,7 +38,9 @@ from corral.storage.summary_file import Summary
 from corral.training.assemble import assemble
 from corral.training.checkpoint_checks import check_checkpoint
 from corral.training.closing import closing_table, summarize, where
-from corral.training.loop import Callback, train_loop
+from corral.training.hooks.callback import Callback
+from corral.training.hooks.hook_order import order_hooks
+from corral.training.loop import train_loop
 from corral.training.metrics_row import progress_columns
 from corral.training.progress import budgets_of, ended_by
 from corral.training.run import Run, restore
@@ -180,15 +182,16 @@ def _carry_out(
             except OSError as error:
                 file = f"/{Path(error.filename).name}" if error.filename else ""
                 raise UsageError(f"{directory.shown}{file} cannot be written to: {error.strerror or error}") from None
+            run.open(directory, reporter)
             _open_board(board, run, directory, resumed)
             try:
-                reason = train_loop(run, directory, reporter, interrupts, callback)
+                reason = train_loop(run, order_hooks(config, (), callback), interrupts)
             except BaseException as error:
                 reporter.close()
                 refused = getattr(error, "exit_code", 1) == 2 and run.progress.iteration == 0
                 if refused and directory.made_here and config.expert is None:
                     directory.discard()  # it never began: there is at most a checkpoint of the first random weights
-                elif run.safe is not None:
+                elif run.recovery_point is not None:
                     _finish(board, run, directory, _why(error))
                 if isinstance(error, Interrupted) and directory.path.exists():
                     error.run_dir = directory.path
@@ -198,7 +201,7 @@ def _carry_out(
                 raise
             reporter.close()
             summary = _finish(board, run, directory, reason)
-        if run.safe is not None and run.saved_at != run.safe.timesteps:
+        if run.recovery_point is not None and run.last_saved_step != run.recovery_point.timesteps:
             raise CheckpointError(
                 f"the last checkpoint could not be saved in {directory.checkpoints}: what it held is lost"
             )
@@ -247,8 +250,8 @@ def _finish(board: QuietBoard, run: Run, directory: RunDirectory, reason: str) -
     except OSError as error:
         board.warn(f"summary.json cannot be written: {error}")
     if reason.startswith("failed"):  # the error itself follows
-        if run.saved_at is not None:
-            board.note(f"stopped: everything up to step {run.saved_at:,} is saved in {directory.shown}")
+        if run.last_saved_step is not None:
+            board.note(f"stopped: everything up to step {run.last_saved_step:,} is saved in {directory.shown}")
         return summary
     closing = closing_table(run, directory, summary)
     try:

@@ -199,6 +199,7 @@ def assemble(
         progress=Progress(),
         opponents=opponents,
         meter=ProcessMeter(source.pids),
+        network=network,
         why_envs=None if envs_choice is None else envs_choice.why,
     )
 

@@ -25,7 +25,7 @@ def where(run: Run) -> str:
 def summarize(run: Run, reason: str) -> Summary:
     """What is known of a run at its end."""
     progress, choice = run.progress, run.backend
-    assert run.safe is not None
+    assert run.recovery_point is not None
     return Summary(
         steps=progress.timesteps,
         episodes=progress.episodes,
@@ -43,7 +43,7 @@ def summarize(run: Run, reason: str) -> Summary:
         env_faults=progress.mishaps.env_faults,
         inexact=progress.mishaps.inexact,
         seed=run.seed,
-        weights_sha256=weights_hash(run.safe.policy),
+        weights_sha256=weights_hash(run.recovery_point.policy),
         exit_reason=reason,
         win_rates={} if run.opponents is None else run.opponents.win_rates(),
         stages=[] if run.opponents is None else [stage.to_data() for stage in run.opponents.results()],

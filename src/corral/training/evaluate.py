@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +12,14 @@ import numpy.typing as npt
 
 from corral.core.seeding import EVALUATION, episode_seed, noise_row
 from corral.core.types import Actor
+from corral.training.hooks.replay_check import check_replay
+from corral.training.metrics_row import Metrics
+from corral.training.run import Run
+from corral.training.signals import Interrupts
 from corral.vec.api import CorralVectorEnv, InfoRow
 from corral.vec.validation import NUMBER
 
-__all__ = ["Chooser", "EvaluationResult", "evaluate_actor", "numbers_of"]
+__all__ = ["Chooser", "EvaluationResult", "evaluate_actor", "evaluate_run", "numbers_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +125,47 @@ def numbers_of(rows: Sequence[InfoRow]) -> dict[str, float]:
         return {}
     info = rows[0].info if rows[0].final is None else rows[0].final
     return {name: float(value) for name, value in info.items() if isinstance(value, NUMBER)}
+
+
+def evaluate_run(run: Run, signals: Interrupts) -> Metrics:
+    """Evaluate a run's policy, and keep it in ``best/`` if none was better; none if the run has no evaluations."""
+    config, progress, board = run.config, run.progress, run.reporter.board
+    if run.eval_env is None:
+        return {}
+    started = time.perf_counter()
+    with signals.allowed():
+        if (warning := check_replay(run)) is not None:
+            board.warn(warning)
+        run.actor.load(run.learner.policy.state_dict())
+        result = evaluate_actor(
+            run.eval_env,
+            run.actor,
+            config.eval_episodes,
+            run.seed,
+            config.eval_max_steps,
+            options=None if run.opponents is None else run.opponents.yardstick,
+            sample=config.eval_sample,
+        )
+        report = run.eval_env.drain()
+    progress.mishaps += report.mishaps
+    run.log_faults(report.faults)
+    seconds = time.perf_counter() - started
+    progress.eval_seconds += seconds
+    progress.last_eval_reward = result.mean_reward
+    is_best = progress.best_reward is None or result.mean_reward > progress.best_reward
+    if is_best:
+        progress.best_reward = result.mean_reward
+    run.take_recovery_point()  # with what evaluation added to the counters
+    if is_best:
+        run.save_best()
+    cut = f", {result.cut_off} cut off after {config.eval_max_steps} steps" if result.cut_off else ""
+    board.note(
+        f"evaluation at {progress.timesteps:,} steps: reward {result.mean_reward:,.2f} "
+        f"(deviation {result.std_reward:,.2f}, {config.eval_episodes} episodes{cut})"
+    )
+    return {
+        "eval/mean_reward": result.mean_reward,
+        "eval/std_reward": result.std_reward,
+        "eval/mean_ep_length": result.mean_length,
+        "eval/seconds": seconds,
+    }

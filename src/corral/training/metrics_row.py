@@ -8,10 +8,10 @@ import numpy as np
 
 from corral.core.metrics import INFO_PREFIX, METRICS
 from corral.core.types import Rollout
-from corral.ppo.learner import UpdateStats
+from corral.ppo.learner import UpdateSettings, UpdateStats
 from corral.training.run import Run
 
-__all__ = ["Metrics", "metrics_row", "progress_columns"]
+__all__ = ["Metrics", "metrics_row", "progress_columns", "progress_row"]
 
 Metrics = dict[str, float]
 _OPTIONAL = ("train/rho", "train/kl_ref", "train/kl_ref_coef", "train/std")
@@ -35,9 +35,7 @@ def progress_columns(run: Run) -> Sequence[str]:
     return columns + [f"system/worker_{i}_{what}" for i in range(workers) for what in ("cpu", "mb")]
 
 
-def metrics_row(
-    run: Run, rollout: Rollout, stats: UpdateStats, rate: float, rho: float | None, collect_s: float, update_s: float
-) -> Metrics:
+def metrics_row(run: Run, rollout: Rollout, stats: UpdateStats, settings: UpdateSettings, lag: float | None) -> Metrics:
     """Return the row of an iteration. The order of its keys is that of a file's columns."""
     progress = run.progress
     row: Metrics = {
@@ -45,8 +43,8 @@ def metrics_row(
         "time/iterations": progress.iteration,
         "time/fps": progress.fps,
         "time/time_elapsed": progress.seconds,
-        "time/collect_s": collect_s,
-        "time/update_s": update_s,
+        "time/collect_s": run.watch.collect_seconds,
+        "time/update_s": run.watch.update_seconds,
         "time/act_s": rollout.seconds.act,
         "time/step_s": rollout.seconds.step,
         "rollout/collectors": rollout.collectors,
@@ -60,7 +58,7 @@ def metrics_row(
         row["rollout/truncated_fraction"] = float(np.mean([episode.truncated for episode in rollout.episodes]))
     row |= {f"faults/{name}": count for name, count in progress.mishaps.counts().items()}
     row |= {
-        "train/learning_rate": rate,
+        "train/learning_rate": settings.learning_rate,
         "train/loss": stats.loss,
         "train/policy_gradient_loss": stats.policy_gradient_loss,
         "train/value_loss": stats.value_loss,
@@ -71,8 +69,8 @@ def metrics_row(
         "train/grad_norm": stats.grad_norm,
         "train/n_updates": run.learner.n_updates,
     }
-    if rho is not None:
-        row["train/rho"] = rho
+    if lag is not None:
+        row["train/rho"] = lag
     if run.opponents is not None:
         row |= run.opponents.metrics()
     if stats.kl_ref is not None:
@@ -80,4 +78,21 @@ def metrics_row(
     if run.learner.policy.log_std.numel():
         row["train/std"] = float(run.learner.policy.log_std.detach().exp().mean())
     row |= run.meter.sample()
-    return row | {f"{INFO_PREFIX}{key}": sums.total / sums.count for key, sums in rollout.infos.items()}
+    row |= {f"{INFO_PREFIX}{key}": sums.total / sums.count for key, sums in rollout.infos.items()}
+    if run.config.kl_ref_coef:
+        row["train/kl_ref_coef"] = settings.terms.kl_ref
+    return row
+
+
+def progress_row(run: Run) -> Metrics:
+    """Return a row for what happens between two iterations."""
+    progress = run.progress
+    row: Metrics = {
+        "time/total_timesteps": progress.timesteps,
+        "time/iterations": progress.iteration,
+        "time/fps": progress.fps,
+        "time/time_elapsed": progress.seconds,
+        "rollout/episodes": progress.episodes,
+        "rollout/episodes_in_rollout": 0,
+    }
+    return row if run.opponents is None else row | run.opponents.metrics()

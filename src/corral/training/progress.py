@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from corral.config.schema import TrainConfig
 from corral.core.file_keys import to_data
 from corral.core.types import Mishaps, Rollout
 
-__all__ = ["Budget", "Progress", "budgets_of", "ended_by", "learning_rate", "seconds_left"]
+__all__ = ["Budget", "Progress", "Stopwatch", "budgets_of", "ended_by", "learning_rate", "seconds_left"]
 
 RECENT = 100
 
@@ -88,6 +89,38 @@ PROGRESS_KEYS = {
     "mishaps": "mishaps",
 }
 """Names of a run's counters in ``state.json``."""
+
+
+class Stopwatch:
+    """Seconds of each rollout and update, and of training as a whole: those of evaluations do not count."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._mark = time.perf_counter() - progress.eval_seconds
+        self._started = self._collected = 0.0
+        self.collect_seconds = self.update_seconds = 0.0
+        self.seconds_to_rollout = 0.0
+        """Training from the last update to the end of this rollout."""
+
+    def start_rollout(self) -> None:
+        """The loop begins to wait for a rollout."""
+        self._started = time.perf_counter()
+
+    def end_rollout(self) -> None:
+        """The loop has a rollout."""
+        self._collected = time.perf_counter()
+        self.collect_seconds = self._collected - self._started
+        self.seconds_to_rollout = self.since_update()
+
+    def end_update(self) -> float:
+        """An update is done; returns the seconds of training since the last one."""
+        self.update_seconds, seconds = time.perf_counter() - self._collected, self.since_update()
+        self._mark += seconds
+        return seconds
+
+    def since_update(self) -> float:
+        """Seconds of training since the last update."""
+        return time.perf_counter() - self._progress.eval_seconds - self._mark
 
 
 class Budget(NamedTuple):

@@ -1,36 +1,61 @@
-"""All the parts of a training run, put together from a config, and what of them a checkpoint holds."""
+"""A training run: all its parts, the steps of an iteration, and what of it a checkpoint holds."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from corral.autotune.choose_backend import BackendChoice
 from corral.config.schema import TrainConfig
-from corral.core.errors import CheckpointError, one_line
-from corral.core.types import Actor, RolloutSource
+from corral.core.errors import CheckpointError, EnvFault, one_line
+from corral.core.frame_stacks import Observed
+from corral.core.types import Actor, Rollout, RolloutSource
 from corral.envs.factory import EnvFactory
 from corral.opponents.league import Opponents
 from corral.policy.factory import check_encoding
 from corral.policy.observation_encoder import ENCODING
-from corral.ppo.learner import Learner
+from corral.policy.policy import NetworkFactory
+from corral.ppo.gae import Advantages, estimate_advantages
+from corral.ppo.learner import Learner, UpdateSettings
+from corral.ppo.loss_terms import terms_at
 from corral.ppo.normalization import ReturnScaler, RunningMoments
 from corral.processes.supervision import Care
 from corral.reporting.process_meter import ProcessMeter
+from corral.reporting.reporter import Reporter
 from corral.rollout.env_positions import Positions
 from corral.rollout.state_trial import try_states
-from corral.storage.checkpoint import Checkpoint
+from corral.storage.checkpoint import Checkpoint, prune, save_checkpoint
+from corral.storage.fault_files import MOST_FAULTS, keep_fault
+from corral.storage.run_dir import RunDirectory
 from corral.training.checkpoint_checks import check_envs, check_tensors
-from corral.training.progress import Progress
+from corral.training.progress import Progress, Stopwatch, ended_by, learning_rate
 from corral.vec import CorralVectorEnv
 
-__all__ = ["Run", "capture", "restore", "weights_hash"]
+__all__ = ["ADJUSTABLE", "Counters", "Run", "capture", "restore", "weights_hash"]
+
+ADJUSTABLE = {"learning_rate": (0.0, False), "clip_range": (0.0, True), "ent_coef": (0.0, False)}
+"""Settings that a hook may change during a run; for each the least value, and whether it has to be above that."""
+HOOKS, OVERRIDES = "hooks", "overrides"
+"""Names in ``state.json``."""
+
+
+class Counters(NamedTuple):
+    """How far a run is."""
+
+    timesteps: int
+    episodes: int
+    seconds: float
+    n_updates: int
+    recent_rewards: tuple[float, ...]
+    """Of the last episodes."""
 
 
 class Stateful(Protocol):
@@ -75,15 +100,22 @@ class Run:
     """Who plays the other side, where that is for Corral to say."""
     meter: ProcessMeter
     """Processor time and memory of the trainer and its workers."""
+    network: NetworkFactory | None = None
+    """What makes the network, if it is not the built-in one."""
     why_envs: str | None = None
     """Why ``auto`` chose so many envs."""
-    safe: Checkpoint | None = None
-    """The last whole iteration."""
+    overrides: dict[str, float] = field(default_factory=dict)
+    """Settings that a hook changed (see ``ADJUSTABLE``)."""
+    recovery_point: Checkpoint | None = None
+    """The last whole iteration: what is saved if the next one is not completed."""
+    last_saved_step: int | None = None
+    """The step of the last checkpoint; None if the last save failed."""
     faults_told: int = 0
     replayed: bool = False
     """Whether it was tried if the env repeats itself."""
-    saved_at: int | None = None
-    """The step of the last checkpoint; None if the last save failed."""
+    directory: RunDirectory = field(init=False)
+    reporter: Reporter = field(init=False)
+    watch: Stopwatch = field(init=False)
 
     @property
     def parts(self) -> dict[str, Stateful]:
@@ -95,6 +127,128 @@ class Run:
     def own_options(self) -> list[Mapping[str, Any]]:
         """What the env is reset with to give each of its opponents, by number, if the run chooses among them."""
         return [] if self.opponents is None else [options for _, options in self.opponents.lineup.setup.own]
+
+    def open(self, directory: RunDirectory, reporter: Reporter) -> None:
+        """Take the places that the run writes to."""
+        self.directory, self.reporter, self.watch = directory, reporter, Stopwatch(self.progress)
+
+    # ---- an iteration, step by step --------------------------------------------------------------------------
+
+    def publish_weights(self) -> None:
+        """Let the next rollouts be collected with the weights as they are."""
+        self.source.publish(self.learner.policy.state_dict(), self.progress.iteration)
+
+    def estimate_targets(self, rollout: Rollout) -> Advantages:
+        """Return advantages and returns [T, N], of rewards as they are learned from."""
+        rewards = rollout.rewards.astype(np.float32)
+        if self.config.clip_reward:
+            rewards = np.sign(rewards)
+        terminated = rollout.terminated | rollout.life_lost
+        if self.return_scaler is not None:
+            rewards = self.return_scaler.scale(rewards, terminated | rollout.truncated)
+        return estimate_advantages(
+            rewards,
+            rollout.values,
+            terminated,
+            rollout.truncated,
+            rollout.final_values,
+            rollout.last_values,
+            self.config.gamma,
+            self.config.gae_lambda,
+        )
+
+    def update_settings(self) -> UpdateSettings:
+        """Return what the next update learns with: the rate at the rollout's end, the loss as at its beginning."""
+        config, steps = self.config, self.progress.timesteps
+        rate = self.overrides.get("learning_rate", learning_rate(config, steps + config.rollout_size))
+        clip_range, ent_coef = (self.overrides.get(name) for name in ("clip_range", "ent_coef"))
+        terms = dataclasses.replace(terms_at(config, steps), clip_range=clip_range, ent_coef=ent_coef)
+        return UpdateSettings(self.progress.iteration, rate, terms)
+
+    def counters(self) -> Counters:
+        """Return how far the run is."""
+        progress = self.progress
+        rewards = tuple(reward for reward, _ in progress.recent)
+        return Counters(progress.timesteps, progress.episodes, progress.seconds, self.learner.n_updates, rewards)
+
+    def commit(self, rollout: Rollout) -> None:
+        """Count a rollout that was learned from; from here on the run goes on from its end."""
+        self._merge_observations(rollout)
+        self.progress.advance(rollout, self.watch.end_update())
+        self.publish_weights()
+        self.take_recovery_point()
+
+    def _merge_observations(self, rollout: Rollout) -> None:
+        """Let the observation statistics catch up; until here they were those the rollout was collected with."""
+        normalizer = self.learner.policy.normalizer
+        if normalizer is None:
+            return
+        t, n = rollout.n_steps, rollout.n_envs
+        seen = Observed(rollout, self.moments)[np.arange(t * n).reshape(t, n).T.reshape(-1)]  # env by env
+        for path, moments in self.moments.items():
+            moments.merge(seen[path])
+            normalizer.set(path, moments.mean, moments.deviation)
+
+    def budget_reached(self) -> str | None:
+        """Return what the run has come to the end of, if anything."""
+        stages = "stages" if self.opponents is not None and self.opponents.finished else None
+        return ended_by(self.config, self.progress) or stages
+
+    def log_faults(self, faults: Sequence[EnvFault]) -> None:
+        """Warn of what envs raised and keep each fault in a file; after a few, they are only counted."""
+        for fault in faults:
+            self.faults_told += 1
+            if self.faults_told <= MOST_FAULTS:
+                again = keep_fault(self.directory, self.config, fault, self.own_options)
+                more = "" if again is None else f" To see it again: {again}"
+                self.reporter.board.warn(f"{fault.summary} ({fault.place}); the run goes on.{more}")
+
+    # ---- what is saved ---------------------------------------------------------------------------------------
+
+    def discard_rollout(self) -> None:
+        """Count the time of a rollout that is not used; the run's end is saved with it."""
+        self.progress.discarded_seconds += self.watch.since_update()
+        self.take_recovery_point()
+        self.last_saved_step = None
+
+    def take_recovery_point(self) -> None:
+        """Copy everything that decides how the run goes on."""
+        self.recovery_point = capture(self)
+
+    def refresh_recovery_point(self, hook: str, state: Mapping[str, Any]) -> None:
+        """Note the counters as they are, and the state of a hook; no tensor is copied."""
+        assert self.recovery_point is not None
+        saved = self.recovery_point.state
+        if state == saved.get(HOOKS, {}).get(hook, {}) and self.overrides == saved.get(OVERRIDES, {}):
+            return
+        hooks = {**saved.get(HOOKS, {}), hook: dict(state)}
+        changed = {**saved, **self.progress.state(), **_adjusted(hooks, self.overrides)}
+        self.recovery_point = dataclasses.replace(self.recovery_point, state=changed)
+
+    def save_recovery_point(self, again: bool = False) -> None:
+        """Save the last whole iteration, unless it is on disk already. A save that fails does not end the run."""
+        assert self.recovery_point is not None
+        board, steps = self.reporter.board, self.recovery_point.timesteps
+        if steps == self.last_saved_step and not again:
+            return
+        try:
+            save_checkpoint(self.directory.checkpoints, self.recovery_point)
+        except CheckpointError as error:
+            board.warn(f"checkpoint {error}; the previous checkpoint is untouched")
+            self.last_saved_step = None
+            return
+        board.note(f"checkpoint at {steps:,} steps")
+        prune(self.directory.checkpoints, self.config.keep_checkpoints)
+        self.last_saved_step = steps
+
+    def save_best(self) -> None:
+        """Keep the policy as the best so far."""
+        assert self.recovery_point is not None
+        try:
+            save_checkpoint(self.directory.best, self.recovery_point)
+            prune(self.directory.best, keep=1)
+        except CheckpointError as error:
+            self.reporter.board.warn(f"best policy {error}")
 
     def close(self) -> None:
         """Release envs and processes."""
@@ -112,9 +266,12 @@ def capture(run: Run) -> Checkpoint:
     weights, optimizer = run.learner.engine.copies()
     buffers = {name: buffer.clone() for name, buffer in run.learner.policy.named_buffers()}
     behind = None
-    if run.config.overlap and run.safe is not None:
-        moved_on = run.progress.iteration > int(run.safe.state["iteration"])
-        behind = run.safe.policy if moved_on else run.safe.behind
+    earlier, hooks = run.recovery_point, {}
+    if earlier is not None:
+        hooks = earlier.state.get(HOOKS, {})
+    if run.config.overlap and earlier is not None:
+        moved_on = run.progress.iteration > int(earlier.state["iteration"])
+        behind = earlier.policy if moved_on else earlier.behind
     return Checkpoint(
         policy={**weights, **buffers},
         optimizer=optimizer,
@@ -127,12 +284,18 @@ def capture(run: Run) -> Checkpoint:
             "spaces": run.spaces,
             "masked": run.masked,
             "encoding": ENCODING,
+            **_adjusted(hooks, run.overrides),
         },
         envs=_tensors(run.source.whereabouts()),
         behind=behind,
         opponents=None if run.opponents is None else _tensors(run.opponents.weights()),
         reference=run.learner.reference,
     )
+
+
+def _adjusted(hooks: Mapping[str, Any], overrides: Mapping[str, float]) -> dict[str, Any]:
+    """Return what only runs with hooks have in ``state.json``."""
+    return {name: dict(data) for name, data in ((HOOKS, hooks), (OVERRIDES, overrides)) if data}
 
 
 def _tensors(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tensor]:
@@ -172,7 +335,8 @@ def restore(run: Run, checkpoint: Checkpoint) -> None:
         at = positions.of(range(run.config.n_envs))
         try_states(run.factory, at, run.seed, run.care, run.config.parallel_start_method)
     run.source.restore(whereabouts)
-    run.safe = checkpoint
+    run.overrides = {name: float(value) for name, value in state.get(OVERRIDES, {}).items()}
+    run.recovery_point = checkpoint
 
 
 def weights_hash(weights: Mapping[str, Tensor]) -> str:

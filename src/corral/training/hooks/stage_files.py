@@ -7,34 +7,50 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from corral.core.errors import CheckpointError
-from corral.opponents.league import Opponents
 from corral.reporting.writers import CsvWriter
 from corral.storage.checkpoint import prune, save_checkpoint
 from corral.storage.metrics_file import iterate_metrics
-from corral.storage.run_dir import RunDirectory
+from corral.training.hooks.hook import Hook
+from corral.training.iteration import Discarded, Iteration
 from corral.training.metrics_row import progress_columns
 from corral.training.run import Run
 
-__all__ = ["write_phase"]
+__all__ = ["StageFiles", "write_stage_files"]
 
 
-def write_phase(run: Run, directory: RunDirectory, opponents: Opponents, stage: int) -> str | None:
-    """Write the files of a stage that ended, from the run's own; what went wrong, if anything did.
+class StageFiles(Hook):
+    """Writes the files of a stage when it or the run ends, after the row of metrics is on disk."""
+
+    def after_iteration(self, iteration: Iteration) -> None:
+        """Write them, if it is time."""
+        if iteration.stage_ended is not None or iteration.stop_reason is not None:
+            write_stage_files(iteration.run)
+
+    def after_discarded_rollout(self, discarded: Discarded) -> None:
+        """Write them for the last time."""
+        write_stage_files(discarded.run)
+
+
+def write_stage_files(run: Run) -> None:
+    """Write the files of the stage that was played last, from the run's own; what goes wrong is a warning.
 
     It may be done again: after a resume, or when more steps were taken.
     """
-    if len(opponents.stages) < 2 or run.safe is None:
-        return None
-    path = directory.path / "phases" / opponents.stages[stage].name
+    run.reporter.flush()
+    if run.opponents is None or len(run.opponents.stages) < 2 or run.recovery_point is None:
+        return
+    directory, stage = run.directory, run.opponents.played
+    name = run.opponents.stages[stage].name
+    path = directory.path / "phases" / name
     try:
         path.mkdir(parents=True, exist_ok=True)
         _write_rows(directory.metrics_file, path, stage, progress_columns(run))
-        save_checkpoint(path / "checkpoints", run.safe)
+        save_checkpoint(path / "checkpoints", run.recovery_point)
     except (OSError, CheckpointError) as error:
-        return f"the files of stage {opponents.stages[stage].name} cannot be written: {error}"
+        run.reporter.board.warn(f"the files of stage {name} cannot be written: {error}")
+        return
     with contextlib.suppress(OSError):
         prune(path / "checkpoints", keep=1)
-    return None
 
 
 def _write_rows(metrics: Path, path: Path, stage: int, columns: Sequence[str]) -> None:

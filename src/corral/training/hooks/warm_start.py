@@ -8,11 +8,23 @@ from corral.opponents.expert_rollouts import collect_expert_games
 from corral.ppo.imitation import Demonstrations, imitate
 from corral.ppo.learner import LearnerDiverged
 from corral.reporting.console import QuietBoard
+from corral.training.hooks.hook import Hook
+from corral.training.iteration import Start
 from corral.training.run import Run
 
-__all__ = ["warm_start"]
+__all__ = ["WarmStart", "warm_start"]
 
 _TELL_SECONDS = 5.0
+
+
+class WarmStart(Hook):
+    """Teaches the policy before the first rollout of a new run, if the config names an expert."""
+
+    def on_start(self, start: Start) -> None:
+        """Teach it; an interrupt discards what was taught."""
+        if start.config.expert is not None and not start.resumed:
+            with start.signals.allowed():
+                warm_start(start.run, start.run.reporter.board)
 
 
 def warm_start(run: Run, board: QuietBoard) -> None:

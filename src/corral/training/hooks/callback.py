@@ -1,0 +1,23 @@
+"""``callback=``: a function that is called after each iteration, as the short form of a hook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from corral.training.hooks.hook import Hook
+from corral.training.iteration import Iteration
+
+__all__ = ["Callback", "CallbackHook"]
+
+Callback = Callable[[Iteration], None]
+
+
+class CallbackHook(Hook):
+    """Calls a function after each iteration."""
+
+    def __init__(self, callback: Callback) -> None:
+        self._callback = callback
+
+    def after_iteration(self, iteration: Iteration) -> None:
+        """Call it."""
+        self._callback(iteration)

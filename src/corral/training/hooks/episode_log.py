@@ -1,0 +1,28 @@
+"""``--log-episodes``: a line for every episode."""
+
+from __future__ import annotations
+
+from corral.reporting.episode_lines import episode_lines
+from corral.training.hooks.hook import Hook
+from corral.training.iteration import Iteration
+
+__all__ = ["EpisodeLog"]
+
+
+class EpisodeLog(Hook):
+    """Prints a line for each episode that ended in the rollout."""
+
+    def after_iteration(self, iteration: Iteration) -> None:
+        """Print the lines, numbered from where the run was before."""
+        run, before, rollout = iteration.run, iteration.before, iteration.rollout
+        lines = episode_lines(
+            rollout.episodes,
+            earlier=list(before.recent_rewards),
+            counted=before.episodes,
+            total=run.config.num_episodes,
+            steps=before.timesteps,
+            shape=(rollout.n_steps, rollout.n_envs),
+            seconds=(before.seconds, before.seconds + run.watch.seconds_to_rollout),
+        )
+        for line in lines:
+            run.reporter.board.note(line)

@@ -1,0 +1,41 @@
+"""The order in which the hooks of a run are called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from corral.config.schema import TrainConfig
+from corral.core.errors import UsageError
+from corral.training.hooks.callback import Callback, CallbackHook
+from corral.training.hooks.checkpoints import Checkpoints
+from corral.training.hooks.episode_log import EpisodeLog
+from corral.training.hooks.evaluation import Evaluation, FinalEvaluation
+from corral.training.hooks.fault_log import FaultLog
+from corral.training.hooks.hook import Hook, HookList
+from corral.training.hooks.kl_reference import KlReference
+from corral.training.hooks.stage_files import StageFiles
+from corral.training.hooks.stages import Stages
+from corral.training.hooks.update_log import UpdateLog
+from corral.training.hooks.warm_start import WarmStart
+from corral.training.hooks.writers import Writers
+
+__all__ = ["order_hooks"]
+
+
+def order_hooks(config: TrainConfig, hooks: Sequence[Hook] = (), callback: Callback | None = None) -> HookList:
+    """Return all hooks of a run: Corral's own around the user's, which see what an evaluation measured."""
+    names = [hook.name for hook in hooks]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise UsageError(f"two hooks are called {sorted(twice)[0]!r}; give one of them another name")
+    log = config.log_episodes
+    ordered = [
+        *(WarmStart(), KlReference()),
+        *([EpisodeLog()] if log else []),
+        *(FaultLog(), Stages()),
+        *([UpdateLog()] if log else []),
+        Evaluation(),
+        *hooks,
+        *([] if callback is None else [CallbackHook(callback)]),
+        FinalEvaluation(),
+    ]
+    return HookList(ordered, always=[Writers(), StageFiles()], last=[Checkpoints()])

@@ -1,0 +1,21 @@
+"""``--log-episodes``: a line for every epoch and every update."""
+
+from __future__ import annotations
+
+from corral.reporting.episode_lines import epoch_line, update_line
+from corral.training.hooks.hook import Hook
+from corral.training.iteration import Iteration
+
+__all__ = ["UpdateLog"]
+
+
+class UpdateLog(Hook):
+    """Prints a line for each epoch that was completed, and one for the update."""
+
+    def after_iteration(self, iteration: Iteration) -> None:
+        """Print the lines."""
+        run, config = iteration.run, iteration.config
+        epochs = (run.learner.n_updates - iteration.before.n_updates) * config.minibatch_size / config.rollout_size
+        for epoch in range(1, int(epochs) + 1):
+            run.reporter.board.note(epoch_line(epoch, config.n_epochs))
+        run.reporter.board.note(update_line(iteration.metrics, epochs, config.rollout_size, run.progress.seconds))

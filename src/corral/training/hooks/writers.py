@@ -1,0 +1,22 @@
+"""The row of metrics: to the files and to the progress bar."""
+
+from __future__ import annotations
+
+from corral.core.schedules import is_due
+from corral.training.hooks.hook import Hook
+from corral.training.iteration import Iteration
+from corral.training.progress import budgets_of
+
+__all__ = ["Writers"]
+
+
+class Writers(Hook):
+    """Writes the row of each iteration, whatever the hooks before it did."""
+
+    def after_iteration(self, iteration: Iteration) -> None:
+        """Write the row; one with more in it than every row has is never left out."""
+        run, config = iteration.run, iteration.config
+        save_due = is_due(config.checkpoint_freq, iteration.before.timesteps, iteration.timesteps)
+        more = len(iteration.metrics) > iteration.n_measured
+        keep = more or save_due or iteration.stage_ended is not None or iteration.stop_reason is not None
+        run.reporter.write(iteration.metrics, budgets_of(config, run.progress)[0].done, keep)

@@ -1,0 +1,165 @@
+"""What hooks see: a run that starts, an iteration that is complete, a run that ends."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from corral.config.schema import TrainConfig
+from corral.core.errors import UsageError
+from corral.core.seeding import hook_generator
+from corral.core.types import Rollout
+from corral.ppo.learner import UpdateSettings, UpdateStats
+from corral.training.evaluate import evaluate_run
+from corral.training.metrics_row import Metrics
+from corral.training.model import Model
+from corral.training.run import ADJUSTABLE, Counters, Run
+from corral.training.signals import Interrupts
+
+__all__ = ["Discarded", "End", "Iteration", "Start", "TrainingState"]
+
+
+@dataclass(slots=True)
+class Start:
+    """A run before its first rollout, new or resumed. Whatever changes the weights belongs here."""
+
+    run: Run
+    signals: Interrupts
+    resumed: bool
+
+    @property
+    def config(self) -> TrainConfig:
+        """The run's config."""
+        return self.run.config
+
+    @property
+    def run_dir(self) -> Path:
+        """Where the run's files are."""
+        return self.run.directory.path
+
+
+@dataclass(slots=True)
+class End:
+    """A run after its last checkpoint; ``reason`` is None if something was raised."""
+
+    run: Run
+    reason: str | None
+
+    @property
+    def run_dir(self) -> Path:
+        """Where the run's files are."""
+        return self.run.directory.path
+
+
+@dataclass(slots=True)
+class Discarded:
+    """The end of a run whose duration was over in the middle of a rollout."""
+
+    run: Run
+    signals: Interrupts
+    evaluated: bool
+    """Whether the policy was evaluated after the last whole iteration."""
+
+
+class Iteration:
+    """One rollout that was collected and learned from, and what a hook may do about it."""
+
+    def __init__(
+        self,
+        run: Run,
+        signals: Interrupts,
+        before: Counters,
+        rollout: Rollout,
+        update: UpdateStats,
+        settings: UpdateSettings,
+        metrics: Metrics,
+        stage_ended: str | None,
+        stop_reason: str | None,
+    ) -> None:
+        self.run, self._signals = run, signals
+        self.before = before
+        """The run's counters before this rollout."""
+        self.rollout = rollout
+        """Its arrays are used again after the call: copy what is kept."""
+        self.update, self.settings = update, settings
+        self.metrics = metrics
+        """The row of this iteration."""
+        self.n_measured = len(metrics)
+        """How many of its numbers are there in every iteration."""
+        self.stage_ended = stage_ended
+        """What to say if a stage ended with this rollout."""
+        self.stop_reason = stop_reason
+
+    @property
+    def iteration(self) -> int:
+        """How many iterations are complete."""
+        return self.run.progress.iteration
+
+    @property
+    def timesteps(self) -> int:
+        """Steps taken so far, all envs together."""
+        return self.run.progress.timesteps
+
+    @property
+    def episodes(self) -> int:
+        """Episodes that ended so far."""
+        return self.run.progress.episodes
+
+    @property
+    def run_dir(self) -> Path:
+        """Where the run's files are."""
+        return self.run.directory.path
+
+    @property
+    def config(self) -> TrainConfig:
+        """The run's config."""
+        return self.run.config
+
+    def log(self, name: str, value: float) -> None:
+        """Add a number to this iteration's row of metrics."""
+        self.metrics[name] = float(value)
+
+    def stop(self, reason: str = "callback") -> None:
+        """End the run after this iteration, with a checkpoint. The first reason that is given counts."""
+        self.stop_reason = self.stop_reason or reason
+
+    def evaluate(self) -> Metrics:
+        """Evaluate the policy now, and keep it in ``best/`` if none was better; returns the ``eval/`` numbers."""
+        measured = evaluate_run(self.run, self._signals)
+        self.metrics |= measured
+        return measured
+
+    def save_checkpoint(self) -> None:
+        """Save the run as it is, besides the checkpoints that it saves anyway."""
+        self.run.save_recovery_point(again=True)
+
+    def model(self) -> Model:
+        """Return a copy of the policy that can be asked for actions."""
+        assert self.run.recovery_point is not None
+        return Model(self.run.config, self.run.recovery_point, self.run.network)
+
+    def set(self, name: str, value: float) -> None:
+        """Change ``learning_rate``, ``clip_range`` or ``ent_coef`` from the next update on; saved with the run."""
+        if name not in ADJUSTABLE:
+            raise UsageError(f"set({name!r}): only {', '.join(ADJUSTABLE)} can change during a run")
+        least, above = ADJUSTABLE[name]
+        number = float(value)
+        if not (np.isfinite(number) and (number > least if above else number >= least)):
+            raise UsageError(f"set({name!r}, {value!r}): should be {'more than' if above else 'at least'} {least:g}")
+        self.run.overrides[name] = number
+
+    def generator(self, name: str) -> np.random.Generator:
+        """Return a generator that depends on the run's seed, ``name`` and the iteration alone."""
+        return hook_generator(self.run.seed, name, self.iteration)
+
+    def interruptible(self) -> AbstractContextManager[Any]:
+        """In this block Ctrl-C takes effect at once; else it waits until the hooks are done."""
+        return self._signals.allowed()
+
+
+TrainingState = Iteration
+"""The name that callbacks know it by."""
