@@ -9,7 +9,6 @@ after an exception) all envs of the vector end their episodes as truncated, and 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Mapping, MutableSequence, Sequence
 from typing import Any, NoReturn
 
@@ -18,15 +17,16 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
-from corral.core.errors import BadEnvData, CorralError, EnvFault, EnvPlace, UsageError
+from corral.core.errors import CorralError, EnvFault, EnvPlace, UsageError
 from corral.core.seeding import episode_seeds, fresh_seed
 from corral.core.spaces import Leaf, limits_of
-from corral.core.types import LIFE_LOST, Leaves, Mishaps
+from corral.core.types import LIFE_LOST, Leaves
 from corral.envs.factory import EnvFactory
-from corral.envs.lifecycle import RAISED, close_env, named, own_traceback, shown
+from corral.envs.lifecycle import RAISED, close_env, named
 from corral.envs.vector_adapter import EnvInside, VectorEnv, info_of, mask_methods, resets_itself
 from corral.vec.api import Drained, InfoMode, InfoRow, Seats, StepArrays
-from corral.vec.env_stepper import BEAT, ENV, IN_A_ROW, KEPT, OTHER
+from corral.vec.env_stepper import BEAT, ENV, OTHER
+from corral.vec.episode_ledger import MAX_FAULTS_IN_A_ROW, EpisodeLedger
 from corral.vec.info_sums import VectorInfoSums
 from corral.vec.replay_log import EnvPosition
 from corral.vec.validation import MASK, Refused, RowWriter, shape_of, told_of
@@ -54,24 +54,22 @@ class NativeStepper:
         self.vector, self.arrays, self.first_env, self.infos = vector, arrays, first_env, infos
         self.pulse: Any = [0, 0, 0] if pulse is None else pulse
         self.seats: Seats | None = None  # nobody plays the other side of these
-        self._factory, self._seed, self._heal, self._worked = factory, seed, heal, proven
+        self._factory, self._seed, self._heal = factory, seed, heal
         self._n = len(arrays.rewards)
+        self._ledger = EpisodeLedger(arrays, np.zeros(self._n, np.int64), first_env, infos, proven)
         self._born_with = episode_seeds(seed, first_env, [0] * self._n)  # of envs that were not used yet
         self._seeds: Sequence[int | None] = self._born_with or [None] * self._n  # that the envs were given last
         self._ask_masks = mask_methods(vector)
         self.row_writer = self._rows = RowWriter(vector.single_observation_space, vector.single_action_space, arrays)
         self._seen, self._acted = self._rows.layout, self._rows.codec.layout
-        self._steps = np.zeros(self._n, np.int64)
         limits = ((leaf.path, limits_of(leaf.space)) for leaf in self._seen.leaves)
         self._limits = {path: limit for path, limit in limits if limit is not None}
         self._lives = np.zeros(self._n, np.int64) if getattr(vector, "counts_lives", False) else None  # before a step
-        self._lost = False  # the envs are not where they should be: their episodes end with the next step
         self._untold = getattr(vector, "untold", ())
         self._faulty = 0  # exceptions without progress between them
         self._faulty_step = 0  # how long the longest episode was at the last one
         self._ended = np.zeros(self._n, np.bool_)  # envs of which an episode ended since all began together
         self._sums = VectorInfoSums(self._n, (*self._untold, LIFE_LOST))
-        self._mishaps, self._faults = Mishaps(), list[EnvFault]()
 
     @property
     def envs(self) -> list[gym.Env[Any, Any]]:
@@ -121,10 +119,10 @@ class NativeStepper:
         """Step every env with its row of ``arrays.actions``; where an episode ends, begin the next."""
         self.pulse[BEAT] += 1
         self.pulse[ENV] = 0
-        self._steps += 1
-        if self._lost:
+        self._ledger.steps += 1
+        if self._ledger.lost:
             return self._cut_off()
-        furthest = int(self._steps.max()) if self._faulty else 0
+        furthest = int(self._ledger.steps.max()) if self._faulty else 0
         try:
             outcome: Any = self.vector.step(self._acted.batch(self.arrays.actions))
             if not isinstance(outcome, tuple) or len(outcome) != 5:
@@ -137,30 +135,24 @@ class NativeStepper:
         except RAISED as error:
             self._give_up(error)
             return self._cut_off()
-        self._worked = True
+        self._ledger.completed_first_step = True
         if self._faulty and (furthest > self._faulty_step or self._ended.all()):
             self._faulty = 0
         return rows
 
     def drain(self) -> Drained:
         """What there is to say since the last call."""
-        drained = Drained(self._sums.drain(), self._mishaps, self._faults)
-        self._mishaps, self._faults = Mishaps(), []
-        return drained
+        return self._ledger.drain(self._sums.drain())
 
     def restore(self, positions: Sequence[EnvPosition], masked: bool, there: Collection[int] = ()) -> list[int]:
         """Show what every env showed at its position. None of them gets there, unless all are still to begin."""
-        self._rows.has_masks, self._worked = masked, True
+        self._rows.has_masks, self._ledger.completed_first_step = masked, True
         for i, position in enumerate(positions):
-            for path, leaf in position.observation.items():
-                self.arrays.observations[path][i] = leaf
-            if position.mask is not None:
-                self.arrays.masks[i] = position.mask
-            self._steps[i], self.arrays.episode[i] = position.steps, position.episode
+            self._ledger.write_position(i, position)
         if not any(position.observation for position in positions):
             self._begin_all([None] * self._n)
             return []
-        self._lose()
+        self._ledger.mark_lost(range(self._n))
         return list(range(self._n))
 
     def close(self) -> None:
@@ -243,7 +235,7 @@ class NativeStepper:
         self._write({path: leaf[at] for path, leaf in leaves.items()}, which)
         self._rows.all_finite()
         self.arrays.episode[which] += 1
-        self._steps[which] = 0
+        self._ledger.steps[which] = 0
         if self._lives is not None:
             self._lives[which] = 0  # a game may begin with fewer than the last one had
         return dict(zip(which.tolist(), at.tolist(), strict=True))
@@ -273,7 +265,8 @@ class NativeStepper:
             self._born_with, self._seeds = None, wanted
             seeds_now: Any = None if born else wanted  # Gymnasium's types do not know of lists
             seen, infos = self.vector.reset(seed=seeds_now)
-            self._steps[...], self._ended[...], self._lost = 0, False, False
+            self._ledger.steps[...], self._ended[...] = 0, False
+            self._ledger.lost.clear()
             if self._lives is not None:
                 self._lives[...] = 0
             self._rows.learn_masks(self._ask_masks is not None, infos)
@@ -352,33 +345,24 @@ class NativeStepper:
         for i in range(self._n):
             self._rows.check_action(self.first_env + i, self._acted.read(self.arrays.actions, i), named(error))
         fault = self._fault(error)
-        self._faulty, self._faulty_step = self._faulty + 1, int(self._steps.max())
-        if not self._heal or not self._worked or self._faulty >= IN_A_ROW or isinstance(error, CorralError):
+        self._faulty, self._faulty_step = self._faulty + 1, int(self._ledger.steps.max())
+        accident = self._heal and self._ledger.completed_first_step and not isinstance(error, CorralError)
+        if not accident or self._faulty >= MAX_FAULTS_IN_A_ROW:
             raise fault from error
-        self._mishaps += Mishaps(env_faults=1)
-        if self.infos == "full":
-            warnings.warn(f"{fault.summary} ({fault.place}); the envs were made again", stacklevel=3)
-        elif len(self._faults) < KEPT:
-            self._faults.append(fault)
-        self._lose()
-
-    def _lose(self) -> None:
-        if not self._lost:
-            self._lost = True
-            self._mishaps += Mishaps(inexact=self._n)
+        self._ledger.count(env_faults=1)
+        self._ledger.keep_fault(fault, "the envs were made again")
+        self._ledger.mark_lost(range(self._n))
 
     def _bad(self, refused: Refused) -> NoReturn:
-        raise BadEnvData(str(refused), self._place(refused.row or 0), at_start=not self._worked) from None
+        self._ledger.refuse(refused, self._place(refused.row or 0))
 
     def _fault(self, error: BaseException) -> EnvFault:
         whose = "" if self._n == 1 else f" of envs {self.first_env} to {self.first_env + self._n - 1}"
-        text = f"the vector env{whose} raised {named(error)}"
-        return EnvFault(text, self._place(0), own_traceback(error), not self._worked, None)
+        return self._ledger.fault(f"the vector env{whose} raised {named(error)}", self._place(0), error)
 
     def _place(self, i: int) -> EnvPlace:
-        steps = int(self._steps[i])
-        text = shown(self._acted.read(self.arrays.actions, i)) if steps else None
-        return EnvPlace(self.first_env + i, int(self.arrays.episode[i]), self._seeds[i], steps, text)
+        action = self._acted.read(self.arrays.actions, i) if self._ledger.steps[i] else None
+        return self._ledger.place(i, self._seeds[i], action)
 
 
 def _whole(seeds: Sequence[int | None]) -> list[int] | None:

@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 import gymnasium as gym
 import numpy as np
 
-from corral.core.errors import BadEnvData, EnvFault, EnvPlace, UsageError
+from corral.core.errors import EnvFault, EnvPlace, UsageError
 from corral.core.seeding import seed_global_generators
-from corral.core.types import LIFE_LOST, InfoSums, Mishaps
+from corral.core.types import LIFE_LOST, InfoSums
 from corral.envs import lifecycle
 from corral.envs.lifecycle import (
     FLAG,
@@ -28,26 +28,24 @@ from corral.envs.lifecycle import (
     close_env,
     mask_method,
     named,
-    own_traceback,
     scalar,
     seeding_maker,
 )
 from corral.envs.opponent_protocol import OPPONENT, opponent_number
 from corral.envs.state_protocol import state_methods
 from corral.vec.api import Drained, InfoMode, InfoRow, Seats, StepArrays
+from corral.vec.episode_ledger import EpisodeLedger
 from corral.vec.info_sums import add_numbers
 from corral.vec.replay_log import EnvPosition, History
 from corral.vec.validation import MASK, Refused, RowWriter, shape_of, told_of
 
-__all__ = ["BEAT", "ENV", "IN_A_ROW", "KEPT", "OTHER", "Stepper"]
+__all__ = ["BEAT", "ENV", "OTHER", "Stepper"]
 
 Env = gym.Env[Any, Any]
 ENV, BEAT, OTHER = 0, 1, 2
 """Signs of life, where ``pulse`` is given: which env is being used, steps begun, and other things begun."""
 _ATTEMPTS = 10  # to bring an env back: one that raises now and then may well raise while it is being replayed
 _AT_ONE_STEP = 3  # exceptions at one step of one env, each of another kind
-IN_A_ROW = 3  # episodes of one env that end in a fault
-KEPT = 10  # faults until somebody asks; the others are only counted
 _RARELY = 100  # times as long as asking for states took passes before they are asked for again: they may cost a lot
 
 
@@ -83,10 +81,7 @@ class Stepper:
         self._mask_methods: list[Callable[[], Any] | None] = [mask_method(env) for env in envs]
         self._states, self._ask_again = [state_methods(env) for env in envs], 0.0
         self._history = History(arrays.actions, first_env, seed)
-        self._steps, self._faulty = [0] * len(envs), [0] * len(envs)  # the latter: episodes in a row with a fault
-        self._lost: set[int] = set()  # envs that are not where they should be: their episode ends with the next step
-        self._mishaps, self._faults = Mishaps(), list[EnvFault]()
-        self._worked = proven  # a first step was completed: from here on a fault is an accident
+        self._ledger = EpisodeLedger(arrays, [0] * len(envs), first_env, infos, proven)
 
     @property
     def has_masks(self) -> bool | None:
@@ -102,7 +97,7 @@ class Stepper:
         """Begin a new episode in every env, or in the ``chosen``; a seed that is None is what the root seed says."""
         rows: list[InfoRow] = []
         for i in range(len(self.envs)) if chosen is None else itertools.compress(itertools.count(), chosen):
-            self._lost.discard(i)
+            self._ledger.lost.discard(i)
             info = self._begin_episode(i, seeds[i], options[i])
             if info and self.infos == "full":  # in sums it has no place: it belongs to no step
                 rows.append(InfoRow(i, told_of(info)))
@@ -111,7 +106,8 @@ class Stepper:
     def step(self) -> list[InfoRow]:
         """Step every env with its row of ``arrays.actions``; where an episode ends, begin the next."""
         rows: list[InfoRow] = []
-        steps, pulse, masks, lost = self._steps, self.pulse, self._mask_methods, self._lost
+        pulse, masks, ledger = self.pulse, self._mask_methods, self._ledger
+        steps, lost = ledger.steps, ledger.lost
         self._history.played()
         self.arrays.life_lost.fill(False)
         pulse[BEAT] += 1
@@ -139,7 +135,7 @@ class Stepper:
         except Refused as refused:
             assert refused.row is not None
             self._bad(refused.row, refused, self._read_action(refused.row) if steps[refused.row] else None)
-        self._worked = True
+        ledger.completed_first_step = True
         return rows
 
     def drain(self) -> Drained:
@@ -148,13 +144,12 @@ class Stepper:
         due = (began := time.perf_counter()) >= self._ask_again or self._history.is_long
         for i, methods in enumerate(self._states if due and not (self.seats and self.seats.remembers) else ()):
             self._beat(i)
-            if methods is not None and i not in self._lost and (state := methods.get()) is not None:
+            if methods is not None and i not in self._ledger.lost and (state := methods.get()) is not None:
                 states[i] = state
                 self._history.rebase(i, state)
         self._ask_again = max(self._ask_again, began + _RARELY * (time.perf_counter() - began))
-        drained = Drained(self._sums, self._mishaps, self._faults, states)
-        self._sums, self._mishaps, self._faults = [{} for _ in self.envs], Mishaps(), []
-        return drained
+        sums, self._sums = self._sums, [{} for _ in self.envs]
+        return self._ledger.drain(sums, states)
 
     def close(self) -> None:
         """Close every env."""
@@ -173,17 +168,13 @@ class Stepper:
             bring = self._show if i in there else self._bring_back
             bring(i, position)
         self._history.go_on(positions)
-        return sorted(self._lost)
+        return sorted(self._ledger.lost)
 
     def _show(self, i: int, position: EnvPosition) -> None:
         """Write what an env shows at its position."""
-        for path, leaf in position.observation.items():
-            self.arrays.observations[path][i] = leaf
-        if position.mask is not None:
-            self.arrays.masks[i] = position.mask
-        self._steps[i], self.arrays.episode[i] = position.steps, position.episode
+        self._ledger.write_position(i, position)
         self.arrays.opponent[i] = opponent_number(position.options)
-        self._worked |= position.steps > 0 or position.episode > 0
+        self._ledger.completed_first_step |= position.steps > 0 or position.episode > 0
 
     def _bring_back(self, i: int, position: EnvPosition) -> bool:
         """Bring one env to a position, if need be with another copy of it; False if it does not get there."""
@@ -195,18 +186,18 @@ class Stepper:
                 there = self._replay(i, position)
                 break
             except RAISED:
-                if self._steps[i] == failed_at:  # it always will
+                if self._ledger.steps[i] == failed_at:  # it always will
                     break
-                failed_at = self._steps[i]
+                failed_at = self._ledger.steps[i]
         if not there:
-            self._lose(i)
+            self._ledger.mark_lost([i])
         self._show(i, position)
         return there
 
     def _replay(self, i: int, position: EnvPosition) -> bool:
         """Reset an env as its episode was and play the same actions; False if it then shows something else."""
         env, methods = self.envs[i], self._states[i]
-        self._steps[i] = 0
+        self._ledger.steps[i] = 0
         observation, mask = self._reset_env(i, position.seed, position.options)[:2]
         if position.state is not None:
             if methods is None:
@@ -217,7 +208,7 @@ class Stepper:
             for path, leaf in self._replayed.items():
                 leaf[0] = position.actions[path][row]
             self._beat(i)
-            self._steps[i] += 1
+            self._ledger.steps[i] += 1
             outcome = env.step(self._read_replayed(0))
             observation, mask = outcome[0], outcome[4].get(MASK)
             if outcome[2] or outcome[3]:
@@ -239,55 +230,35 @@ class Stepper:
         position = self._history.position(i, observation, mask, undone=True)
         row = {path: leaf[i].copy() for path, leaf in self.arrays.actions.items()}
         fault = self._fault(i, error, action, position.script(row))
-        if self._factory is None or not self._worked:
+        if self._factory is None or not self._ledger.completed_first_step:
             raise fault from error
         for _ in range(_AT_ONE_STEP - 1):
             if not self._make_again(i) or not self._bring_back(i, position):
-                self._lose(i)
-                self._note_fault(i, fault, "and could not be brought back")
+                self._ledger.mark_lost([i])
+                self._ledger.count_faulty_episode(i, fault, "and could not be brought back")
                 return None
-            self._steps[i] += 1
+            self._ledger.steps[i] += 1
             try:
                 outcome = self.envs[i].step(action)
                 mask = lifecycle.mask_after(self._mask_methods[i], outcome)
             except RAISED as again:
                 if type(again) is type(error):
-                    self._mishaps += Mishaps(env_faults=1)
-                    self._note_fault(i, fault, "in the same step each time")
+                    self._ledger.count(env_faults=1)
+                    self._ledger.count_faulty_episode(i, fault, "in the same step each time")
                     return None
                 error = again
                 continue
-            self._mishaps += Mishaps(retries=1)
-            self._keep(fault)
+            self._ledger.count(retries=1)
+            self._ledger.keep_fault(fault)
             return outcome, mask
         raise fault from error
 
     def _cut_off(self, i: int, rows: list[InfoRow]) -> None:
         """End an episode that cannot go on, as truncated at what the env showed last."""
         a = self.arrays
-        self._lost.discard(i)
+        self._ledger.lost.discard(i)
         a.rewards[i], a.terminated[i], a.truncated[i] = 0.0, False, True
         self._end_episode(i, {}, rows)
-
-    def _lose(self, i: int) -> None:
-        if i not in self._lost:
-            self._lost.add(i)
-            self._mishaps += Mishaps(inexact=1)
-
-    def _note_fault(self, i: int, fault: EnvFault, how: str) -> None:
-        """An episode ends with a fault; too many of those in a row end the run."""
-        self._faulty[i] += 1
-        if self._faulty[i] >= IN_A_ROW:
-            text = f"{fault.summary}, {how}, and so in {IN_A_ROW} episodes in a row"
-            raise EnvFault(text, fault.place, fault.env_traceback, False, fault.script)
-        self._keep(fault)
-
-    def _keep(self, fault: EnvFault) -> None:
-        """Remember a fault for whoever drains; where nobody does, say it here."""
-        if self.infos == "full":
-            warnings.warn(f"{fault.summary} ({fault.place}); the env was made again", stacklevel=2)
-        elif len(self._faults) < KEPT:
-            self._faults.append(fault)
 
     def _make_again(self, i: int) -> bool:
         """Another copy of an env in its place; False if there cannot be one."""
@@ -341,7 +312,7 @@ class Stepper:
                     add_numbers(self._sums[i], info)
             return
         self._rows.finite(i, with_reward=True)
-        self._faulty[i] = 0
+        self._ledger.faulty_in_a_row[i] = 0
         self._end_episode(i, info, rows)
 
     def _end_episode(self, i: int, info: dict[str, Any], rows: list[InfoRow]) -> None:
@@ -360,7 +331,7 @@ class Stepper:
         raised: tuple[BaseException, EnvFault] | None = None
         asked = seed is not None or options is not None
         self.arrays.episode[i] += 1
-        self._steps[i] = 0
+        self._ledger.steps[i] = 0
         for attempt in itertools.count(1):
             self._beat(i)
             chosen = self._begin_history(i, seed, options)
@@ -371,23 +342,23 @@ class Stepper:
                 self._rows.learn_masks(self._mask_methods[i] is not None, info)
                 self._rows.mask(i, mask)
                 if raised is not None:
-                    self._mishaps += Mishaps(retries=1)
-                    self._keep(raised[1])
+                    self._ledger.count(retries=1)
+                    self._ledger.keep_fault(raised[1])
                 return info
             except Refused as refused:
                 self._bad(i, refused, None)
             except RAISED as error:
                 script = self._history.position(i, {}, None).script(None)
                 fault = self._fault(i, error, None, script)
-                if not self._worked or attempt >= _ATTEMPTS or not self._make_again(i):
+                if not self._ledger.completed_first_step or attempt >= _ATTEMPTS or not self._make_again(i):
                     raise fault from error
                 if raised is None or type(error) is not type(raised[0]):
                     raised = error, fault
                 elif asked:  # for this very episode, and no other
                     raise fault from error
                 else:
-                    self._mishaps += Mishaps(env_faults=1)
-                    self._note_fault(i, fault, "when reset, each time")
+                    self._ledger.count(env_faults=1)
+                    self._ledger.count_faulty_episode(i, fault, "when reset, each time")
                     self.arrays.episode[i] += 1
                     raised = None
         raise AssertionError
@@ -419,12 +390,10 @@ class Stepper:
     # ---- errors ----------------------------------------------------------------------------------------------
 
     def _bad(self, i: int, refused: Refused, action: Any) -> NoReturn:
-        raise BadEnvData(str(refused), self._place(i, action), at_start=not self._worked) from None
+        self._ledger.refuse(refused, self._place(i, action))
 
     def _fault(self, i: int, error: BaseException, action: Any, script: Any) -> EnvFault:
-        summary = f"the env raised {named(error)}"
-        return EnvFault(summary, self._place(i, action), own_traceback(error), at_start=not self._worked, script=script)
+        return self._ledger.fault(f"the env raised {named(error)}", self._place(i, action), error, script)
 
     def _place(self, i: int, action: Any) -> EnvPlace:
-        text = None if action is None else lifecycle.shown(action)
-        return EnvPlace(self.first_env + i, int(self.arrays.episode[i]), self._history.seed(i), self._steps[i], text)
+        return self._ledger.place(i, self._history.seed(i), action)
