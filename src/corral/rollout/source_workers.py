@@ -9,6 +9,7 @@ and goes on with the same weights and the same noise: the rollout is the same as
 
 from __future__ import annotations
 
+import functools
 import math
 import pickle
 import time
@@ -20,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.actions import ActionCodec
-from corral.core.errors import CorralError, DeadlinePassed, EnvFault, UsageError, WorkerDied
+from corral.core.errors import CorralError, DeadlinePassed, UsageError, WorkerDied
 from corral.core.spaces import Layout
 from corral.core.types import Mishaps, Rollout, Weights
 from corral.envs.factory import EnvFactory
@@ -69,7 +70,6 @@ class WorkerSource:
         self._deadline = math.inf
         self._worked = False
         self._restarts = Restarts(care, factory.is_vector)
-        self._mishaps = Mishaps()
         self._shared: shared_memory.SharedArrays | None = None
         self._balance = Balance(n_envs, num_workers) if adaptive else None
         self._lost_one = False  # a worker, in the last move
@@ -217,7 +217,7 @@ class WorkerSource:
                     else:
                         parts[w.index].append(pickle.loads(said[1:]))
                         if not parts[w.index][-1].finished:
-                            self._recycle(w)
+                            self._restarts.recycle(w, self._replace, self._mend)
         self._pool.all_well()
         return parts
 
@@ -288,13 +288,8 @@ class WorkerSource:
         pulse = np.zeros(worker.LINE, np.int64) if self._shared is None else self._pulses[w.index]
         scene, step = self._scene(w), self._begun * self.n_steps + int(pulse[worker.DONE])
         self._restarts.worked |= self._worked or bool(pulse[worker.DONE])
-        while True:
-            self._restarts.consider(w.index, error, scene, step, pulse.tobytes())
-            self._mishaps += Mishaps(restarts=1)
-            try:
-                return self._replace(w, idle)
-            except (WorkerDied, EnvFault) as again:
-                error, scene = again, None
+        start = functools.partial(self._replace, idle=idle)
+        return self._restarts.replace(w, error, start, scene, step, pulse.tobytes)
 
     def _replace(self, w: PoolWorker, idle: bool = False) -> bytes:
         if self._shared is None:
@@ -319,15 +314,6 @@ class WorkerSource:
             self._pool.post(w, pickle.dumps(again))
         return words
 
-    def _recycle(self, w: PoolWorker) -> None:
-        """Replace a worker that uses too much memory."""
-        self._care.warn(f"the {w} uses more than {self._care.max_rss:g} MB (--worker-max-rss); replaced")
-        self._mishaps += Mishaps(recycled=1)
-        try:
-            self._replace(w)
-        except (WorkerDied, EnvFault) as error:
-            self._mend(w, error)
-
     def _scene(self, w: PoolWorker) -> Scene | None:
         """Which step of which env a worker was in, if it was in any."""
         if (request := self._request) is None:
@@ -347,8 +333,7 @@ class WorkerSource:
 
     def drain_mishaps(self) -> Mishaps:
         """What was mended since the last rollout."""
-        mishaps, self._mishaps = self._mishaps, Mishaps()
-        return mishaps
+        return self._restarts.drain()
 
     def pids(self) -> list[int]:
         """The workers' process ids."""

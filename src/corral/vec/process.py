@@ -17,9 +17,9 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from corral.core.errors import CorralError, EnvFault, UsageError, WorkerDied
+from corral.core.errors import CorralError, UsageError, WorkerDied
 from corral.core.machine import available_cores
-from corral.core.types import Leaves, Mishaps
+from corral.core.types import Mishaps
 from corral.envs.factory import EnvFactory
 from corral.processes import shared_memory, worker_bootstrap
 from corral.processes.pool import PoolWorker, StartMethod, WorkerPool, died, split_envs
@@ -27,8 +27,8 @@ from corral.processes.step_signal import CELLS, StepCaller, cells_shape
 from corral.processes.supervision import NEVER, Care, Deadline, check_memory, say_nothing
 from corral.vec import calls, worker
 from corral.vec.api import CallState, CorralVectorEnv, Drained, InfoMode, InfoRow, SeatsSetup, StepArrays
-from corral.vec.replay_log import EnvPosition, History
-from corral.vec.supervisor import Restarts, Scene, warn_of_lost
+from corral.vec.replay_log import EnvPosition
+from corral.vec.supervisor import PositionTracker, Restarts, warn_of_lost
 
 __all__ = ["ProcessVectorEnv"]
 
@@ -65,7 +65,6 @@ class ProcessVectorEnv(CorralVectorEnv):
         )
         self._workers = self._pool.workers
         self._restarts = Restarts(care, factory.is_vector)
-        self._mishaps = Mishaps()
         self._asked: Callable[..., list[bytes]] = list  # the replies that a pending call waits for
         self._wanted: tuple[list[int], list[PoolWorker]] = [], []  # envs and workers of a call of their methods
         self._reset_with: list[tuple[int, int | None, dict[str, Any] | None]] = []  # env, seed and options
@@ -82,11 +81,7 @@ class ProcessVectorEnv(CorralVectorEnv):
         except BaseException:
             self._close()
             raise
-        self._history = History(self.arrays.actions, 0, seed) if care.heal else None
-        self._before = {path: leaf.copy() for path, leaf in self.arrays.observations.items()}
-        self._masks_before = self.arrays.masks.copy()
-        self._copies = [(self._before[path], leaf) for path, leaf in self.arrays.observations.items()]
-        self._copies += [(self._masks_before, self.arrays.masks)] * bool(self._masks_before.size)
+        self._tracker = PositionTracker(self.arrays, seed) if care.heal else None
 
     def _share_memory(self) -> None:
         named = StepArrays.named(self.layout, self.codec, self.num_envs)
@@ -119,7 +114,8 @@ class ProcessVectorEnv(CorralVectorEnv):
             return worker.RESET + bytes(cloudpickle.dumps(request))
 
         episodes = self.arrays.episode.copy()
-        self._keep_shown()  # a worker that dies may have written over it
+        if self._tracker is not None:
+            self._tracker.keep_shown()
 
         def mend(w: PoolWorker, error: CorralError) -> None:
             part = slice(w.envs.start, w.envs.stop)
@@ -138,9 +134,9 @@ class ProcessVectorEnv(CorralVectorEnv):
             raise UsageError("some envs offer action masks and some do not; all or none should")
         if self.has_masks is None:
             self.has_masks, self.mask_dtype = replies[0].has_masks, replies[0].mask_dtype
-        if self._history is not None:
+        if self._tracker is not None:
             for i, seed, option in self._reset_with:
-                self._history.begin(i, int(self.arrays.episode[i]), seed, option or self.arrays.drawn(i))
+                self._tracker.history.begin(i, int(self.arrays.episode[i]), seed, option or self.arrays.drawn(i))
         return [row for w, reply in zip(self._workers, replies, strict=True) for row in _shifted(reply.rows, w)]
 
     @property
@@ -153,15 +149,11 @@ class ProcessVectorEnv(CorralVectorEnv):
         if self.state is not CallState.IDLE:
             calls.check_state(self, self.state, "send")
         self.state = CallState.FAILED
-        if self._history is not None:
-            self._history.played()
-            self._keep_shown()
+        if self._tracker is not None:
+            self._tracker.history.played()
+            self._tracker.keep_shown()
         self._caller.ask()
         self.state = CallState.STEPPING
-
-    def _keep_shown(self) -> None:
-        for before, leaf in self._copies:
-            before[...] = leaf
 
     def recv(self, timeout: float | None = None) -> list[InfoRow]:
         """Wait until every worker has stepped."""
@@ -179,10 +171,10 @@ class ProcessVectorEnv(CorralVectorEnv):
                 rows += _shifted(pickle.loads(said[1:]), w)
         self._pool.all_well()
         self._restarts.worked = True
-        if self._history is not None and (_ANY in a.terminated.tobytes() or _ANY in a.truncated.tobytes()):
-            self._note_ends(self._history, range(self.num_envs))
+        if self._tracker is not None and (_ANY in a.terminated.tobytes() or _ANY in a.truncated.tobytes()):
+            self._tracker.begin_next_episodes(range(self.num_envs))
             if self.care.max_rss is not None:
-                self._recycle()
+                self._recycle(self._tracker)
         self.state = CallState.IDLE
         return rows
 
@@ -218,15 +210,14 @@ class ProcessVectorEnv(CorralVectorEnv):
             mishaps += part.mishaps
             for i, state in part.states.items():
                 states[w.envs[i]] = state
-                if self._history is not None:
-                    self._history.rebase(w.envs[i], state)
+                if self._tracker is not None:
+                    self._tracker.history.rebase(w.envs[i], state)
         infos = [env for part in parts for env in part.infos]
         return Drained(infos, mishaps, [fault for part in parts for fault in part.faults], states)
 
     def drain_mishaps(self) -> Mishaps:
         """Workers that were replaced."""
-        mishaps, self._mishaps = self._mishaps, Mishaps()
-        return mishaps
+        return self._restarts.drain()
 
     def restore(self, positions: Sequence[EnvPosition], there: Collection[int] = ()) -> list[int]:
         """Bring every env to a position, each where it lives."""
@@ -237,8 +228,8 @@ class ProcessVectorEnv(CorralVectorEnv):
             return self._restore_message([positions[i] for i in w.envs])
 
         self._restarts.worked = True
-        if self._history is not None:
-            self._history.go_on(positions)
+        if self._tracker is not None:
+            self._tracker.history.go_on(positions)
         lost = self._ask(message, mend=lambda w, error: self._mend(w, error, bare=True))
         return [w.envs[i] for w, some in zip(self._workers, lost, strict=True) for i in some]
 
@@ -278,19 +269,13 @@ class ProcessVectorEnv(CorralVectorEnv):
 
     def _mend_in_step(self, w: PoolWorker, error: CorralError) -> None:
         """The same while others may still step: if this one had finished, its envs may be in new episodes."""
-        if self._history is not None and not self._caller.is_stepping(w):
-            self._note_ends(self._history, w.envs)
+        if self._tracker is not None and not self._caller.is_stepping(w):
+            self._tracker.begin_next_episodes(w.envs)
         self._mend(w, error)
 
     def _mend_at_start(self, w: PoolWorker, error: CorralError) -> bytes:
         """Replace a worker that is still starting; what the new one says when it is as far as the others."""
-        while True:
-            self._restarts.consider(w.index, error, None, 0, "start")
-            self._mishaps += Mishaps(restarts=1)
-            try:
-                return self._begin_anew(w)
-            except (WorkerDied, EnvFault) as again:
-                error = again
+        return self._restarts.replace(w, error, self._begin_anew, None, 0, lambda: "start")
 
     def _mend(self, w: PoolWorker, error: CorralError, bare: bool = False, shown_before: bool = False) -> None:
         """Replace a worker, and bring its envs to where they were: before the step that it did not finish.
@@ -298,17 +283,16 @@ class ProcessVectorEnv(CorralVectorEnv):
         ``bare``: its envs may be anywhere, for they will be told where to begin. ``shown_before``: what they showed
         may have been written over since.
         """
-        bare = bare or self._history is None
-        stepping = self._caller.is_stepping(w)
-        positions = [] if bare else [self._position(i, stepping, stepping or shown_before) for i in w.envs]
-        scene = self._scene(w) if stepping and not bare and self._caller.has_started(w) else None
-        while True:
-            self._restarts.consider(w.index, error, scene, self._caller.step, tuple(self._caller.pulse(w)))
-            self._mishaps += Mishaps(restarts=1)
-            try:
-                return self._replace(w, positions)
-            except (WorkerDied, EnvFault) as again:
-                error, scene = again, None
+        positions, scene = list[EnvPosition](), None
+        if self._tracker is not None and not bare:
+            masked, stepping = bool(self.has_masks), self._caller.is_stepping(w)
+            before = stepping or shown_before
+            positions = [self._tracker.position(i, masked, undone=stepping, shown_before=before) for i in w.envs]
+            if stepping and self._caller.has_started(w):
+                env = w.envs[min(self._caller.pulse(w)[0], len(w.envs) - 1)]
+                scene = self._tracker.scene(env, masked, self.codec.layout)
+        start = functools.partial(self._replace, positions=positions)
+        self._restarts.replace(w, error, start, scene, self._caller.step, lambda: tuple(self._caller.pulse(w)))
 
     def _begin_anew(self, w: PoolWorker) -> bytes:
         """Start another process for a worker, up to where all of them are made; what it says then."""
@@ -332,35 +316,11 @@ class ProcessVectorEnv(CorralVectorEnv):
     def _restore_message(self, positions: list[EnvPosition]) -> bytes:
         return worker.RESTORE + pickle.dumps(worker.RestoreRequest(positions, bool(self.has_masks)))
 
-    def _recycle(self) -> None:
+    def _recycle(self, tracker: PositionTracker) -> None:
         """Replace workers that use too much memory, between two steps."""
         for w in self._caller.outgrown():
-            self.care.warn(f"the {w} uses more than {self.care.max_rss:g} MB (--worker-max-rss); replaced")
-            self._mishaps += Mishaps(recycled=1)
-            positions = [self._position(i, undone=False, shown_before=False) for i in w.envs]
-            try:
-                self._replace(w, positions)
-            except (WorkerDied, EnvFault) as error:
-                self._mend(w, error)
-
-    def _note_ends(self, history: History, envs: range) -> None:
-        a = self.arrays
-        for i in envs:
-            if a.terminated[i] or a.truncated[i]:
-                history.begin(i, int(a.episode[i]), None, a.drawn(i))
-
-    def _position(self, i: int, undone: bool, shown_before: bool) -> EnvPosition:
-        assert self._history is not None
-        seen: Leaves = self._before if shown_before else self.arrays.observations
-        masks = self._masks_before if shown_before else self.arrays.masks
-        observation = {path: leaf[i].copy() for path, leaf in seen.items()}
-        return self._history.position(i, observation, masks[i].copy() if self.has_masks else None, undone)
-
-    def _scene(self, w: PoolWorker) -> Scene:
-        env = w.envs[min(self._caller.pulse(w)[0], len(w.envs) - 1)]
-        row = {path: leaf[env].copy() for path, leaf in self.arrays.actions.items()}
-        action = self.codec.layout.read(self.arrays.actions, env)
-        return Scene(env, self._position(env, undone=True, shown_before=True), action, row)
+            positions = [tracker.position(i, bool(self.has_masks)) for i in w.envs]
+            self._restarts.recycle(w, functools.partial(self._replace, positions=positions), self._mend)
 
     # ---- talking to workers ----------------------------------------------------------------------------------
 

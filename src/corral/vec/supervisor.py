@@ -1,20 +1,24 @@
-"""What to do about a worker that died: where it was, whether to start another, and when to give up."""
+"""What to do about a worker that died: where its envs were, whether to start another, and when to give up."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from corral.core.errors import CorralError, EnvFault, EnvPlace, WorkerDied
+from corral.core.spaces import Layout
+from corral.core.types import Mishaps
+from corral.processes.pool import PoolWorker
 from corral.processes.supervision import Care
-from corral.vec.replay_log import EnvPosition
+from corral.vec.api import StepArrays
+from corral.vec.replay_log import EnvPosition, History
 
-__all__ = ["Restarts", "Scene", "warn_of_lost"]
+__all__ = ["PositionTracker", "Restarts", "Scene", "warn_of_lost"]
 
-
+T = TypeVar("T")
 _WITHOUT_PROGRESS = 3
 
 
@@ -36,6 +40,43 @@ class Scene:
         return EnvPlace(self.env, at.episode, at.seed, at.steps + 1, f"{plain!r:.120}")
 
 
+class PositionTracker:
+    """Where every env of a ``ProcessVectorEnv`` is, kept in the parent process: nothing of it can die with a worker."""
+
+    def __init__(self, arrays: StepArrays, seed: int | None) -> None:
+        self.history = History(arrays.actions, 0, seed)
+        self._arrays = arrays
+        self._before = {path: leaf.copy() for path, leaf in arrays.observations.items()}
+        self._masks_before = arrays.masks.copy()
+        self._copies = [(self._before[path], leaf) for path, leaf in arrays.observations.items()]
+        self._copies += [(self._masks_before, arrays.masks)] * bool(self._masks_before.size)
+
+    def keep_shown(self) -> None:
+        """Copy what the envs show: a worker that dies may have written over it."""
+        for before, leaf in self._copies:
+            before[...] = leaf
+
+    def begin_next_episodes(self, envs: range) -> None:
+        """Note which of these envs ended an episode in the last step, and so have begun another."""
+        a = self._arrays
+        for i in envs:
+            if a.terminated[i] or a.truncated[i]:
+                self.history.begin(i, int(a.episode[i]), None, a.drawn(i))
+
+    def position(self, i: int, masked: bool, undone: bool = False, shown_before: bool = False) -> EnvPosition:
+        """Return where an env is; ``undone``: before the step under way, ``shown_before``: what ``keep_shown`` kept."""
+        seen = self._before if shown_before else self._arrays.observations
+        masks = self._masks_before if shown_before else self._arrays.masks
+        observation = {path: leaf[i].copy() for path, leaf in seen.items()}
+        return self.history.position(i, observation, masks[i].copy() if masked else None, undone)
+
+    def scene(self, env: int, masked: bool, actions: Layout) -> Scene:
+        """Return the step of an env that is under way."""
+        row = {path: leaf[env].copy() for path, leaf in self._arrays.actions.items()}
+        action = actions.read(self._arrays.actions, env)
+        return Scene(env, self.position(env, masked, undone=True, shown_before=True), action, row)
+
+
 def warn_of_lost(envs: list[int], warn: Callable[[str], object]) -> None:
     """Say which envs are not where they were."""
     if envs:
@@ -47,7 +88,7 @@ def warn_of_lost(envs: list[int], warn: Callable[[str], object]) -> None:
 
 
 class Restarts:
-    """Counts replacements, and ends a run that gets nowhere with them."""
+    """Replaces workers, counts the replacements, and ends a run that gets nowhere with them."""
 
     def __init__(self, care: Care, begins_anew: bool = False) -> None:
         self._care = care
@@ -55,8 +96,46 @@ class Restarts:
         self.worked = care.proven
         """Whether an env has completed a step, here or elsewhere. Until then, what ends the run is a wrong set-up."""
         self.total = 0
+        self._counts = Mishaps()
         self._last: dict[int, tuple[Hashable, int]] = {}  # worker: where it died last, and how often there
         self._replaced: dict[int, int] = {}  # worker: at which step that was
+
+    def replace(
+        self,
+        w: PoolWorker,
+        error: CorralError,
+        start: Callable[[PoolWorker], T],
+        scene: Scene | None,
+        step: int,
+        progress: Callable[[], Hashable],
+    ) -> T:
+        """Replace a worker by ``start``, again if the new one dies too, until it succeeds or ``consider`` raises."""
+        while True:
+            self.consider(w.index, error, scene, step, progress())
+            self._counts += Mishaps(restarts=1)
+            try:
+                return start(w)
+            except (WorkerDied, EnvFault) as again:
+                error, scene = again, None
+
+    def recycle(
+        self,
+        w: PoolWorker,
+        start: Callable[[PoolWorker], object],
+        mend: Callable[[PoolWorker, CorralError], object],
+    ) -> None:
+        """Replace a worker that uses too much memory; ``mend`` replaces the new one if that dies."""
+        self._care.warn(f"the {w} uses more than {self._care.max_rss:g} MB (--worker-max-rss); replaced")
+        self._counts += Mishaps(recycled=1)
+        try:
+            start(w)
+        except (WorkerDied, EnvFault) as error:
+            mend(w, error)
+
+    def drain(self) -> Mishaps:
+        """Return how many workers were replaced since the last call."""
+        counts, self._counts = self._counts, Mishaps()
+        return counts
 
     def consider(self, worker: int, error: CorralError, scene: Scene | None, step: int, progress: Hashable) -> None:
         """Say that a worker is being replaced, or raise if there is no sense in it.
