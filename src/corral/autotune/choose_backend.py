@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from corral.autotune.measure_costs import Costs
-from corral.config.schema import MOST_ENVS, TrainConfig, parse_config
+from corral.config.rules import MOST_ENVS
+from corral.config.schema import TrainConfig, parse_config
 from corral.core.errors import UsageError
 from corral.core.machine import available_cores, available_memory
 

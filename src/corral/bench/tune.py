@@ -10,7 +10,8 @@ from typing import Any
 import gymnasium as gym
 
 from corral.bench.speed import Speed, measure_speed, median_speed
-from corral.config.schema import MOST_ENVS, parse_config
+from corral.config.rules import MOST_ENVS
+from corral.config.schema import parse_config
 from corral.core.errors import UsageError
 from corral.core.machine import available_cores
 

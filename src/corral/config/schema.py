@@ -6,14 +6,13 @@ where it has one. ``parse_config`` is the only way in: a wrong value or key beco
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from corral.config.rules import nearest_divisors, settle_sequences
+from corral.config.rules import MOST_ENVS, MOST_WORKERS, RULES
 from corral.config.values import WIDEST_LAYER, Cnn, KeyValues, NetArch, Recurrent, Stage, check_text, validation_line
 from corral.core.errors import UsageError
 from corral.core.suggestions import did_you_mean, shown
@@ -22,11 +21,10 @@ __all__ = ["RESUMABLE", "SECTIONS", "TrainConfig", "parse_config", "parse_env_kw
 
 SECTIONS = ("parallel", "training")
 """Optional headings under which a YAML file may group its keys."""
-DEFAULT_TIMESTEPS = 100_000
 _MOST_COMPLAINTS = 3
 _PRINTED = ("env", "policy")
 """Names that commands to type are made of."""
-MOST_ENVS, MOST_WORKERS, MOST_STEPS = 65_536, 4_096, 10**9
+MOST_STEPS = 10**9
 CARE = ("step_timeout", "start_timeout", "max_restarts", "worker_max_rss")
 """Settings about workers that die, hang or grow."""
 RESUMABLE = (
@@ -239,117 +237,12 @@ class TrainConfig(BaseModel):
         return duration
 
     @model_validator(mode="after")
-    def _agree(self) -> TrainConfig:
+    def _apply_rules(self) -> TrainConfig:
         """Settle what follows from what was given, and refuse what contradicts itself."""
-
-        def decide(name: str, value: object) -> None:
-            object.__setattr__(self, name, value)  # frozen, but this is still its birth
-
-        given = self.model_fields_set
-        if self.timesteps is None and self.num_episodes is None and self.duration is None:
-            steps = [stage.timesteps or DEFAULT_TIMESTEPS for stage in self.stages]
-            decide("timesteps", sum(steps) or DEFAULT_TIMESTEPS)
-        names = [stage.name for stage in self.stages]
-        if len({*names}) < len(names):
-            raise ValueError(f"stages {', '.join(names)}: each needs a name of its own")
-        self._agree_on_start()
-        if self.stages and self.opponent is not None:
-            raise ValueError("opponent and stages: the stages say what is played; leave opponent out")
-        if any(stage.timesteps is None for stage in self.stages[:-1]):
-            raise ValueError("stages: every one but the last needs timesteps")
-        if twice := sorted({name for stage in self.stages for name in stage.options} & self.env_kwargs.keys()):
-            raise ValueError(f"env_kwargs {twice[0]}: the stages say it too, in their options; leave one of them out")
-        if len({stage.opponent is None for stage in self.stages}) > 1:
-            raise ValueError("stages: either all have an opponent or all have options")
-        if self.num_envs_per_worker is not None:
-            if self.num_workers is None:
-                if self.num_envs_per_worker > self.n_envs:
-                    raise ValueError(
-                        f"num_envs_per_worker {self.num_envs_per_worker} is more than n_envs {self.n_envs}; "
-                        "give num_workers or a larger n_envs"
-                    )
-                decide("num_workers", math.ceil(self.n_envs / self.num_envs_per_worker))
-            elif "n_envs" not in given:
-                decide("n_envs", self.num_workers * self.num_envs_per_worker)
-            elif self.n_envs != (product := self.num_workers * self.num_envs_per_worker):
-                raise ValueError(
-                    f"n_envs {self.n_envs} disagrees with num_workers {self.num_workers} x num_envs_per_worker "
-                    f"{self.num_envs_per_worker} = {product}; leave one of the three out"
-                )
-            decide("num_envs_per_worker", None)  # said in full by the other two
-            if self.n_envs > MOST_ENVS or (self.num_workers or 0) > MOST_WORKERS:
-                raise ValueError(
-                    f"that makes {self.n_envs} envs, {self.num_workers} workers; at most {MOST_ENVS}, {MOST_WORKERS}"
-                )
-        if self.num_workers is not None:
-            if self.backend == "serial" and self.num_workers > 1:
-                raise ValueError(f"num_workers {self.num_workers} needs backend worker, but backend is serial")
-            if self.num_workers > self.n_envs:
-                raise ValueError(f"num_workers {self.num_workers} is more than n_envs {self.n_envs}: some would idle")
-        if self.batch_size < self.rollout_size and self.rollout_size % self.batch_size:
-            raise ValueError(
-                f"batch_size {self.batch_size} does not divide the rollout of n_steps {self.n_steps} x n_envs "
-                f"{self.n_envs} = {self.rollout_size}; the nearest that do: "
-                f"{nearest_divisors(self.batch_size, self.rollout_size)}"
-            )
-        if self.backend == "serial" and (name := self.needs_workers) is not None:
-            raise ValueError(f"{name} {getattr(self, name)} is for workers, but backend is serial")
-        decide("sequence_length", settle_sequences(self))
-        if self.policy is not None:
-            for name in ("net_arch", "activation_fn", "ortho_init", "score_actions", "cnn", "cnn_features", "bf16"):
-                if getattr(self, name) != type(self).model_fields[name].default:
-                    raise ValueError(f"{name} shapes the built-in network, but policy is {self.policy}; set it there")
-        self._agree_on_learner()
-        if self.adaptive and self.backend in ("serial", "process"):
-            raise ValueError(f"adaptive is for backend worker, but backend is {self.backend}")
-        if self.learning_rate_end is not None and self.timesteps is None:
-            raise ValueError("learning_rate_end needs timesteps, to know where the line ends")
-        if self.kl_ref_coef and self.kl_ref_steps is None:
-            if self.timesteps is None:
-                raise ValueError("kl_ref_coef needs kl_ref_steps or timesteps, to know when it has fallen to 0")
-            decide("kl_ref_steps", self.timesteps)
-        if self.kl_ref_steps is not None and not self.kl_ref_coef:
-            raise ValueError(f"kl_ref_steps {self.kl_ref_steps} is for kl_ref_coef, which is 0; give that too")
+        for rule in RULES:
+            for name, value in (rule(self) or {}).items():
+                object.__setattr__(self, name, value)  # frozen, but this is still its birth
         return self
-
-    def _agree_on_start(self) -> None:
-        """Imitation and self-play: what is set for them without them would be ignored."""
-        asked = [name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default]
-        mixes = " ".join([self.opponent or "", *(stage.opponent or "" for stage in self.stages)])
-        unused = [name for name in ("expert_steps", "expert_epochs", "expert_values") if self.expert is None]
-        unused += [name for name in ("pool_size", "snapshot_freq") if not re.search("checkpoint|current", mixes)]
-        if (name := next((name for name in unused if name in asked), None)) is not None:
-            what = "expert" if name.startswith("expert") else "an opponent that is checkpoint or current"
-            raise ValueError(f"{name} {getattr(self, name)} is of no use without {what}; leave it out")
-        if self.normalize_obs and (self.expert is not None or self.critic_warmup):
-            why = "expert" if self.expert is not None else "critic_warmup"
-            raise ValueError(f"{why} and normalize_obs: statistics that change would change the policy too")
-        scaled = next((name for name in ("normalize_reward", "clip_reward") if getattr(self, name)), None)
-        if scaled and self.expert_values:
-            raise ValueError(f"expert_values and {scaled}: the values would be of another scale")
-        if self.timesteps is not None and self.critic_warmup >= self.timesteps:
-            raise ValueError(f"critic_warmup {self.critic_warmup} leaves nothing of timesteps {self.timesteps}")
-
-    def _agree_on_learner(self) -> None:
-        needs_torch = {
-            "compile": self.compile,
-            f"recurrent {self.recurrent}": self.recurrent != "none",
-            f"learner_threads {self.learner_threads}": (self.learner_threads or 1) > 1,
-            f"policy {self.policy}": self.policy is not None,
-            f"activation_fn {self.activation_fn}": self.activation_fn in ("gelu", "silu"),
-            f"device {self.device}": self.device not in ("auto", "cpu"),
-        }
-        why = next((name for name, wanted in needs_torch.items() if wanted), None)
-        if why is not None:
-            if self.learner == "numpy":
-                raise ValueError(f"{why} needs learner torch, but learner is numpy")
-            object.__setattr__(self, "learner", "torch")
-        if self.learner_shares is not None:
-            whole = next((name for name in ("compile", "policy") if getattr(self, name)), None)
-            if whole is not None:
-                raise ValueError(f"learner_shares {self.learner_shares} cannot be had with {whole}; leave one out")
-            if self.learner_shares > self.minibatch_size:
-                raise ValueError(f"learner_shares {self.learner_shares} is more than the {self.minibatch_size} rows")
 
     @property
     def shares(self) -> int:

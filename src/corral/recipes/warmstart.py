@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any, Literal
 
-from corral.config.schema import DEFAULT_TIMESTEPS, parse_config
+from corral.config.rules import DEFAULT_TIMESTEPS
+from corral.config.schema import parse_config
 from corral.core.errors import UsageError
 from corral.recipes.recipe_settings import EnvLike, recipe_settings, roles_of, steps_of
 from corral.training.api import TrainResult, train
