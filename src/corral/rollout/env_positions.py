@@ -16,7 +16,8 @@ from corral.core.actions import ActionCodec
 from corral.core.frame_stacks import Observed
 from corral.core.seeding import episode_seed
 from corral.core.types import EpisodeRecord, Leaves, Rollout
-from corral.envs.opponent_protocol import OPPONENT, outcome
+from corral.envs.opponent_protocol import OPPONENT
+from corral.rollout.episode_tracker import EpisodeTracker
 from corral.vec.api import Seats
 from corral.vec.replay_log import REPLAY_LIMIT, EnvPosition
 
@@ -31,11 +32,7 @@ class Positions:
     def __init__(self, seed: int, n_envs: int, codec: ActionCodec) -> None:
         self._seed = seed
         self._codec = codec
-        self._episode = np.zeros(n_envs, np.int64)
-        self._reward = np.zeros(n_envs)
-        self._length = np.zeros(n_envs, np.int64)
-        self.opponent = np.full(n_envs, -1, np.int64)
-        """Who plays the other side in the episode of each env, by number; -1 for the env's own choice."""
+        self.episodes = EpisodeTracker(n_envs)
         self._played = [self._nothing() for _ in range(n_envs)]
         self._states: list[bytes | None] = [None] * n_envs
         self._observations: Leaves = {}
@@ -44,7 +41,7 @@ class Positions:
 
     def begin(self, seats: Seats) -> None:
         """The first episodes begin, with opponents that follow from their seeds."""
-        self.opponent[...] = [seats.draw(episode_seed(self._seed, i, 0)) for i in range(len(self.opponent))]
+        self.episodes.opponent[...] = [seats.draw(episode_seed(self._seed, i, 0)) for i in range(len(self._played))]
 
     def recall(self, rollout: Rollout) -> None:
         """Write what the policy remembers of every env when this rollout begins, if it has a memory."""
@@ -57,13 +54,12 @@ class Positions:
         ``states`` are of envs that were asked for it at the end.
         """
         ends = rollout.terminated | rollout.truncated
-        episodes = self._ended(rollout, ends)
+        episodes = self.episodes.advance(rollout, ends)
         last = _last_true(ends)
         for i, t in enumerate(last.tolist()):
             rows = rollout.actions[t + 1 :, i]
             if t >= 0:
-                self._episode[i], self._states[i], self._played[i] = rollout.began[t, i], None, self._nothing()
-                self.opponent[i] = rollout.opponents[t, i]
+                self._states[i], self._played[i] = None, self._nothing()
             self._played[i].add(rows)
             if i in states:
                 self._states[i], self._played[i] = states[i], self._nothing()
@@ -79,7 +75,7 @@ class Positions:
     def _position(self, i: int) -> EnvPosition:
         observation = {path: leaf[i] for path, leaf in self._observations.items()}
         mask = None if self._masks is None else self._masks[i]
-        return self._at(i, int(self._length[i]), self._states[i], self._played[i].rows, observation, mask)
+        return self._at(i, int(self.episodes.length[i]), self._states[i], self._played[i].rows, observation, mask)
 
     def _in(self, rollout: Rollout, steps: int, i: int) -> EnvPosition:
         ended = np.flatnonzero(rollout.terminated[:steps, i] | rollout.truncated[:steps, i])
@@ -98,7 +94,7 @@ class Positions:
             return self._at(i, len(rows), None, rows, observation, mask, began)
         before, new = self._played[i].rows, rollout.actions[:steps, i]
         together = None if before is None else np.concatenate([before, new])
-        return self._at(i, int(self._length[i]) + steps, self._states[i], together, observation, mask)
+        return self._at(i, int(self.episodes.length[i]) + steps, self._states[i], together, observation, mask)
 
     def _at(
         self,
@@ -110,7 +106,7 @@ class Positions:
         mask: Array | None,
         began: tuple[int, int] | None = None,
     ) -> EnvPosition:
-        number, opponent = began or (int(self._episode[i]), int(self.opponent[i]))
+        number, opponent = began or (int(self.episodes.number[i]), int(self.episodes.opponent[i]))
         actions = None
         if rows is not None and len(rows) <= REPLAY_LIMIT:
             actions = self._codec.layout.allocate(len(rows))
@@ -123,12 +119,7 @@ class Positions:
 
     def arrays(self) -> dict[str, Array]:
         """All of it by name. Nothing is copied and nothing will change."""
-        found: dict[str, Array] = {
-            "episode": self._episode.copy(),
-            "reward": self._reward.copy(),
-            "length": self._length.copy(),
-            "opponent": self.opponent.copy(),
-        }
+        found = self.episodes.arrays()
         for i, (played, state) in enumerate(zip(self._played, self._states, strict=True)):
             if played.rows is not None:
                 found[f"actions/{i}"] = played.rows
@@ -140,12 +131,8 @@ class Positions:
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
         """Go on from what ``arrays`` gave."""
-        n = len(self._played)
-        self._episode, self._reward, self._length = (arrays[name].copy() for name in ("episode", "reward", "length"))
-        self.opponent = arrays["opponent"].copy() if "opponent" in arrays else np.full(n, -1, np.int64)
-        if any(array.shape != (n,) for array in (self._episode, self._reward, self._length, self.opponent)):
-            raise ValueError(f"positions of {len(self._episode)} envs, expected {n}")
-        for i in range(n):
+        self.episodes.restore(arrays)
+        for i in range(len(self._played)):
             self._played[i] = self._nothing()
             if (rows := arrays.get(f"actions/{i}")) is None:
                 self._played[i].forget()
@@ -158,31 +145,6 @@ class Positions:
         self._masks, self._memory = arrays.get("masks"), arrays.get("memory")
 
     # ---- inside ----------------------------------------------------------------------------------------------
-
-    def _ended(self, rollout: Rollout, ends: npt.NDArray[np.bool_]) -> tuple[EpisodeRecord, ...]:
-        """The episodes that ended, and what the ones that go on have earned so far."""
-        t_all, n = ends.shape
-        envs, steps = np.nonzero(ends.T)  # env by env
-        starts = np.concatenate([np.arange(n) * t_all, (envs * t_all + steps + 1)[steps + 1 < t_all]])
-        starts.sort()
-        sums = np.add.reduceat(rollout.rewards.T.reshape(-1), starts)
-        by_start = dict(zip(starts.tolist(), sums.tolist(), strict=True))
-        reward, length, opponent = self._reward.tolist(), self._length.tolist(), self.opponent.tolist()
-        began = [0] * n
-        found = []
-        for i, t in zip(envs.tolist(), steps.tolist(), strict=True):
-            whole = reward[i] + by_start[i * t_all + began[i]]
-            terminated = bool(rollout.terminated[t, i])
-            truncated = bool(rollout.truncated[t, i]) and not terminated
-            won = outcome(float(rollout.rewards[t, i]), terminated)
-            found.append(EpisodeRecord(i, whole, length[i] + t + 1 - began[i], truncated, won, opponent[i], t))
-            reward[i], length[i], began[i], opponent[i] = 0.0, 0, t + 1, int(rollout.opponents[t, i])
-        for i in range(n):
-            if began[i] < t_all:
-                reward[i] += by_start[i * t_all + began[i]]
-                length[i] += t_all - began[i]
-        self._reward, self._length = np.array(reward), np.array(length, np.int64)
-        return tuple(sorted(found, key=lambda episode: episode.row))  # envs are in order already
 
     def _nothing(self) -> _Played:
         return _Played(self._codec.n_actions, self._codec.dtype)

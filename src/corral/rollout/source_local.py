@@ -85,7 +85,7 @@ class LocalSource:
 
     def opponents(self) -> npt.NDArray[np.int64]:
         """Who plays the other side in every env's episode."""
-        return self._positions.opponent
+        return self._positions.episodes.opponent
 
     def whereabouts(self) -> dict[str, npt.NDArray[Any]]:
         """Where every env is."""
