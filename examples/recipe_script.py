@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from corral.cli.main import Script, main
+from corral.cli.main import main
+from corral.cli.verbs import Script
 
 
 def run(verb: str, *preset: str, env: str = "card-battle") -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.cli.main import verbs_of
+from corral.cli.verbs import verbs_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]

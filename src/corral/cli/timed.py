@@ -9,8 +9,9 @@ from typing import Any
 
 from corral.bench.timed import timed_settings, write_benchmark_metrics
 from corral.cli.flags import own_kwargs
-from corral.cli.main import Script, guarded, verbs_of
+from corral.cli.main import guarded
 from corral.cli.recipes import train_and_play
+from corral.cli.verbs import Script, verbs_of
 from corral.config.schema import TrainConfig
 from corral.core.errors import UsageError
 from corral.training.api import TrainResult, train
