@@ -200,7 +200,7 @@ def test_text_games_play_in_the_terminal(capsys):
 
 
 def test_code_is_repeated_by_pasting_what_is_printed(tmp_path, capsys):
-    Path("game.py").write_text("from tests.envs import Counter as make\n")
+    Path("game.py").write_text("from tests.toy_envs import Counter as make\n")
     assert corral("train", "game.py:make", *SMALL, "--output-dir", "my run") == 0
     assert "corral eval 'my run' --env game.py:make" in capsys.readouterr().out
     words = ["eval", "my run", "--episodes", "2"]
@@ -300,7 +300,7 @@ def test_the_sample_game_is_fit_and_plays(capsys):
 def test_doctor_exits_with_its_verdict(tmp_path, capsys):
     assert corral("doctor", "toy-maze", "--steps", "500") == 0
     assert "11 pass" in capsys.readouterr().out
-    Path("bad.py").write_text("from tests.envs import Forgetful as make\n")
+    Path("bad.py").write_text("from tests.toy_envs import Forgetful as make\n")
     assert corral("doctor", "bad.py:make", "--steps", "50") == 2
 
 
@@ -315,7 +315,7 @@ def test_an_env_that_raises_ends_with_its_own_traceback(tmp_path):
     """As a real process: one traceback, exit 1, everything before it saved."""
     root = Path(__file__).parents[2]
     Path("game.py").write_text(
-        "from tests.envs import Counter\n"
+        "from tests.toy_envs import Counter\n"
         "class Game(Counter):\n"
         "    def step(self, action):\n"
         "        if self.step_count == 4:\n"

@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from corral.doctor.checks import examine
-from tests.envs import Broken, Counter, Forgetful, Hoarder, Masked, Spaces, Stateful
+from tests.toy_envs import Broken, Counter, Forgetful, Hoarder, Masked, Spaces, Stateful
 
 
 def findings(env):

@@ -84,12 +84,12 @@ def test_an_env_that_raises_in_every_episode_stops_the_run_and_can_be_seen_to(ma
 @pytest.mark.parametrize(
     ("env", "kwargs", "cause"),
     [
-        ("tests.envs:Broken", {"how": "unpicklable", "at": 1}, "Local: cannot travel"),
+        ("tests.toy_envs:Broken", {"how": "unpicklable", "at": 1}, "Local: cannot travel"),
         pytest.param(f"{GAMES}:Cursed", {"at": 1}, "ValueError: the floor gave way", marks=pytest.mark.deep),
-        pytest.param("tests.envs:Broken", {"how": "constructor"}, "no rom found", marks=pytest.mark.deep),
-        pytest.param("tests.envs:Broken", {"how": "raise", "at": 0}, "the dragon won", marks=pytest.mark.deep),
-        pytest.param("tests.envs:Broken", {"how": "nan", "at": 1}, "not finite", marks=pytest.mark.deep),
-        pytest.param("tests.envs:Broken", {"how": "four", "at": 1}, "tuple of 4", marks=pytest.mark.deep),
+        pytest.param("tests.toy_envs:Broken", {"how": "constructor"}, "no rom found", marks=pytest.mark.deep),
+        pytest.param("tests.toy_envs:Broken", {"how": "raise", "at": 0}, "the dragon won", marks=pytest.mark.deep),
+        pytest.param("tests.toy_envs:Broken", {"how": "nan", "at": 1}, "not finite", marks=pytest.mark.deep),
+        pytest.param("tests.toy_envs:Broken", {"how": "four", "at": 1}, "tuple of 4", marks=pytest.mark.deep),
     ],
 )
 def test_a_fault_before_the_first_step_is_refused_at_once(make_run, env, kwargs, cause):
@@ -121,7 +121,7 @@ def test_an_env_that_dies_in_its_first_step_is_refused_at_once(make_run, how):
     ],
 )
 def test_bad_data_after_a_thousand_good_steps_stops_the_run_before_it_learns_from_it(make_run, how, cause):
-    run = make_run("tests.envs:Broken", timesteps=10**9, env_kwargs={"how": how, "at": 1000, "length": 2000})
+    run = make_run("tests.toy_envs:Broken", timesteps=10**9, env_kwargs={"how": how, "at": 1000, "length": 2000})
     ended = run.train().wait(1)
     assert re.search(cause, ended.err) and re.search(PLACE.format(1000), ended.err), ended
     steps = 1000 // 32 * 32 * 4  # whole iterations before it

@@ -119,7 +119,7 @@ def test_an_env_that_always_crashes_at_start_is_refused_with_the_cause(make_run,
 
 def test_an_idle_worker_that_is_killed_after_a_warm_start_is_replaced(make_run, rng):
     settings = {"expert": "miser", "opponent": "random", "expert_steps": 4000, "expert_epochs": 40, "timesteps": 512}
-    run = make_run("tests.envs:HighCard", **settings)
+    run = make_run("tests.toy_envs:HighCard", **settings)
     trainer = run.train()
     trainer.wait_for(lambda: "for the policy to learn from" in trainer.out, "the expert's games")
     trainer.hit(signal.SIGKILL, rng)

@@ -13,7 +13,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecMonitor, VecNormalize
 
 import corral.sb3
-from tests.envs import Counter, Masked, Reporter, Spaces
+from tests.toy_envs import Counter, Masked, Reporter, Spaces
 
 
 @pytest.fixture(params=["serial", "process"])

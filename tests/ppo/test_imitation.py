@@ -10,7 +10,7 @@ from gymnasium import spaces
 from corral.core.errors import UsageError
 from corral.policy.policy import Policy
 from corral.ppo.imitation import Demonstrations, imitate
-from tests.envs import Shuffled
+from tests.toy_envs import Shuffled
 
 ACTIVATION = {"numpy": "tanh", "torch": "gelu"}
 

@@ -17,7 +17,7 @@ from corral.ppo.shares import Shares
 from corral.rollout.actors import actor_setup
 from corral.rollout.source_local import LocalSource
 from corral.vec import make_vector_env
-from tests.envs import ByteDigits, Masked, Shuffled, Spaces
+from tests.toy_envs import ByteDigits, Masked, Shuffled, Spaces
 
 CPU = torch.device("cpu")
 ENVS = {

@@ -15,7 +15,7 @@ from corral.ppo.loss_terms import Terms
 from corral.rollout.actors import actor_setup
 from corral.rollout.source_local import LocalSource
 from corral.vec import make_vector_env
-from tests.envs import BrightSquare, Counter, Shuffled
+from tests.toy_envs import BrightSquare, Counter, Shuffled
 
 CPU = torch.device("cpu")
 ENVS = {

@@ -20,9 +20,9 @@ from corral.recipes.selfplay import selfplay
 from corral.storage.metrics_file import read_metrics
 from corral.storage.run_dir import find_run
 from corral.training.closing import summarize
-from tests.envs import Counter, HighCard
+from tests.toy_envs import Counter, HighCard
 
-ENV = "tests.envs:HighCard"
+ENV = "tests.toy_envs:HighCard"
 SMALL = {"n_envs": 4, "n_steps": 32, "batch_size": 64, "n_epochs": 2, "eval_freq": 0, "tensorboard": False, "seed": 1}
 FLAGS = [
     "--n-envs",
@@ -138,7 +138,7 @@ def test_without_checkpoints_past_selves_are_kept_all_the_same():
 
 @pytest.mark.parametrize("verb", ["selfplay", "curriculum", "hybrid", "warmstart", "play"])
 def test_an_env_that_cannot_be_made_is_a_wrong_set_up(verb, capsys):
-    assert main([verb, "tests.envs:Broken", "--env-kwargs", "how=constructor"]) == 2
+    assert main([verb, "tests.toy_envs:Broken", "--env-kwargs", "how=constructor"]) == 2
     assert "making the env failed: RuntimeError: no rom found" in capsys.readouterr().err
 
 
@@ -250,13 +250,13 @@ def asked_of(name):
 )
 def test_an_env_that_names_its_stages_is_trained_through_them(words, expected, capsys):
     small = ["--n-envs", "2", "--n-steps", "64", "--batch-size", "64", "--n-epochs", "1", "--eval-freq", "0"]
-    assert main(["curriculum", "tests.envs:Leveled", *small, "--output-dir", "run", *words]) == 0
+    assert main(["curriculum", "tests.toy_envs:Leveled", *small, "--output-dir", "run", *words]) == 0
     assert asked_of("run") == expected
     assert Path("run/phases/easy/progress.csv").exists() == ("stage easy" in capsys.readouterr().out)
 
 
 def test_an_env_that_names_its_stages_has_no_presets(capsys):
-    assert main(["curriculum", "tests.envs:Leveled", "--preset", "v1"]) == 2
+    assert main(["curriculum", "tests.toy_envs:Leveled", "--preset", "v1"]) == 2
     assert "names stages of its own" in capsys.readouterr().err
     assert main(["curriculum", "CartPole-v1"]) == 2
     assert "has no opponents" in capsys.readouterr().err

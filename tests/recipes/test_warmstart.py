@@ -14,7 +14,7 @@ from corral.processes.supervision import Care
 from corral.recipes.warmstart import warmstart
 from corral.storage.checkpoint import list_checkpoints
 from corral.storage.metrics_file import read_metrics
-from tests.envs import Counter, HighCard, MortalHighCard
+from tests.toy_envs import Counter, HighCard, MortalHighCard
 
 SMALL = {"n_envs": 4, "n_steps": 32, "batch_size": 64, "n_epochs": 2, "eval_freq": 0, "tensorboard": False, "seed": 1}
 HOW = {"n_envs": 4, "start_method": "auto", "seed": 3, "gamma": 0.9, "care": Care(heal=True)}

@@ -11,7 +11,7 @@ from corral.rollout.collector import Collector
 from corral.rollout.source_local import LocalSource
 from corral.rollout.source_workers import WorkerSource
 from corral.vec import make_vector_env
-from tests.envs import Counter, Masked, Reporter
+from tests.toy_envs import Counter, Masked, Reporter
 
 CPU = torch.device("cpu")
 

@@ -13,8 +13,8 @@ import pytest
 from corral.core.errors import EnvFault, UsageError, WorkerDied
 from corral.core.types import Mishaps
 from corral.processes.supervision import Care
-from tests.envs import Counter, Deadly, Leaking, Slow, Stateful, Unlike
-from tests.rollout.test_workers import collect, connected
+from tests.rollout.test_source_workers import collect, connected
+from tests.toy_envs import Counter, Deadly, Leaking, Slow, Stateful, Unlike
 
 COLUMNS = ("actions", "log_probs", "values", "rewards", "terminated", "truncated", "last_values", "began")
 

@@ -7,7 +7,7 @@ import pytest
 import corral
 from corral.autotune.rollout_length import fit_n_steps
 from corral.config.schema import parse_config
-from tests.envs import Counter, Slow
+from tests.toy_envs import Counter, Slow
 
 SMALL = {"n_envs": 2, "n_steps": 32, "batch_size": 32, "n_epochs": 1, "eval_freq": 0, "quiet": True, "seed": 1}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import corral
-from tests.envs import IntsOnly, Shuffled
+from tests.toy_envs import IntsOnly, Shuffled
 
 SMALL = {
     "n_envs": 4,

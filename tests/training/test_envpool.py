@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import corral
 from corral.core.errors import UsageError
-from tests.envs import Masked
+from tests.toy_envs import Masked
 
 SMALL = {
     "n_envs": 4,

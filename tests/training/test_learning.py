@@ -7,7 +7,7 @@ import torch
 from gymnasium import spaces
 
 import corral
-from tests.envs import ByteDigits, Shuffled
+from tests.toy_envs import ByteDigits, Shuffled
 
 QUICK = {"quiet": True, "seed": 1, "eval_freq": 10**9, "eval_episodes": 20, "tensorboard": False}
 

@@ -10,7 +10,7 @@ import yaml
 
 import corral
 from corral.core.errors import UsageError
-from tests.envs import BrightSquare
+from tests.toy_envs import BrightSquare
 
 SMALL = {
     "n_envs": 5,

@@ -12,10 +12,10 @@ from corral.core.seeding import EVALUATION, episode_seed
 from corral.envs.factory import resolve_env
 from corral.opponents import matches
 from corral.opponents.frozen_policy import PolicyPlayer
-from corral.opponents.matches import Side, play_match
+from corral.opponents.matches import play_match
 from corral.storage.checkpoint import newest_checkpoint
 from corral.training.play_episodes import play_episodes
-from tests.envs import BrightSquare, Counter, HighCard, HighCardWithState, MortalHighCard, Shuffled
+from tests.toy_envs import BrightSquare, Counter, HighCard, HighCardWithState, MortalHighCard, Shuffled
 
 SMALL = {
     "recurrent": "gru",
@@ -157,7 +157,7 @@ def test_workers_that_die_leave_no_trace_in_such_games():
 def test_two_policies_that_remember_meet_and_forget_between_games(monkeypatch):
     monkeypatch.setattr(matches, "available_cores", lambda: 1)
     train(HighCard, opponent="random", output_dir="run")
-    side = Side.of("run", corral.load("run"))
+    side = corral.load("run").frozen("run")
     match = play_match(resolve_env(HighCard), side, side, 40, seed=0)
     assert match == play_match(resolve_env(HighCard), side, side, 40, seed=0)
     player = side.player()
@@ -181,7 +181,7 @@ class Shown(HighCard):
 
 def test_an_opponent_that_is_shown_forgets_between_games(monkeypatch):
     train(HighCard, opponent="random", output_dir="run")
-    player, seen = Side.of("run", corral.load("run")).player(), []
+    player, seen = corral.load("run").frozen("run").player(), []
     choose = PolicyPlayer.__call__
 
     def watched(player, *args):

@@ -17,7 +17,7 @@ from corral.envs.toys.toys import Everything
 from corral.processes import supervision
 from corral.storage.checkpoint import list_checkpoints, newest_checkpoint, save_checkpoint
 from corral.storage.metrics_file import read_metrics
-from tests.envs import Broken, ByteDigits, Counter, Shuffled, Stateful, Unlike
+from tests.toy_envs import Broken, ByteDigits, Counter, Shuffled, Stateful, Unlike
 
 SMALL = {
     "n_envs": 4,

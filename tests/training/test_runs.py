@@ -25,7 +25,7 @@ from corral.core.seeding import EVALUATION, episode_seed
 from corral.policy.policy import n_action_params
 from corral.storage.checkpoint import list_checkpoints
 from corral.storage.metrics_file import read_metrics
-from tests.envs import Broken, Counter, Reporter
+from tests.toy_envs import Broken, Counter, Reporter
 
 SMALL = {"n_envs": 2, "n_steps": 32, "batch_size": 32, "n_epochs": 1, "quiet": True, "seed": 1}
 
@@ -178,7 +178,7 @@ def test_resume_refuses_what_would_be_another_run(settings, error, complaint):
 
 
 def test_code_named_by_a_run_is_not_imported_until_it_is_repeated(tmp_path):
-    (tmp_path / "game.py").write_text("from tests.envs import Counter\nmake = Counter\n")
+    (tmp_path / "game.py").write_text("from tests.toy_envs import Counter\nmake = Counter\n")
     run = train("game.py:make", eval_freq=0, timesteps=64).run_dir
     with pytest.raises(UsageError, match=r"repeat it: --env game.py:make"):
         corral.resume("run", quiet=True)

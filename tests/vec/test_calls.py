@@ -16,7 +16,7 @@ from corral.core.errors import CorralError, EnvFault, UsageError
 from corral.envs.factory import resolve_env
 from corral.vec.make_vec import make_parallel_env, make_vector_env
 from corral.vec.serial import SerialVectorEnv
-from tests.envs import Counter, Masked, Spaces
+from tests.toy_envs import Counter, Masked, Spaces
 
 
 @pytest.fixture(params=["serial", "process"])

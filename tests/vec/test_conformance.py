@@ -15,7 +15,7 @@ from corral.envs.factory import resolve_env
 from corral.vec import ProcessVectorEnv, SerialVectorEnv, make_vector_env
 from corral.vec.api import merge_sums
 from corral.vec.make_vec import make_parallel_env
-from tests.envs import Counter, IntsOnly, Masked, Mutating, Reporter, Spaces
+from tests.toy_envs import Counter, IntsOnly, Masked, Mutating, Reporter, Spaces
 
 EVERYTHING = spaces.Dict(
     box=spaces.Box(-1, 1, (2, 3)),

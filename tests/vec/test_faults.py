@@ -19,7 +19,7 @@ from corral.envs.factory import resolve_env
 from corral.processes import shared_memory
 from corral.processes.pool import split_envs
 from corral.vec import ProcessVectorEnv, make_vector_env
-from tests.envs import Broken, Counter, Masked, Shuffled
+from tests.toy_envs import Broken, Counter, Masked, Shuffled
 
 BACKENDS = pytest.mark.parametrize("backend", ["serial", "process"])
 
@@ -179,7 +179,7 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path, method):
     script = tmp_path / "parent.py"  # no __main__ guard: it needs none
     script.write_text(
         "import ctypes, sys, time\nimport numpy as np\nfrom corral.vec.make_vec import make_parallel_env\n"
-        "from tests.envs import Counter\n"
+        "from tests.toy_envs import Counter\n"
         "class Stuck(Counter):\n"
         "    def step(self, action):\n"
         "        ctypes.PyDLL(None).sleep(600)\n"

@@ -22,7 +22,7 @@ from corral.envs.factory import resolve_env
 from corral.processes.supervision import Care, Patience
 from corral.vec import make_vector_env
 from corral.vec.replay_log import History
-from tests.envs import Counter, Masked, OnceBroken, Picky, Stateful
+from tests.toy_envs import Counter, Masked, OnceBroken, Picky, Stateful
 
 BACKENDS = pytest.mark.parametrize("backend", ["serial", "process"])
 
