@@ -31,6 +31,13 @@ def test_every_public_name_exists_and_is_documented():
         assert name == "__version__" or getattr(corral, name).__doc__
 
 
+def test_the_former_import_path_of_sweeps_works():
+    from corral.recipes.sweep import resume_sweep, sweep
+    from corral.sweeps import api
+
+    assert (sweep, resume_sweep) == (api.sweep, api.resume_sweep)
+
+
 def test_unknown_names_are_attribute_errors():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         corral.nothing  # noqa: B018

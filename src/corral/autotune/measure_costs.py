@@ -61,7 +61,7 @@ class Costs:
     gain: float = 1.0
     """How much faster such envs step with a thread on every core than with one."""
     tile: int = 1
-    """Envs whose actions take no longer to choose than that of one (see ``rollout.placement``)."""
+    """Envs whose actions take no longer to choose than that of one (see ``rollout.batch_layout``)."""
 
     def stepping(self, n: int, processes: int, cores: int) -> float:
         """A step of ``n`` envs in one of so many processes."""

@@ -1,1 +1,1 @@
-"""Types, config, errors, metrics and seeding: what every other layer speaks in. No torch, no processes."""
+"""Types, errors, metrics, seeding and spaces: what every other layer speaks in. No torch, no processes."""

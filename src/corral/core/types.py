@@ -109,7 +109,7 @@ class EpisodeRecord:
     length: int
     truncated: bool
     outcome: float = 0.5
-    """Where there is an opponent: 1 won, 0 lost, 0.5 neither (see ``core.opponents``)."""
+    """Where there is an opponent: 1 won, 0 lost, 0.5 neither (see ``envs.opponent_protocol``)."""
     opponent: int = -1
     """Who that was, as a number of the run's lineup; -1 for whoever the env itself chose."""
     row: int = 0
@@ -179,7 +179,7 @@ class Seconds:
 class Rollout:
     """T steps of N envs, collected with one version of the policy. Masks and states are optional columns."""
 
-    observations: Leaves  # each [T, N, ...]; frames of ``stacks`` are there once (see ``core.stacks``)
+    observations: Leaves  # each [T, N, ...]; frames of ``stacks`` are there once (see ``core.frame_stacks``)
     actions: Array  # [T, N, D]
     log_probs: npt.NDArray[np.float32]  # [T, N]
     values: npt.NDArray[np.float32]  # [T, N]

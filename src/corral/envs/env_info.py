@@ -27,11 +27,11 @@ class EnvFacts:
     metadata: Mapping[str, Any]
     render_mode: str | None
     opponents: tuple[str, ...] = ()
-    """The env's own opponents, if it has any (see ``core.opponents``)."""
+    """The env's own opponents, if it has any (see ``envs.opponent_protocol``)."""
     curriculum: tuple[Mapping[str, Any], ...] = ()
     """The stages that the env says it is best learned in, if it does."""
     stacks: Mapping[str, int] = field(default_factory=dict)
-    """Its observations that are several frames (see ``core.stacks``)."""
+    """Its observations that are several frames (see ``core.frame_stacks``)."""
 
     @classmethod
     def of(cls, env: Env) -> EnvFacts:

@@ -1,6 +1,6 @@
 """The learner: turns a rollout into gradient steps. All randomness comes in as (seed, iteration).
 
-What a gradient step is made of differs: ``torch_engine`` takes any network and device, ``mlp_engine`` the built-in
+What a gradient step is made of differs: ``engine_torch`` takes any network and device, ``mlp_engine`` the built-in
 network on the CPU, much faster. The update is the same for both.
 """
 

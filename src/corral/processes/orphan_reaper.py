@@ -1,6 +1,6 @@
 """What an env starts does not outlive its worker, nor the trainer, however that one ends.
 
-A worker dies with its parent (see ``lifeline``), but an emulator that its env started would not. So every worker
+A worker dies with its parent (see ``parent_watch``), but an emulator that its env started would not. So every worker
 leads a process group, and a tiny shell in a session of its own reads from a pipe which groups there are. The pipe ends
 when the trainer does; then the shell kills the groups in the last line it read. Each line is the whole list, so a
 number that went back to the system is not in it.

@@ -115,7 +115,7 @@ class StepCaller:
         return [said.get(worker.index) for worker, _, _ in self._lines]
 
     def pulse(self, worker: PoolWorker) -> tuple[int, ...]:
-        """A worker's signs of life (see ``stepper``)."""
+        """A worker's signs of life (see ``vec.env_stepper``)."""
         line = self._lines[worker.index][2] + _PULSE
         return tuple(self._cells[line : line + 3])
 

@@ -1,7 +1,7 @@
 """The one loop that acts, steps and stores. It imports no torch and does not know where its envs or its arrays live.
 
-``local`` hosts it in this process; ``worker`` hosts it where the envs are, on their columns of the arrays. A step is
-complete once ``watch`` hears of it: whatever happens after, it need not be collected again.
+``source_local`` hosts it in this process; ``worker`` hosts it where the envs are, on their columns of the arrays. A
+step is complete once ``watch`` hears of it: whatever happens after, it need not be collected again.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ Array = npt.NDArray[Any]
 STOP = "stop"
 """An array of one number: other than 0, a rollout under way is no longer wanted."""
 PULSES = "pulses"
-"""An array with a line for each worker: its signs of life (see ``vec.stepper``), and how many steps are done."""
+"""An array with a line for each worker: its signs of life (see ``vec.env_stepper``), and how many steps are done."""
 DONE, LINE = 3, 8
 
 

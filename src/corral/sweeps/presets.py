@@ -1,4 +1,4 @@
-"""What to try next: a list of presets, in turn. ``search`` has the other plan, which learns from what it sees."""
+"""What to try next: a list of presets, in turn. ``optuna_search`` has the plan that learns from what it sees."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Training runs: the loop, checkpoints, evaluation, run directories. Not ``corral.train``, which is the function."""
+"""Training runs: the loop, its hooks, evaluation. Not called ``train``, because ``corral.train`` is a function."""

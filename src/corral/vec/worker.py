@@ -1,6 +1,7 @@
 """The worker process: a stepper at the end of a pipe. Only commands travel through it; data lies in shared memory.
 
-A step needs no message at all (see ``bells``). Infos with something in them and results of ``apply`` are pickled.
+A step needs no message at all (see ``processes.step_signal``). Infos with something in them and results of ``apply``
+are pickled.
 """
 
 from __future__ import annotations
