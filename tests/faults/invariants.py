@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 GONE_SECONDS = 30.0  # the promise is 5; a slow machine may need six times as long
 """How long after a trainer's end processes of its own may still be there."""
+OUR_FRAMES = ("/corral/vec/", "/corral/rollout/", "/corral/processes/", "/corral/envs/lifecycle")
+"""Parts of file names that must not be in a traceback that is called the env's own."""
 EXIT_CODES = (0, 1, 2, 3, 130, 143, -signal.SIGKILL)
 
 
@@ -67,7 +69,7 @@ def check_words(ended: Ended) -> None:
     ours, _, envs = ended.err.partition("The env's own traceback:")
     for bare in ("Traceback", "EOFError", "BrokenPipeError", "leaked"):
         assert bare not in ours, f"{bare} on stderr: {ended}"
-    assert "/corral/vec/" not in envs and "/corral/rollout/" not in envs, f"our frames in the env's traceback: {ended}"
+    assert not [path for path in OUR_FRAMES if path in envs], f"our frames in the env's traceback: {ended}"
     if ended.code in (1, 2, 3):
         causes = re.findall(r"^corral \w+: \S.*", ours, re.MULTILINE)
         assert len(causes) == 1, f"expected one line that says why: {ended}"

@@ -67,6 +67,15 @@ def test_an_envs_own_traceback_is_welcome():
     invariants.check_words(Ended(1, "", err, 0.0))
 
 
+@pytest.mark.parametrize("file", ["vec/env_stepper", "rollout/worker", "processes/pool", "envs/lifecycle"])
+def test_our_own_frames_in_an_envs_traceback_are_found(file):
+    err = "corral train: step() raised ValueError\n\nThe env's own traceback:\nTraceback (most recent call last):\n"
+    with pytest.raises(AssertionError, match="our frames"):
+        invariants.check_words(Ended(1, "", f'{err}  File "/site-packages/corral/{file}.py", line 1, in f\n', 0.0))
+    game = f'{err}  File "/site-packages/corral_games/territory/env.py", line 1, in step\n'
+    invariants.check_words(Ended(1, "", game, 0.0))
+
+
 def test_a_promised_checkpoint_that_is_not_there_is_found(tmp_path):
     run = Run(tmp_path / "run")
     invariants.check_checkpoint(run)
