@@ -21,7 +21,7 @@ from corral.core.errors import EnvFault, UsageError, WorkerDied
 from corral.envs.factory import resolve_env
 from corral.processes import supervision
 from corral.processes.supervision import Care
-from corral.training import run
+from corral.training import assemble
 from tests.toy_envs import Counter
 
 CHEAP = Costs(step=12, step_deviation=5, act=45, act_per_env=1, gradient_per_row=2, memory_mb=0.1)
@@ -171,7 +171,7 @@ def test_an_env_that_hangs_is_refused_where_auto_measures_nothing(monkeypatch):
 
 def test_an_env_that_took_steps_before_is_not_tried_out_again(monkeypatch):
     ended = corral.train(Counter, n_envs=1, quiet=True, **SMALL)
-    monkeypatch.setattr(run, "try_env", lambda *arguments: pytest.fail("tried"))
+    monkeypatch.setattr(assemble, "try_env", lambda *arguments: pytest.fail("tried"))
     resumed = corral.resume(ended.run_dir, env=Counter, backend="auto", timesteps=128, quiet=True)
     assert resumed.summary.steps == 128
 

@@ -8,7 +8,7 @@ import pytest
 
 import corral
 from corral.core.errors import WorkerDied
-from corral.training import loop
+from corral.training import evaluate
 from corral.training.hooks import replay_check
 from corral.training.progress import Progress
 from corral.vec.api import CallState
@@ -94,7 +94,7 @@ def test_what_would_take_long_is_not_played_again(seconds, warns, way, monkeypat
 @pytest.mark.parametrize("env", [Long, Careless, "CartPole-v1"])
 def test_looking_changes_neither_weights_nor_evaluations(env, way, monkeypatch):
     seen, evaluations = trained(env, way)
-    monkeypatch.setattr(loop, "check_replay", lambda run: None)
+    monkeypatch.setattr(evaluate, "check_replay", lambda run: None)
     unseen, others = trained(env, way)
     assert seen.weights_sha256 == unseen.weights_sha256
     assert len(evaluations) == 3 and (evaluations == others or (env is Careless and "backend" not in way))
