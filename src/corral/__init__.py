@@ -13,14 +13,19 @@ if TYPE_CHECKING:
     from corral.config.schema import TrainConfig as TrainConfig
     from corral.core.errors import CorralError as CorralError
     from corral.envs.factory import make_env as make_env
+    from corral.policy.policy import n_action_params as n_action_params
     from corral.recipes.curriculum import curriculum as curriculum
     from corral.recipes.hybrid import hybrid as hybrid
     from corral.recipes.selfplay import selfplay as selfplay
     from corral.recipes.warmstart import warmstart as warmstart
+    from corral.sweeps.api import sweep as sweep
     from corral.training.api import TrainResult as TrainResult
     from corral.training.api import resume as resume
     from corral.training.api import train as train
+    from corral.training.hooks.hook import Hook as Hook
+    from corral.training.iteration import End as End
     from corral.training.iteration import Iteration as Iteration
+    from corral.training.iteration import Start as Start
     from corral.training.iteration import TrainingState as TrainingState
     from corral.training.model import Model as Model
     from corral.training.model import load as load
@@ -30,7 +35,11 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "CorralError": "corral.core.errors",
+    "End": "corral.training.iteration",
+    "Hook": "corral.training.hooks.hook",
+    "Iteration": "corral.training.iteration",
     "Model": "corral.training.model",
+    "Start": "corral.training.iteration",
     "TrainConfig": "corral.config.schema",
     "TrainResult": "corral.training.api",
     "TrainingState": "corral.training.iteration",
@@ -39,15 +48,21 @@ _WHERE = {
     "load": "corral.training.model",
     "make_env": "corral.envs.factory",
     "make_parallel_env": "corral.vec.make_vec",
+    "n_action_params": "corral.policy.policy",
     "replay_fault": "corral.doctor.replay",
     "resume": "corral.training.api",
     "selfplay": "corral.recipes.selfplay",
+    "sweep": "corral.sweeps.api",
     "train": "corral.training.api",
     "warmstart": "corral.recipes.warmstart",
 }
 __all__ = [
     "CorralError",
+    "End",
+    "Hook",
+    "Iteration",
     "Model",
+    "Start",
     "TrainConfig",
     "TrainResult",
     "TrainingState",
@@ -57,9 +72,11 @@ __all__ = [
     "load",
     "make_env",
     "make_parallel_env",
+    "n_action_params",
     "replay_fault",
     "resume",
     "selfplay",
+    "sweep",
     "train",
     "warmstart",
 ]

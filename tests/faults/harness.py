@@ -79,6 +79,7 @@ class Run:
     def resume(self, *more: str, wrap: Sequence[str] = ()) -> Trainer:
         """Start ``corral resume``."""
         named = ["--env", self.env] if ":" in self.env else []
+        named += [word for hook in self.settings.get("hooks", ()) for word in ("--hook", hook)]
         return self._start(["resume", str(self.path), *named, *more], wrap)
 
     def go_on(self, *more: str) -> Trainer:
@@ -264,6 +265,9 @@ def flags(settings: dict[str, Any]) -> list[str]:
     """Settings as the command line has them."""
     words: list[str] = []
     for name, value in settings.items():
+        if name == "hooks":
+            words += [word for hook in value for word in ("--hook", hook)]
+            continue
         flag = name.replace("_", "-")
         match value:
             case bool():

@@ -31,7 +31,8 @@ from corral.rendering.human_play import has_window, play_by_hand
 from corral.rendering.terminal_screen import Screen
 from corral.rendering.video import check_video, save_video
 from corral.reporting.console import print_table
-from corral.storage.run_dir import bare, check_named_code, find_run
+from corral.storage.named_code import bare, check_named_code
+from corral.storage.run_dir import find_run
 from corral.training.evaluate import evaluate_actor
 from corral.training.model import Model, load
 from corral.training.play_episodes import Moment, play_episodes

@@ -19,7 +19,8 @@ from corral.envs.registry import BUILT_IN, OWN_FLAGS, PATHS, SWITCHES, own_flags
 
 __all__ = ["Parser", "add_config_flags", "add_directory_flags", "add_own_flags", "own_kwargs"]
 
-_ALIASES = {"timesteps": ("--total-timesteps",)}
+_FLAGS = {"timesteps": ("--timesteps", "--total-timesteps"), "hooks": ("--hook",)}
+"""Flags of settings that have another than their own name, or more than one."""
 _TITLES = {
     "budget": "budget (whichever is reached first; a small one gets shorter rollouts where --n-steps is not given)",
     "environment": "environment",
@@ -74,7 +75,7 @@ def add_config_flags(
         title = _TITLES[str(group)]
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
-        flags = [f"--{name.replace('_', '-')}", *_ALIASES.get(name, ())]
+        flags = _FLAGS.get(name, (f"--{name.replace('_', '-')}",))
         text = (field.description or "").replace("%", "%%")
         silent = name in hidden or (shown is not None and name not in shown)
         text = argparse.SUPPRESS if silent else text + _default(field.default)
@@ -84,6 +85,8 @@ def add_config_flags(
         elif name in ("net_arch", "env_kwargs"):
             options |= {"nargs": "+", "metavar": "SIZE" if name == "net_arch" else "KEY=VALUE"}
             options |= {"action": "extend"} if name == "env_kwargs" else {}
+        elif name == "hooks":
+            options |= {"action": "append", "metavar": "NAME"}
         else:
             options["metavar"] = _metavar(field.annotation)
         groups[title].add_argument(*flags, **options)
@@ -145,7 +148,7 @@ def _metavar(annotation: Any) -> str:
 
 
 def _default(default: Any) -> str:
-    if default is None or default == {}:
+    if default is None or default in ({}, ()):
         return ""
     if isinstance(default, dict):
         default = " ".join(map(str, default["pi"]))

@@ -49,12 +49,14 @@ def settings_of(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 def run_resume(options: argparse.Namespace) -> int:
     """Go on with a run, or with a sweep."""
     values = {name: value for name, value in vars(options).items() if name in TrainConfig.model_fields}
-    env, policy = values.pop("env", None), values.pop("policy", None)
+    env, policy, hooks = values.pop("env", None), values.pop("policy", None), values.pop("hooks", ())
     if is_file(Path(options.run) / "sweep.yaml"):
         from corral.sweeps.api import resume_sweep
 
         if options.eval_games is not None:
             values["eval_games"] = options.eval_games
+        if hooks:
+            values["hooks"] = hooks
         if values:
             raise UsageError(
                 f"a sweep goes on as it was asked for: leave out {', '.join(values)}. To change its number of trials "
@@ -65,5 +67,5 @@ def run_resume(options: argparse.Namespace) -> int:
     from corral.cli.recipes import train_and_play
 
     games = _GAMES if options.eval_games is None else options.eval_games
-    train_and_play(lambda: resume(options.run, env=env, policy=policy, **values), games, env, policy)
+    train_and_play(lambda: resume(options.run, env=env, policy=policy, hooks=hooks, **values), games, env, policy)
     return 0

@@ -228,6 +228,14 @@ VERBS = (
         (
             _flag("run", metavar="RUN", help="a run directory, or latest"),
             *_CODE_FLAGS,
+            _flag(
+                "--hook",
+                dest="hooks",
+                action="append",
+                default=argparse.SUPPRESS,
+                metavar="NAME",
+                help="each hook of the run again; others may join them",
+            ),
             _eval_games(default=None),
             _config_flags(shown=RESUMABLE),
         ),
@@ -338,7 +346,7 @@ VERBS = (
                 default=True,
                 help="give up trials of a search that fall behind the median [yes]",
             ),
-            _config_flags(),
+            _config_flags(hidden=("hooks",)),
         ),
     ),
     Verb(

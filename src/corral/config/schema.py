@@ -22,7 +22,7 @@ __all__ = ["RESUMABLE", "SECTIONS", "TrainConfig", "parse_config", "parse_env_kw
 SECTIONS = ("parallel", "training")
 """Optional headings under which a YAML file may group its keys."""
 _MOST_COMPLAINTS = 3
-_PRINTED = ("env", "policy")
+_PRINTED = ("env", "policy", "hooks")
 """Names that commands to type are made of."""
 MOST_STEPS = 10**9
 CARE = ("step_timeout", "start_timeout", "max_restarts", "worker_max_rss")
@@ -221,6 +221,11 @@ class TrainConfig(BaseModel):
     keep_checkpoints: int = _field(3, "run", "How many of the newest checkpoints are kept.", ge=1)
     tensorboard: bool = _field(True, "run", "Write TensorBoard event files.")
     log_episodes: bool = _field(False, "run", "Print a line for every env, episode, epoch and update.")
+    hooks: tuple[str, ...] = _field(
+        (),
+        "run",
+        "Code of your own to run after every iteration, module:Class or file.py:Class (see docs/hooks.md).",
+    )
 
     @field_validator("device")
     @classmethod
@@ -228,6 +233,11 @@ class TrainConfig(BaseModel):
         if device.split(":")[0] not in ("auto", "cpu", "cuda", "mps"):
             raise ValueError("should be cpu, cuda, cuda:<index>, mps or auto")
         return device
+
+    @field_validator("hooks", mode="before")
+    @classmethod
+    def _one_hook(cls, hooks: Any) -> Any:
+        return (hooks,) if isinstance(hooks, str) else hooks
 
     @field_validator("duration", mode="before")
     @classmethod

@@ -19,6 +19,8 @@ from corral.core.suggestions import did_you_mean, shown
 
 __all__ = ["dump_yaml", "load_yaml", "read_mapping"]
 
+_WRITTEN_IF_SET = ("hooks",)
+"""Keys that are left out where they say nothing, so that earlier versions can read the file."""
 MOST_BYTES = 1 << 20
 """Size of a YAML file that is read."""
 
@@ -123,6 +125,8 @@ def dump_yaml(config: TrainConfig, notes: Mapping[str, str] | None = None) -> st
     notes = notes or {}
     lines = []
     for key, value in config.model_dump(mode="json").items():
+        if key in _WRITTEN_IF_SET and not value:
+            continue
         if key in notes:
             lines.append(f"# {notes[key]}")
         shown = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000, allow_unicode=True)

@@ -16,7 +16,7 @@ from corral.core.actions import ActionCodec
 from corral.core.errors import UsageError
 from corral.envs.factory import resolve_env
 from corral.storage.fault_files import read_fault
-from corral.storage.run_dir import bare
+from corral.storage.named_code import bare
 
 __all__ = ["replay_fault"]
 

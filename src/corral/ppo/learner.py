@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +19,13 @@ from torch import Tensor
 from corral.config.schema import TrainConfig
 from corral.core.errors import CorralError, UsageError
 from corral.core.seeding import minibatch_generator, network_seed
+from corral.core.suggestions import shown
 from corral.core.types import Rollout, Weights
 from corral.policy.policy import Policy
 from corral.ppo.gae import Advantages
 from corral.ppo.loss_terms import PLAIN, Terms
 
-__all__ = ["Engine", "Learner", "LearnerDiverged", "UpdateSettings", "UpdateStats"]
+__all__ = ["Engine", "Learner", "LearnerDiverged", "UpdateSettings", "UpdateStats", "check_adjustable"]
 
 Floats = npt.NDArray[np.float32]
 
@@ -57,6 +58,19 @@ class UpdateSettings:
     """Its number in the run, which decides how rows are shuffled."""
     learning_rate: float
     terms: Terms = PLAIN
+
+
+_ADJUSTABLE = {"learning_rate": (0.0, "at least"), "clip_range": (0.0, "more than"), "ent_coef": (0.0, "at least")}
+
+
+def check_adjustable(name: str, value: Any) -> None:
+    """Refuse a setting that cannot change between two updates, and a value that it cannot have."""
+    if name not in _ADJUSTABLE:
+        raise UsageError(f"{shown(name)} cannot change during a run; {', '.join(_ADJUSTABLE)} can")
+    least, words = _ADJUSTABLE[name]
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool) and np.isfinite(value)
+    if not number or value < least or (value == least and words == "more than"):
+        raise UsageError(f"{name} {shown(value)}: should be a number of {words} {least:g}")
 
 
 class Engine(Protocol):

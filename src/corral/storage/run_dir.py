@@ -17,15 +17,11 @@ from pathlib import Path
 from corral.config.schema import TrainConfig, parse_config
 from corral.config.yaml_file import load_yaml
 from corral.core.command import command
-from corral.core.entry_points import PYTHON
-from corral.core.errors import RunInUse, UnrepeatedCode, UsageError, one_line
+from corral.core.errors import RunInUse, UsageError, one_line
 from corral.core.files import find_link, is_file, open_regular, read_json
-from corral.envs.registry import names_code
+from corral.storage.named_code import resume_command
 
-__all__ = [
-    *("MOST_SUMMARY", "RunDirectory"),
-    *("bare", "check_named_code", "code_flags", "find_run", "needs_python", "plan_run"),
-]
+__all__ = ["MOST_SUMMARY", "RunDirectory", "find_run", "plan_run"]
 
 ROOT = Path("runs")
 _LONGEST_STEM = 100  # of a run's name: most file systems take 255 bytes
@@ -115,12 +111,7 @@ class RunDirectory:
             recorded = self.read_config()
         except UsageError:
             return f"{command()} resume {shlex.quote(self.shown)}"
-        flags = code_flags(recorded)
-        if needs_python(recorded):  # no command could name it
-            words = [*(f"{name}=..." for name in _code_named(recorded)), *([f"timesteps={2 * steps}"] if steps else [])]
-            return f"corral.resume({self.shown!r}, {', '.join(words)})"
-        more = f" --timesteps {2 * steps}" if steps else ""
-        return f"{command()} resume {shlex.quote(self.shown)} {flags}".rstrip() + more
+        return resume_command(self.shown, recorded, None if steps is None else 2 * steps)
 
     def _steps_at_end(self) -> int | None:
         """The steps of a run that a budget ended, if ``summary.json`` can be read and says so."""
@@ -264,49 +255,6 @@ def find_run(name: str | os.PathLike[str]) -> RunDirectory:
         raise UsageError(f"{str(name)!r} is not a run directory: it has no config.yaml")
     run.refuse_links()
     return run
-
-
-def check_named_code(recorded: TrainConfig, env: str | None, policy: str | None) -> None:
-    """Refuse to import what a run directory names, unless the user names the same.
-
-    Built-in envs and plain ids load by themselves; a name that would make Python import something does not.
-    """
-    given, known = {"env": env, "policy": policy}, {"env": recorded.env, "policy": recorded.policy}
-    for name, said in given.items():
-        if said is not None and bare(said) != bare(known[name] or ""):
-            raise UsageError(f"{name} {said!r} is not what the run was made with: {known[name] or 'the built-in one'}")
-    code = _code_named(recorded)
-    missing = {name: spec for name, spec in code.items() if given[name] is None}
-    if any(spec.startswith(PYTHON) for spec in missing.values()):
-        words = ", ".join(f"{name}=..." for name in missing)
-        raise UsageError(
-            f"the run used {', '.join(missing.values())}, which only Python can give: corral.resume(run, {words}); "
-            "corral.load(run) needs no env"
-        )
-    if missing:
-        raise UnrepeatedCode(code_flags(recorded))
-
-
-def code_flags(config: TrainConfig) -> str:
-    """The flags that a command on this run needs, because its env or policy is code."""
-    return " ".join(f"--{name} {shlex.quote(spec)}" for name, spec in _code_named(config).items())
-
-
-def needs_python(config: TrainConfig) -> bool:
-    """Whether the env or policy of a run is an object that only Python can give."""
-    return any(spec.startswith(PYTHON) for spec in _code_named(config).values())
-
-
-def _code_named(config: TrainConfig) -> dict[str, str]:
-    """What of a run's env and policy makes Python import something: every policy does, and some envs."""
-    env = {"env": config.env} if names_code(config.env) else {}
-    return env if config.policy is None else {**env, "policy": config.policy}
-
-
-def bare(spec: str) -> str:
-    """``path/to/file.py:callable`` without the path: the same file may be reached from another directory."""
-    source, colon, attribute = spec.rpartition(":")
-    return f"{Path(source).name}:{attribute}" if colon and source.endswith(".py") else spec
 
 
 def _lock(file: int) -> None:

@@ -15,7 +15,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from corral.core.command import command
-from corral.storage.run_dir import code_flags, needs_python
+from corral.storage.named_code import code_flags, needs_python
 from corral.sweeps.presets import Entry
 from corral.sweeps.request import SweepRequest
 from corral.sweeps.results import Result, ranked, shown

@@ -34,7 +34,7 @@ _FIT = ("n_envs", "n_steps", "batch_size")
 """A rollout is the product of the first two and a multiple of the third, so their values are listed."""
 _ANOTHER_OPPONENT = re.compile(r",(?!\s*(?!mixed:)[^,=]+=)")
 """The commas between opponents; those within a mix stand before a name and its weight."""
-_SAME_FOR_ALL = ("env", "env_kwargs", "timesteps", "num_episodes", "duration", "seed", "policy", "output_dir")
+_SAME_FOR_ALL = ("env", "env_kwargs", "timesteps", "num_episodes", "duration", "seed", "policy", "hooks", "output_dir")
 _DEFAULT = {
     "learning_rate": "log:3e-5:3e-3",
     "n_steps": "128,512,2048",

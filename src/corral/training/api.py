@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,12 +33,14 @@ from corral.reporting.episode_lines import env_lines
 from corral.reporting.reporter import Reporter
 from corral.storage.checkpoint import FoundCheckpoint, list_checkpoints, newest_checkpoint, set_aside
 from corral.storage.fault_files import keep_fault
-from corral.storage.run_dir import RunDirectory, check_named_code, find_run, plan_run
+from corral.storage.named_code import check_named_code
+from corral.storage.run_dir import RunDirectory, find_run, plan_run
 from corral.storage.summary_file import Summary
 from corral.training.assemble import assemble
 from corral.training.checkpoint_checks import check_checkpoint
 from corral.training.closing import closing_table, summarize, where
 from corral.training.hooks.callback import Callback
+from corral.training.hooks.hook import Hook, HookList, load_hooks, restore_hooks
 from corral.training.hooks.hook_order import order_hooks
 from corral.training.loop import train_loop
 from corral.training.metrics_row import progress_columns
@@ -66,6 +68,7 @@ def train(
     env: str | Callable[..., gym.Env[Any, Any]],
     *,
     config: str | os.PathLike[str] | None = None,
+    hooks: Sequence[str | Hook] | None = None,
     callback: Callback | None = None,
     policy: str | NetworkFactory | None = None,
     quiet: bool = False,
@@ -74,13 +77,17 @@ def train(
     """Train PPO on ``env`` (a name, or a callable that makes one) and return when a budget is used up.
 
     ``settings`` are the command line's flags with underscores: ``timesteps=100_000, n_envs=8, seed=1``. ``config``
-    names a YAML file to start from. ``callback`` is called after every iteration with a ``TrainingState``.
+    names a YAML file to start from. ``hooks`` act around iterations; ``callback``, their short form, is called after
+    every iteration with a ``TrainingState``.
     ``policy`` is a function ``(observation_space, action_space) -> torch.nn.Module``, or its ``module:name``.
     """
     values = {**(load_yaml(config) if config is not None else {}), **settings}
     factory = resolve_env(env, parse_env_kwargs(values.get("env_kwargs", {})))
     if policy is not None:
         values["policy"] = name_of(policy)
+    hooks = values.get("hooks", ()) if hooks is None else hooks
+    loaded = load_hooks(hooks)
+    values["hooks"] = hook_names(hooks)
     board = QuietBoard() if quiet else Board()
     own = settings_of(factory.name, values)
     if own:
@@ -93,7 +100,7 @@ def train(
     seed = fresh_seed() if checked.seed is None else checked.seed
     checked = checked.model_copy(update={"seed": seed})
     run = assemble(checked, seed, factory, network, board.note, envs, board.warn)
-    return _carry_out(run, directory, callback, board)
+    return _carry_out(run, directory, order_hooks(checked, loaded, callback), board)
 
 
 def resume(
@@ -101,21 +108,24 @@ def resume(
     *,
     env: str | Callable[..., gym.Env[Any, Any]] | None = None,
     policy: str | NetworkFactory | None = None,
+    hooks: Sequence[str | Hook] = (),
     callback: Callback | None = None,
     quiet: bool = False,
     **settings: Any,
 ) -> TrainResult:
     """Go on with a run from its newest valid checkpoint, with its own config.
 
-    ``settings`` may change the budget, the workers and the backend. ``env`` and ``policy`` must be given again where
-    they name code: what a run directory says is data and is never imported on its own.
+    ``settings`` may change the budget, the workers and the backend. ``env``, ``policy`` and ``hooks`` must be given
+    again where they name code: what a run directory says is data and is never imported on its own.
     """
     directory = find_run(run)
     directory.lock()
     try:
         recorded = directory.read_config()
-        config = _with_changes(recorded, settings)
-        check_named_code(recorded, name_of(env), name_of(policy))
+        names = hook_names(hooks)
+        config = _with_changes(recorded, settings).model_copy(update={"hooks": names})
+        check_named_code(recorded, name_of(env), name_of(policy), names)
+        loaded = load_hooks(hooks)
         factory = resolve_env(recorded.env if env is None else env, recorded.env_kwargs)
         found = newest_checkpoint(directory.checkpoints)
         if found is None and (recorded.seed is None or directory.has_metrics()):
@@ -133,9 +143,10 @@ def resume(
         assembled = assemble(config, seed, factory, network, board.note, warn=board.warn, proven=proven)
         if found is None:
             board.warn(f"{directory.shown} ended before anything was saved; beginning at step 0")
-            return _carry_out(assembled, directory, callback, board)
+            return _carry_out(assembled, directory, order_hooks(config, loaded, callback), board)
         try:
             restore(assembled, found.checkpoint)
+            restore_hooks(loaded, found.checkpoint.state.get("hooks", {}), board.warn)
             for folder in (directory.checkpoints, directory.best):
                 set_aside(folder, newer_than=found.checkpoint.timesteps)
             if not list_checkpoints(directory.best):  # the best came later, and is lost
@@ -151,13 +162,13 @@ def resume(
     except BaseException:
         directory.unlock()
         raise
-    return _carry_out(assembled, directory, callback, board, found)
+    return _carry_out(assembled, directory, order_hooks(config, loaded, callback), board, found)
 
 
 def _carry_out(
     run: Run,
     directory: RunDirectory,
-    callback: Callback | None,
+    hooks: HookList,
     board: QuietBoard,
     resumed: FoundCheckpoint | None = None,
 ) -> TrainResult:
@@ -185,14 +196,14 @@ def _carry_out(
             run.open(directory, reporter)
             _open_board(board, run, directory, resumed)
             try:
-                reason = train_loop(run, order_hooks(config, (), callback), interrupts)
+                reason = train_loop(run, hooks, interrupts)
             except BaseException as error:
                 reporter.close()
                 refused = getattr(error, "exit_code", 1) == 2 and run.progress.iteration == 0
                 if refused and directory.made_here and config.expert is None:
                     directory.discard()  # it never began: there is at most a checkpoint of the first random weights
                 elif run.recovery_point is not None:
-                    _finish(board, run, directory, _why(error))
+                    _finish(board, run, directory, _why(error), failed=not isinstance(error, Interrupted))
                 if isinstance(error, Interrupted) and directory.path.exists():
                     error.run_dir = directory.path
                 if isinstance(error, EnvFault) and directory.path.exists():
@@ -201,6 +212,8 @@ def _carry_out(
                 raise
             reporter.close()
             summary = _finish(board, run, directory, reason)
+            if hooks.end_errors:
+                raise hooks.end_errors[0]
         if run.recovery_point is not None and run.last_saved_step != run.recovery_point.timesteps:
             raise CheckpointError(
                 f"the last checkpoint could not be saved in {directory.checkpoints}: what it held is lost"
@@ -243,13 +256,13 @@ def _open_board(board: QuietBoard, run: Run, directory: RunDirectory, resumed: F
     board.start(*budgets_of(config, progress)[0])
 
 
-def _finish(board: QuietBoard, run: Run, directory: RunDirectory, reason: str) -> Summary:
+def _finish(board: QuietBoard, run: Run, directory: RunDirectory, reason: str, failed: bool = False) -> Summary:
     summary = summarize(run, reason)
     try:
         replace_file(directory.summary_file, summary.to_json().encode())
     except OSError as error:
         board.warn(f"summary.json cannot be written: {error}")
-    if reason.startswith("failed"):  # the error itself follows
+    if failed:  # the error itself follows
         if run.last_saved_step is not None:
             board.note(f"stopped: everything up to step {run.last_saved_step:,} is saved in {directory.shown}")
         return summary
@@ -268,6 +281,12 @@ def name_of(given: Any) -> str | None:
     if isinstance(given, EnvFactory):
         return given.name
     return given if given is None or isinstance(given, str) else python_name(given)
+
+
+def hook_names(hooks: Sequence[str | Hook]) -> tuple[str, ...]:
+    """How a config names the hooks that a caller gives."""
+    given = (hooks,) if isinstance(hooks, str) else hooks
+    return tuple(hook if isinstance(hook, str) else python_name(type(hook)) for hook in given)
 
 
 def network_of(spec: str | None, given: str | NetworkFactory | None) -> NetworkFactory | None:

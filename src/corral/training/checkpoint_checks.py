@@ -18,10 +18,11 @@ from torch.nn.parameter import is_lazy
 
 from corral.config.schema import TrainConfig
 from corral.core.actions import ActionCodec
-from corral.core.errors import CheckpointError, CorralError, one_line
+from corral.core.errors import CheckpointError, CorralError, UsageError, one_line
 from corral.core.spaces import Layout, space_from_data
 from corral.core.types import MISHAP_KEYS
 from corral.policy.factory import build_policy
+from corral.ppo.learner import check_adjustable
 from corral.storage.checkpoint import Checkpoint
 from corral.training.progress import RECENT
 from corral.vec.replay_log import REPLAY_LIMIT
@@ -64,6 +65,8 @@ class _State(BaseModel):
     opponents: dict[str, Any] | None
     spaces: _Spaces
     masked: StrictBool
+    hooks: dict[str, dict[str, Any]] = {}
+    overrides: dict[str, _Number] = {}
 
 
 def check_state(state: Mapping[str, Any]) -> None:
@@ -76,6 +79,11 @@ def check_state(state: Mapping[str, Any]) -> None:
         raise CheckpointError(f"state.json does not fit: {one_line(place)}: {one_line(first['msg'])}") from None
     if any(length < 0 or length != int(length) for _, length in told.recent):
         raise CheckpointError("state.json does not fit: recent has an episode whose length is no number of steps")
+    for name, value in told.overrides.items():
+        try:
+            check_adjustable(name, value)
+        except UsageError as error:
+            raise CheckpointError(f"state.json does not fit: {one_line(error)}") from None
     if strangers := told.mishaps.keys() - {*MISHAP_KEYS.values()}:
         raise CheckpointError(f"state.json does not fit: mishaps counts {one_line(sorted(strangers)[0])!r}")
 

@@ -7,7 +7,8 @@ import shlex
 from corral.core.command import command
 from corral.core.types import Mishaps
 from corral.reporting.process_meter import ProcessUse
-from corral.storage.run_dir import RunDirectory, code_flags, needs_python
+from corral.storage.named_code import code_flags, needs_python, resume_command
+from corral.storage.run_dir import RunDirectory
 from corral.storage.summary_file import Summary
 from corral.training.run import Run, weights_hash
 
@@ -118,10 +119,10 @@ def closing_table(run: Run, directory: RunDirectory, summary: Summary) -> tuple[
     advice = [f"results in {path}", f"  curves:   {command('tensorboard')} --logdir {path}"]
     if not needs_python(run.config):  # no command could name it
         words = f"{path} {code}".rstrip()
-        more = "" if summary.exit_reason.startswith("SIG") else f" --timesteps {2 * summary.steps}"
+        more = None if summary.exit_reason.startswith("SIG") else 2 * summary.steps
         advice += [
             f"  evaluate: {command()} eval {words}",
             f"  watch:    {command()} play {words}{' --save clip.gif' if 'rgb_array' in run.render_modes else ''}",
-            f"  go on:    {command()} resume {words}{more}",
+            f"  go on:    {resume_command(directory.shown, run.config, more)}",
         ]
     return run.config.env, rows, advice

@@ -128,11 +128,11 @@ def numbers_of(rows: Sequence[InfoRow]) -> dict[str, float]:
 
 
 def evaluate_run(run: Run, signals: Interrupts) -> Metrics:
-    """Evaluate a run's policy, and keep it in ``best/`` if none was better; none if the run has no evaluations."""
+    """Evaluate a run's policy, and keep it in ``best/`` if none was better."""
     config, progress, board = run.config, run.progress, run.reporter.board
-    if run.eval_env is None:
-        return {}
     started = time.perf_counter()
+    if run.eval_env is None:
+        run.eval_env = run.single_env(None)
     with signals.allowed():
         if (warning := check_replay(run)) is not None:
             board.warn(warning)

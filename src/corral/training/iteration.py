@@ -12,15 +12,18 @@ import numpy as np
 from corral.config.schema import TrainConfig
 from corral.core.errors import UsageError
 from corral.core.seeding import hook_generator
+from corral.core.suggestions import shown
 from corral.core.types import Rollout
-from corral.ppo.learner import UpdateSettings, UpdateStats
+from corral.ppo.learner import UpdateSettings, UpdateStats, check_adjustable
 from corral.training.evaluate import evaluate_run
 from corral.training.metrics_row import Metrics
 from corral.training.model import Model
-from corral.training.run import ADJUSTABLE, Counters, Run
+from corral.training.run import Counters, Run
 from corral.training.signals import Interrupts
 
 __all__ = ["Discarded", "End", "Iteration", "Start", "TrainingState"]
+
+_LONGEST_REASON = 200
 
 
 @dataclass(slots=True)
@@ -93,6 +96,7 @@ class Iteration:
         self.stage_ended = stage_ended
         """What to say if a stage ended with this rollout."""
         self.stop_reason = stop_reason
+        self.checkpoint_requested = False
 
     @property
     def iteration(self) -> int:
@@ -125,17 +129,19 @@ class Iteration:
 
     def stop(self, reason: str = "callback") -> None:
         """End the run after this iteration, with a checkpoint. The first reason that is given counts."""
+        if not isinstance(reason, str) or not reason.isprintable() or not 0 < len(reason) <= _LONGEST_REASON:
+            raise UsageError(f"stop({shown(reason)}): should be a few words, which summary.json keeps as exit_reason")
         self.stop_reason = self.stop_reason or reason
 
     def evaluate(self) -> Metrics:
-        """Evaluate the policy now, and keep it in ``best/`` if none was better; returns the ``eval/`` numbers."""
+        """Evaluate the policy now, and keep it in ``best/`` if none was better; return the ``eval/`` numbers."""
         measured = evaluate_run(self.run, self._signals)
         self.metrics |= measured
         return measured
 
     def save_checkpoint(self) -> None:
-        """Save the run as it is, besides the checkpoints that it saves anyway."""
-        self.run.save_recovery_point(again=True)
+        """Save the run at the end of this iteration, when all hooks were called and the row of metrics is on disk."""
+        self.checkpoint_requested = True
 
     def model(self) -> Model:
         """Return a copy of the policy that can be asked for actions."""
@@ -144,13 +150,8 @@ class Iteration:
 
     def set(self, name: str, value: float) -> None:
         """Change ``learning_rate``, ``clip_range`` or ``ent_coef`` from the next update on; saved with the run."""
-        if name not in ADJUSTABLE:
-            raise UsageError(f"set({name!r}): only {', '.join(ADJUSTABLE)} can change during a run")
-        least, above = ADJUSTABLE[name]
-        number = float(value)
-        if not (np.isfinite(number) and (number > least if above else number >= least)):
-            raise UsageError(f"set({name!r}, {value!r}): should be {'more than' if above else 'at least'} {least:g}")
-        self.run.overrides[name] = number
+        check_adjustable(name, value)
+        self.run.overrides[name] = float(value)
 
     def generator(self, name: str) -> np.random.Generator:
         """Return a generator that depends on the run's seed, ``name`` and the iteration alone."""

@@ -31,6 +31,7 @@ def train_loop(run: Run, hooks: HookList, signals: Interrupts) -> str:
     evaluated = False
     try:
         while stop is None:
+            before = run.counters()
             with signals.allowed():  # what is cut short in here is discarded
                 rollout = pipeline.next()  # [T, N]; with overlap, the next one begins
                 if rollout is not None:
@@ -43,7 +44,6 @@ def train_loop(run: Run, hooks: HookList, signals: Interrupts) -> str:
                 run.discard_rollout()
                 hooks.after_discarded_rollout(Discarded(run, signals, evaluated))
                 break
-            before = run.counters()
             run.commit(rollout)  # observation statistics, counters, publish, recovery point
             metrics = metrics_row(run, rollout, update, settings, lag)
             news = pipeline.stage_ended, run.budget_reached()

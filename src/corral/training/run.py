@@ -39,10 +39,8 @@ from corral.training.checkpoint_checks import check_envs, check_tensors
 from corral.training.progress import Progress, Stopwatch, ended_by, learning_rate
 from corral.vec import CorralVectorEnv
 
-__all__ = ["ADJUSTABLE", "Counters", "Run", "capture", "restore", "weights_hash"]
+__all__ = ["Counters", "Run", "capture", "restore", "weights_hash"]
 
-ADJUSTABLE = {"learning_rate": (0.0, False), "clip_range": (0.0, True), "ent_coef": (0.0, False)}
-"""Settings that a hook may change during a run; for each the least value, and whether it has to be above that."""
 HOOKS, OVERRIDES = "hooks", "overrides"
 """Names in ``state.json``."""
 
@@ -105,7 +103,7 @@ class Run:
     why_envs: str | None = None
     """Why ``auto`` chose so many envs."""
     overrides: dict[str, float] = field(default_factory=dict)
-    """Settings that a hook changed (see ``ADJUSTABLE``)."""
+    """Settings that a hook changed (see ``check_adjustable``)."""
     recovery_point: Checkpoint | None = None
     """The last whole iteration: what is saved if the next one is not completed."""
     last_saved_step: int | None = None
@@ -221,8 +219,9 @@ class Run:
         saved = self.recovery_point.state
         if state == saved.get(HOOKS, {}).get(hook, {}) and self.overrides == saved.get(OVERRIDES, {}):
             return
-        hooks = {**saved.get(HOOKS, {}), hook: dict(state)}
-        changed = {**saved, **self.progress.state(), **_adjusted(hooks, self.overrides)}
+        hooks = {name: data for name, data in {**saved.get(HOOKS, {}), hook: dict(state)}.items() if data}
+        rest = {name: value for name, value in saved.items() if name not in (HOOKS, OVERRIDES)}
+        changed = {**rest, **self.progress.state(), **_adjusted(hooks, self.overrides)}
         self.recovery_point = dataclasses.replace(self.recovery_point, state=changed)
 
     def save_recovery_point(self, again: bool = False) -> None:

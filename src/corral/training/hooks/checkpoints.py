@@ -1,4 +1,4 @@
-"""Checkpoints every so many steps."""
+"""Checkpoints: every so many steps, and whenever a hook asks for one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ __all__ = ["Checkpoints"]
 
 
 class Checkpoints(Hook):
-    """Saves the run if that is due, after its row of metrics is on disk."""
+    """Saves the run if that is due or a hook asked for it, after all hooks and the row of metrics."""
 
     def after_iteration(self, iteration: Iteration) -> None:
         """Save, if it is time."""
-        if is_due(iteration.config.checkpoint_freq, iteration.before.timesteps, iteration.timesteps):
+        due = is_due(iteration.config.checkpoint_freq, iteration.before.timesteps, iteration.timesteps)
+        if due or iteration.checkpoint_requested:
             iteration.run.save_recovery_point(again=True)

@@ -17,8 +17,9 @@ class Evaluation(Hook):
 
     def after_iteration(self, iteration: Iteration) -> None:
         """Evaluate, if it is time."""
-        due = is_due(iteration.config.eval_freq, iteration.before.timesteps, iteration.timesteps)
-        if due or iteration.stop_reason is not None:
+        every = iteration.config.eval_freq
+        due = is_due(every, iteration.before.timesteps, iteration.timesteps)
+        if due or (every and iteration.stop_reason is not None):
             iteration.evaluate()
 
 
@@ -27,11 +28,13 @@ class FinalEvaluation(Hook):
 
     def after_iteration(self, iteration: Iteration) -> None:
         """Evaluate, if it is the last chance."""
-        if iteration.stop_reason is not None and "eval/mean_reward" not in iteration.metrics:
+        evaluated = "eval/mean_reward" in iteration.metrics or not iteration.config.eval_freq
+        if iteration.stop_reason is not None and not evaluated:
             iteration.evaluate()
 
     def after_discarded_rollout(self, discarded: Discarded) -> None:
         """Evaluate the policy as it is, in a row of metrics of its own."""
         run = discarded.run
-        if not discarded.evaluated and (measured := evaluate_run(run, discarded.signals)):
+        if run.config.eval_freq and not discarded.evaluated:
+            measured = evaluate_run(run, discarded.signals)
             run.reporter.write(progress_row(run) | measured, budgets_of(run.config, run.progress)[0].done)

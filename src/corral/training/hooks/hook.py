@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from corral.core.errors import UsageError
+from corral.core.entry_points import import_callable
+from corral.core.errors import UsageError, one_line
+from corral.core.suggestions import shown
 from corral.training.iteration import Discarded, End, Iteration, Start
 
-__all__ = ["Hook", "HookList", "plain_state"]
+__all__ = ["Hook", "HookList", "load_hooks", "plain_state", "restore_hooks"]
 
 
 class Hook:
@@ -46,22 +50,40 @@ class Hook:
 
 
 class HookList:
-    """The hooks of a run in their order (see ``training.hooks``)."""
+    """The hooks of a run in the order in which they are called (see ``hook_order``)."""
 
-    def __init__(self, ordered: Sequence[Hook], always: Sequence[Hook], last: Sequence[Hook]) -> None:
-        self._ordered, self._always, self._last = ordered, always, last
+    def __init__(
+        self,
+        before: Sequence[Hook],
+        users: Sequence[Hook],
+        after: Sequence[Hook],
+        always: Sequence[Hook],
+        last: Sequence[Hook],
+    ) -> None:
+        self._before, self._users, self._after, self._always, self._last = before, users, after, always, last
+        self.end_errors: list[Exception] = []
+        """What hooks raised when the run ended."""
+
+    def __iter__(self) -> Iterator[Hook]:
+        return iter((*self._before, *self._users, *self._after, *self._always, *self._last))
 
     def on_start(self, start: Start) -> None:
         """Let every hook prepare."""
-        for hook in (*self._ordered, *self._always, *self._last):
+        for hook in self:
             hook.on_start(start)
+        for hook in self._users:
+            start.run.refresh_recovery_point(hook.name, plain_state(hook))
 
     def after_iteration(self, iteration: Iteration) -> None:
         """Call every hook; the row of metrics is written even if one of them raises or is interrupted."""
         try:
-            for hook in self._ordered:
+            for hook in self._before:
+                hook.after_iteration(iteration)
+            for hook in self._users:
                 hook.after_iteration(iteration)
                 iteration.run.refresh_recovery_point(hook.name, plain_state(hook))
+            for hook in self._after:
+                hook.after_iteration(iteration)
         finally:
             for hook in self._always:
                 hook.after_iteration(iteration)
@@ -70,30 +92,72 @@ class HookList:
 
     def after_discarded_rollout(self, discarded: Discarded) -> None:
         """Tell every hook."""
-        for hook in (*self._ordered, *self._always, *self._last):
+        for hook in self:
             hook.after_discarded_rollout(discarded)
 
     def on_end(self, end: End) -> None:
-        """Let every hook finish, the last one first; what one of them raises is raised when all are done."""
-        errors = []
-        for hook in reversed((*self._ordered, *self._always, *self._last)):
+        """Let every hook finish, the last one first; what they raise is kept in ``end_errors``."""
+        for hook in reversed([*self]):
             try:
                 hook.on_end(end)
             except Exception as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+                error.add_note(f"raised by on_end of the hook {hook.name}")
+                self.end_errors.append(error)
+
+
+def load_hooks(given: Sequence[str | Hook]) -> list[Hook]:
+    """Return the user's hooks, importing those that are given as ``module:Class`` or ``file.py:Class``."""
+    if not isinstance(given, Sequence):
+        raise UsageError(f"hooks {shown(given)}: should be a list of hooks, as in hooks=[MyHook()]")
+    hooks = [_load_hook(hook) for hook in ((given,) if isinstance(given, str) else given)]
+    names = [hook.name for hook in hooks]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"two hooks are called {twice!r}; set the attribute `name` of one of them to something else")
+    return hooks
+
+
+def _load_hook(given: str | Hook) -> Hook:
+    hook: Any = given
+    if isinstance(given, str):
+        make = import_callable(given, "hook")
+        try:
+            inspect.signature(make).bind()
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"hook {given!r} is made without arguments, but {error}; name a function that returns the hook"
+            ) from None
+        hook = make()
+    if not isinstance(hook, Hook):
+        advice = "give an instance, as in hooks=[MyHook()]" if isinstance(hook, type) else "derive it from corral.Hook"
+        raise UsageError(f"hook {shown(given)} is {shown(hook)}, expected a corral.Hook; {advice}")
+    return hook
+
+
+def restore_hooks(hooks: Sequence[Hook], states: Mapping[str, Any], warn: Callable[[str], object]) -> None:
+    """Let hooks go on from the states in a checkpoint; a UsageError if the hook of one is missing."""
+    names = [hook.name for hook in hooks]
+    if missing := sorted(states.keys() - {*names}):
+        raise UsageError(
+            f"the run has the state of a hook called {one_line(missing[0], 80)!r}, which was not given; "
+            f"there are {', '.join(names) or 'none'}"
+        )
+    for hook in hooks:
+        if hook.name in states:
+            hook.load_state_dict(copy.deepcopy(states[hook.name]))
+        elif plain_state(hook):
+            warn(f"the checkpoint has no state of the hook {hook.name}, which begins anew")
 
 
 def plain_state(hook: Hook) -> dict[str, Any]:
     """Return a hook's state as JSON holds it; a UsageError if it is something else."""
     state = hook.state_dict()
-    if not state:
-        return {}
     try:
-        plain = json.loads(json.dumps(state, allow_nan=False))
-    except (TypeError, ValueError) as error:
+        plain = json.loads(json.dumps(state, allow_nan=False)) if state else {}
+    except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"hook {hook.name}: state_dict() should return plain JSON data ({error})") from None
-    if not isinstance(plain, dict):
-        raise UsageError(f"hook {hook.name}: state_dict() returned {type(state).__name__}, expected a dict")
+    if not isinstance(plain, dict) or (state and plain != state):
+        raise UsageError(
+            f"hook {hook.name}: state_dict() returned {shown(state)}, expected a dict of plain JSON data (text for "
+            "keys, lists rather than tuples), so that load_state_dict() gets the very same"
+        )
     return plain

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from corral.config.schema import TrainConfig
-from corral.core.errors import UsageError
 from corral.training.hooks.callback import Callback, CallbackHook
 from corral.training.hooks.checkpoints import Checkpoints
 from corral.training.hooks.episode_log import EpisodeLog
@@ -24,18 +23,15 @@ __all__ = ["order_hooks"]
 
 def order_hooks(config: TrainConfig, hooks: Sequence[Hook] = (), callback: Callback | None = None) -> HookList:
     """Return all hooks of a run: Corral's own around the user's, which see what an evaluation measured."""
-    names = [hook.name for hook in hooks]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise UsageError(f"two hooks are called {sorted(twice)[0]!r}; give one of them another name")
-    log = config.log_episodes
-    ordered = [
-        *(WarmStart(), KlReference()),
-        *([EpisodeLog()] if log else []),
-        *(FaultLog(), Stages()),
-        *([UpdateLog()] if log else []),
-        Evaluation(),
-        *hooks,
-        *([] if callback is None else [CallbackHook(callback)]),
-        FinalEvaluation(),
-    ]
-    return HookList(ordered, always=[Writers(), StageFiles()], last=[Checkpoints()])
+    starting: list[Hook] = [WarmStart(), KlReference()]
+    if config.log_episodes:
+        logs: list[Hook] = [EpisodeLog(), FaultLog(), Stages(), UpdateLog()]
+    else:
+        logs = [FaultLog(), Stages()]
+    return HookList(
+        before=[*starting, *logs, Evaluation()],
+        users=[*hooks, *([] if callback is None else [CallbackHook(callback)])],
+        after=[FinalEvaluation()],
+        always=[Writers(), StageFiles()],
+        last=[Checkpoints()],
+    )

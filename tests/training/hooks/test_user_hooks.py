@@ -1,0 +1,367 @@
+"""Hooks of the user's own: what they see and may do, their state in checkpoints, and what happens when they raise."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import corral
+from corral.core.errors import CheckpointError, UnrepeatedCode, UsageError
+from corral.storage.checkpoint import list_checkpoints, newest_checkpoint
+from corral.storage.metrics_file import read_metrics
+from tests.faults.harness import GAMES
+
+SMALL = {
+    "n_envs": 2,
+    "n_steps": 32,
+    "batch_size": 32,
+    "n_epochs": 2,
+    "eval_freq": 0,
+    "tensorboard": False,
+    "backend": "serial",
+    "seed": 1,
+    "quiet": True,
+}
+ITERATION = 64
+
+
+def train(iterations, name="run", **settings):
+    return corral.train("CartPole-v1", timesteps=iterations * ITERATION, output_dir=name, **{**SMALL, **settings})
+
+
+def rows(result):
+    return read_metrics(result.run_dir / "metrics.jsonl")
+
+
+@pytest.fixture(autouse=True)
+def _own_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+class Memory(corral.Hook):
+    """Remembers a number per iteration, and lets the learning rate follow from what it remembers."""
+
+    def __init__(self, calls=None):
+        self.drawn, self.calls = [], calls if calls is not None else []
+
+    def on_start(self, start):
+        self.calls.append(("start", start.resumed, len(self.drawn)))
+
+    def after_iteration(self, iteration):
+        self.drawn.append(int(iteration.generator(self.name).integers(1000)))
+        iteration.log("memory/sum", sum(self.drawn))
+        iteration.set("learning_rate", 1e-3 / (1 + sum(self.drawn) % 7))
+        iteration.set("clip_range", 0.1 + 0.01 * (sum(self.drawn) % 5))
+        iteration.set("ent_coef", 0.001 * (sum(self.drawn) % 3))
+
+    def on_end(self, end):
+        self.calls.append(("end", end.reason, len(self.drawn)))
+
+    def state_dict(self):
+        return {"drawn": self.drawn}
+
+    def load_state_dict(self, state):
+        self.drawn = list(state["drawn"])
+
+
+def test_a_hook_is_called_around_iterations_and_logs_into_their_rows():
+    calls = []
+    result = train(3, hooks=[Memory(calls)])
+    assert calls == [("start", False, 0), ("end", "timesteps", 3)]
+    sums = [row["memory/sum"] for row in rows(result)]
+    assert len(sums) == 3 and sums == sorted(sums)
+
+
+def test_what_a_hook_sets_holds_from_the_next_update_on():
+    class Set(corral.Hook):
+        def after_iteration(self, iteration):
+            if iteration.iteration == 1:
+                iteration.set("learning_rate", 1e-5)
+
+    plain, changed = train(3, "plain"), train(3, "changed", hooks=[Set()])
+    assert [row["train/learning_rate"] for row in rows(changed)] == [3e-4, 1e-5, 1e-5]
+    assert rows(plain)[1]["train/approx_kl"] > 0
+    assert plain.summary.weights_sha256 != changed.summary.weights_sha256
+
+
+@pytest.mark.parametrize(("name", "value"), [("clip_range", 0.001), ("ent_coef", 0.5), ("learning_rate", 0.01)])
+@pytest.mark.parametrize("learner", ["numpy", "torch"])
+def test_a_setting_that_a_hook_sets_is_learned_with_as_if_it_were_in_the_config(name, value, learner):
+    class Set(corral.Hook):
+        def after_iteration(self, iteration):
+            iteration.set(name, value)
+            iteration.stop("set")
+
+    class Nothing(corral.Hook):
+        def after_iteration(self, iteration):
+            if iteration.iteration == 1:
+                iteration.stop("nothing")
+
+    train(9, "set", hooks=[Set()], learner=learner)
+    train(9, "config", hooks=[Nothing()], learner=learner)
+    config = Path("config/config.yaml")
+    lines = [f"{name}: {value}" if line.startswith(f"{name}:") else line for line in config.read_text().splitlines()]
+    config.write_text("\n".join(lines))
+    by_hook = corral.resume("set", timesteps=2 * ITERATION, hooks=[Set()], quiet=True)
+    by_config = corral.resume("config", timesteps=2 * ITERATION, hooks=[Nothing()], quiet=True)
+    assert by_hook.summary.weights_sha256 == by_config.summary.weights_sha256
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("gamma", 0.9, "'gamma' cannot change during a run; learning_rate, clip_range, ent_coef can"),
+        ("clip_range", 0, "clip_range 0: should be a number of more than 0"),
+        ("learning_rate", float("nan"), "learning_rate nan: should be a number of at least 0"),
+        ("ent_coef", "0.1", "ent_coef '0.1': should be a number of at least 0"),
+    ],
+)
+def test_what_cannot_be_set_is_refused(name, value, words):
+    with pytest.raises(UsageError, match=words):
+        train(2, callback=lambda iteration: iteration.set(name, value))
+
+
+def test_a_stopped_and_resumed_run_ends_as_one_that_never_was():
+    whole = train(8, "whole", hooks=[Memory()])
+    train(3, "parts", hooks=[Memory()], checkpoint_freq=ITERATION)
+    calls = []
+    parts = corral.resume("parts", timesteps=8 * ITERATION, hooks=[Memory(calls)], quiet=True)
+    assert calls[0] == ("start", True, 3)
+    assert parts.summary.weights_sha256 == whole.summary.weights_sha256
+    assert [row["memory/sum"] for row in rows(parts)] == [row["memory/sum"] for row in rows(whole)]
+
+
+def test_the_state_of_hooks_is_only_in_runs_that_have_some():
+    train(2, "plain", callback=lambda iteration: None)
+    assert not {"hooks", "overrides"} & newest_checkpoint(Path("plain/checkpoints")).checkpoint.state.keys()
+    assert "hooks" not in Path("plain/config.yaml").read_text()
+    train(2, "memory", hooks=[Memory()])
+    state = newest_checkpoint(Path("memory/checkpoints")).checkpoint.state
+    assert len(state["hooks"]["Memory"]["drawn"]) == 2 and {*state["overrides"]} == {
+        "learning_rate",
+        "clip_range",
+        "ent_coef",
+    }
+
+
+def test_evaluate_checkpoint_and_model():
+    seen = []
+
+    class Ask(corral.Hook):
+        def after_iteration(self, iteration):
+            if iteration.iteration == 2:
+                seen.append(iteration.evaluate()["eval/mean_reward"])
+                iteration.save_checkpoint()
+                seen.append(len(list_checkpoints(iteration.run_dir / "checkpoints")))
+                action, _ = iteration.model().predict(iteration.rollout.observations[""][0, 0])
+                seen.append(action)
+
+    result = train(3, hooks=[Ask()], checkpoint_freq=0)
+    assert seen[0] == rows(result)[1]["eval/mean_reward"] and seen[2] in (0, 1)
+    assert seen[1] == 1, "the checkpoint is saved after the hooks, with their state"
+    assert {int(path.name.removeprefix("ckpt-")) for path in list_checkpoints(Path("run/checkpoints"))} == {0, 128, 192}
+    assert "eval/mean_reward" not in rows(result)[-1], "without eval_freq nobody else evaluates"
+
+
+def test_the_first_reason_to_stop_counts_and_the_final_policy_is_evaluated():
+    class First(corral.Hook):
+        def after_iteration(self, iteration):
+            if iteration.iteration == 2:
+                iteration.stop("first")
+
+    class Second(corral.Hook):
+        def after_iteration(self, iteration):
+            iteration.stop("second") if iteration.iteration == 2 else None
+
+    result = train(9, hooks=[First(), Second()], eval_freq=100_000)
+    assert (result.summary.exit_reason, result.summary.steps) == ("first", 128)
+    assert "eval/mean_reward" in rows(result)[-1]
+    with pytest.raises(UsageError, match="stop"):
+        train(2, "other", callback=lambda iteration: iteration.stop(""))
+
+
+class Raises(Memory):
+    """Raises in the third iteration, after it has changed its state."""
+
+    name = "Raises"
+
+    def after_iteration(self, iteration):
+        super().after_iteration(iteration)
+        if iteration.iteration == 3:
+            raise RuntimeError("of the hook")
+
+
+def test_a_hook_that_raises_leaves_its_row_a_checkpoint_and_its_traceback():
+    first, last = Memory(), []
+
+    class Last(corral.Hook):
+        def after_iteration(self, iteration):
+            last.append(iteration.iteration)
+
+        def on_end(self, end):
+            last.append(end.reason)
+
+    with pytest.raises(RuntimeError, match="of the hook") as raised:
+        train(9, hooks=[first, Raises(), Last()])
+    assert raised.traceback[-1].path == Path(__file__)
+    assert last == [1, 2, None], "later hooks are not called for that iteration, but for the end"
+    assert len(read_metrics(Path("run/metrics.jsonl"))) == 3
+    assert "failed: RuntimeError" in Path("run/summary.json").read_text()
+    saved = newest_checkpoint(Path("run/checkpoints")).checkpoint
+    assert saved.timesteps == 3 * ITERATION
+    assert len(saved.state["hooks"]["Memory"]["drawn"]) == 3
+    assert len(saved.state["hooks"]["Raises"]["drawn"]) == 2, "the state is the one before the call that raised"
+
+
+def test_what_on_end_raises_comes_after_the_summary():
+    class End(corral.Hook):
+        def on_end(self, end):
+            raise OSError("of the end")
+
+    ended = []
+
+    class Other(corral.Hook):
+        def on_end(self, end):
+            ended.append(end.reason)
+
+    with pytest.raises(OSError, match="of the end") as raised:
+        train(2, hooks=[Other(), End()])
+    assert ended == ["timesteps"]
+    assert "raised by on_end of the hook End" in raised.value.__notes__
+    assert json.loads(Path("run/summary.json").read_text())["exit_reason"] == "timesteps"
+
+
+def test_hooks_are_recorded_by_name_and_needed_again():
+    train(2, hooks=[Memory()])
+    assert "Memory" in Path("run/config.yaml").read_text().splitlines()[-1]
+    with pytest.raises(UsageError, match=r"only Python can give: corral.resume\(run, hooks=\[\.\.\.\]\)"):
+        corral.resume("run", timesteps=256, quiet=True)
+    corral.load("run")  # needs no hooks
+    with pytest.raises(UsageError, match="only Python can give"):
+        corral.resume("run", timesteps=256, hooks=[Raises()], quiet=True)
+
+
+class Renamed(Memory):
+    """The same class under another name: what it saved belongs to nobody then."""
+
+
+def test_state_without_its_hook_is_an_error_and_a_hook_without_state_a_warning(capsys):
+    train(2, hooks=[Memory()])
+    other = Memory()
+    other.name = "another"
+    with pytest.raises(UsageError, match="has the state of a hook called 'Memory', which was not given"):
+        corral.resume("run", timesteps=256, hooks=[other], quiet=True)
+    joined = Renamed()
+    corral.resume("run", timesteps=256, hooks=[Memory(), joined])
+    assert "the checkpoint has no state of the hook Renamed, which begins anew" in capsys.readouterr().err
+    assert len(joined.drawn) == 2
+    corral.resume("run", timesteps=320, hooks=[Memory(), Renamed()], quiet=True)  # from now on the run has both
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"drawn": torch.zeros(2)}, "should return plain JSON data"),
+        ({"drawn": (1, 2)}, "lists rather than tuples"),
+        ({1: 2}, "text for keys"),
+        ({"drawn": float("nan")}, "should return plain JSON data"),
+        ([1], "expected a dict"),
+    ],
+)
+def test_a_state_that_json_does_not_hold_is_refused(state, words):
+    class Odd(corral.Hook):
+        def state_dict(self):
+            return state
+
+    with pytest.raises(UsageError, match=f"hook Odd: state_dict.*{words}"):
+        train(2, hooks=[Odd()])
+
+
+@pytest.mark.parametrize(
+    ("hooks", "words"),
+    [
+        ([Memory(), Memory()], "two hooks are called 'Memory'"),
+        ([Memory], r"give an instance, as in hooks=\[MyHook\(\)\]"),
+        ([print], "derive it from corral.Hook"),
+        (Memory(), "should be a list of hooks"),
+        (["nowhere:Hook"], "no module named 'nowhere'"),
+        (["hooks_without_colon"], "should look like package.module:callable"),
+        (["tests.training.hooks.test_user_hooks:SMALL"], "expected something callable"),
+        (["tests.training.hooks.test_user_hooks:train"], "is made without arguments, but"),
+    ],
+)
+def test_what_is_no_hook_is_refused_before_anything_is_written(hooks, words):
+    with pytest.raises(UsageError, match=words):
+        train(2, hooks=hooks)
+    assert not Path("run").exists()
+
+
+HOOK_FILE = """
+import corral
+
+class Count(corral.Hook):
+    n = 0
+    def after_iteration(self, iteration):
+        self.n += 1
+        iteration.log("count/n", self.n)
+    def state_dict(self):
+        return {"n": self.n}
+    def load_state_dict(self, state):
+        self.n = state["n"]
+"""
+
+
+def test_hooks_of_the_command_line(capsys):
+    from corral.cli.main import main
+
+    Path("my_hooks.py").write_text(HOOK_FILE)
+    words = ["--n-envs=2", "--n-steps=32", "--batch-size=32", "--backend=serial", "--no-tensorboard", "--eval-freq=0"]
+    command = ["train", "CartPole-v1", "--timesteps", "128", "--output-dir", "run", *words]
+    assert main([*command, "--hook", "my_hooks.py:Count"]) == 0
+    assert "resume run --hook my_hooks.py:Count --timesteps 256" in capsys.readouterr().out
+    assert main(["resume", "run", "--timesteps", "192"]) == 2
+    assert "repeat it: " in (told := capsys.readouterr().err) and told.rstrip().endswith("--hook my_hooks.py:Count")
+    assert main(["eval", "run", "--episodes", "1"]) == 0
+    sys.modules.pop("my_hooks", None)
+    assert main(["resume", "run", "--timesteps", "256", "--hook", "my_hooks.py:Count"]) == 0
+    assert [row["count/n"] for row in read_metrics(Path("run/metrics.jsonl"))] == [1, 2, 3, 4]
+    with pytest.raises(UnrepeatedCode, match=r"--hook my_hooks\.py:Count"):
+        corral.resume("run", timesteps=512, quiet=True)
+    with pytest.raises(UsageError, match="a sweep calls no hooks"):
+        corral.sweep("CartPole-v1", hooks=["my_hooks.py:Count"], trials=1)
+
+
+def test_hooks_in_a_config_file():
+    Path("my_hooks.py").write_text(HOOK_FILE)
+    for name, text in (("one", "hooks: my_hooks.py:Count\n"), ("list", "hooks: [my_hooks.py:Count]\n")):
+        Path(f"{name}.yaml").write_text(text)
+        assert rows(train(1, name, config=f"{name}.yaml"))[0]["count/n"] == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("overrides", {"gamma": 0.5}, "'gamma' cannot change"),
+        ("overrides", {"learning_rate": -1.0}, "learning_rate -1.0"),
+        ("overrides", {"learning_rate": "x"}, "overrides/learning_rate"),
+        ("hooks", {"Memory": [1]}, "hooks/Memory"),
+        ("hooks", 3, "hooks"),
+    ],
+)
+def test_a_forged_state_is_refused(key, value, words):
+    from corral.storage.checkpoint import save_checkpoint
+
+    train(2, hooks=[Memory()])
+    saved = newest_checkpoint(Path("run/checkpoints")).checkpoint
+    saved.state[key] = value
+    save_checkpoint(Path("run/checkpoints"), saved)
+    with pytest.raises(CheckpointError, match=f"state.json does not fit: .*{words}"):
+        corral.resume("run", timesteps=256, hooks=[Memory()], quiet=True)
+
+
+def test_a_hook_of_the_games_module_is_what_the_kill_tests_use():
+    """The hook that is killed in ``tests/faults`` changes the weights, so that equal weights mean equal hooks."""
+    with_hook = train(4, "with", hooks=[f"{GAMES}:Follow"])
+    assert with_hook.summary.weights_sha256 != train(4, "without").summary.weights_sha256
