@@ -125,7 +125,7 @@ def workers_are_one(env, torchs, *ways):
         if backend == "worker":
             c = WorkerSource(resolve_env(env), 3, workers, 40, 7)
             policy, setup = policy_and_setup(c.facts.observation_space, c.facts.action_space, 3, torchs)
-            c.connect(setup, policy.state_dict(), None, 0)
+            c.connect(setup, policy.state_dict())
             c.publish(policy.state_dict(), 0)
         else:
             c = source(env, n=3, n_steps=40, backend=backend, num_workers=workers, torchs=torchs, noise_seed=7)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from corral.autotune.measure_costs import Costs
 from corral.config.rules import MOST_ENVS
@@ -31,14 +31,13 @@ _BETTER = 1.05
 """How much faster a way must be than a simpler one."""
 _ENOUGH = 0.95
 """The share of the best speed that is worth the fewest envs."""
-Backend = Literal["serial", "process", "worker"]
 
 
 @dataclass(frozen=True, slots=True)
 class BackendChoice:
     """Who steps and acts, with how many workers, and why."""
 
-    backend: Backend
+    backend: str
     num_workers: int
     why: str
     advice: str | None = None
@@ -66,7 +65,7 @@ def choose_backend(config: TrainConfig, costs: Callable[[], Costs], central: boo
     if config.backend != "auto" or config.num_workers is not None or config.adaptive or config.needs_workers:
         if config.backend == "auto" and central and config.adaptive:
             raise UsageError("adaptive is for backend worker, but the policy is on an accelerator; leave it out")
-        backend: Backend = config.backend if config.backend != "auto" else "process" if central else "worker"
+        backend: str = config.backend if config.backend != "auto" else "process" if central else "worker"
         workers = config.num_workers or min(cores, config.n_envs)
         advice = None
         if workers > cores:
@@ -93,15 +92,15 @@ def choose_backend(config: TrainConfig, costs: Callable[[], Costs], central: boo
     return BackendChoice(best[0], best[1], why, past_returns(config, found, best[0], best[1], cores))
 
 
-def _ways(config: TrainConfig, central: bool, cores: int) -> list[tuple[Backend, int]]:
+def _ways(config: TrainConfig, central: bool, cores: int) -> list[tuple[str, int]]:
     """What could be done: as asked, or alone and with each number of workers."""
     if config.backend == "serial":
         return [("serial", 1)]
-    parallel: Backend = config.backend if config.backend != "auto" else "process" if central else "worker"
+    parallel: str = config.backend if config.backend != "auto" else "process" if central else "worker"
     if config.num_workers is not None:
         return [(parallel, config.num_workers)]
     fewest = 1 if config.overlap or config.backend != "auto" else 2
-    several: list[tuple[Backend, int]] = [(parallel, w) for w in range(fewest, min(cores, config.n_envs) + 1)]
+    several: list[tuple[str, int]] = [(parallel, w) for w in range(fewest, min(cores, config.n_envs) + 1)]
     return several if config.backend != "auto" else [("serial", 1), *several]
 
 
@@ -113,7 +112,7 @@ def _is_short(config: TrainConfig, costs: Costs, alone: float, together: float) 
     return config.timesteps / alone - config.timesteps / together < start
 
 
-def predict(config: TrainConfig, costs: Costs, backend: Backend, workers: int, cores: int) -> float:
+def predict(config: TrainConfig, costs: Costs, backend: str, workers: int, cores: int) -> float:
     """Steps per second, learning included."""
     n, t = config.n_envs, config.n_steps
     share = -(-n // workers)  # the busiest worker's envs
@@ -139,7 +138,7 @@ def predict(config: TrainConfig, costs: Costs, backend: Backend, workers: int, c
     return config.rollout_size / total * 1e6
 
 
-def past_returns(config: TrainConfig, costs: Costs, backend: Backend, workers: int, cores: int) -> str | None:
+def past_returns(config: TrainConfig, costs: Costs, backend: str, workers: int, cores: int) -> str | None:
     """A warning, if half the envs would be as fast."""
     half = config.n_envs // 2
     if half < max(workers, 8) or (half * config.n_steps) % config.minibatch_size:
@@ -190,5 +189,5 @@ def _told(config: TrainConfig, costs: Costs) -> str:
     return f"a step costs {step:,.0f} µs, choosing actions {act:,.0f} µs, an update {update:,.0f} ms"
 
 
-def _named(backend: Backend, workers: int) -> str:
+def _named(backend: str, workers: int) -> str:
     return "serial" if backend == "serial" else f"{workers} worker{'s' if workers > 1 else ''}"

@@ -12,6 +12,7 @@ from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
+from corral.config.backends import BACKENDS
 from corral.config.schema import TrainConfig, parse_env_kwargs
 from corral.core.errors import UsageError, cut_words
 from corral.core.suggestions import did_you_mean
@@ -88,7 +89,7 @@ def add_config_flags(
         elif name == "hooks":
             options |= {"action": "append", "metavar": "NAME"}
         else:
-            options["metavar"] = _metavar(field.annotation)
+            options["metavar"] = "|".join(("auto", *BACKENDS)) if name == "backend" else _metavar(field.annotation)
         groups[title].add_argument(*flags, **options)
 
 

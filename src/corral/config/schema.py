@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from corral.config.backends import BACKENDS
 from corral.config.rules import MOST_ENVS, MOST_WORKERS, RULES
 from corral.config.values import WIDEST_LAYER, Cnn, KeyValues, NetArch, Recurrent, Stage, check_text, validation_line
 from corral.core.errors import UsageError
@@ -70,7 +71,7 @@ class TrainConfig(BaseModel):
         None, "budget", "Stop after this many hours; the rollout that is under way then is discarded.", gt=0
     )
 
-    backend: Literal["auto", "serial", "process", "worker"] = _field(
+    backend: str = _field(
         "auto",
         "parallel",
         "Who steps and acts: serial (this process), process (workers step), worker (workers step and act). The result "
@@ -233,6 +234,13 @@ class TrainConfig(BaseModel):
         if device.split(":")[0] not in ("auto", "cpu", "cuda", "mps"):
             raise ValueError("should be cpu, cuda, cuda:<index>, mps or auto")
         return device
+
+    @field_validator("backend")
+    @classmethod
+    def _known_backend(cls, backend: str) -> str:
+        if backend not in (known := ("auto", *BACKENDS)):
+            raise ValueError(f"should be {', '.join(map(repr, known[:-1]))} or {known[-1]!r}")
+        return backend
 
     @field_validator("hooks", mode="before")
     @classmethod

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Protocol
 
 from corral.reporting.console import QuietBoard
 from corral.reporting.tensorboard import TensorBoardWriter
 from corral.reporting.writers import CsvWriter, JsonLinesWriter
+from corral.storage.run_dir import RunDirectory
 
-__all__ = ["ALL_ROWS", "Reporter"]
+__all__ = ["ALL_ROWS", "WRITERS", "Reporter", "RowFiles", "Writer"]
 
 ALL_ROWS = 10_000
 """Iterations of a run that each get a row in the files."""
@@ -18,27 +21,61 @@ ROW_SECONDS = 1.0
 """After them, a row is written when so much time has passed since the last: short iterations would fill a disk."""
 
 
-class Reporter:
-    """Writes rows to ``metrics.jsonl``, ``progress.csv`` and TensorBoard, and shows them on the board."""
+@dataclass(frozen=True, slots=True)
+class RowFiles:
+    """Where the rows of a run go."""
 
-    def __init__(
-        self,
-        metrics: Path,
-        progress: Path,
-        tensorboard: Path | None,
-        board: QuietBoard,
-        columns: Sequence[str],
-        resume_from: int | None,
-    ) -> None:
+    directory: RunDirectory
+    columns: Sequence[str]
+    """The names that are known from the start."""
+    tensorboard: bool
+    """Whether the run writes TensorBoard files."""
+    resume_from: int | None
+    """The step from which a resumed run goes on: rows of later steps are written again."""
+    warn: Callable[[str], object]
+
+
+class Writer(Protocol):
+    """Writes rows somewhere."""
+
+    def write(self, row: Mapping[str, float]) -> None:
+        """Write a row."""
+        ...
+
+    def close(self) -> None:
+        """Finish; nothing is written after this."""
+        ...
+
+
+def _json_lines(files: RowFiles) -> Writer:
+    path = files.directory.metrics_file
+    writer = JsonLinesWriter(path, files.resume_from)
+    if writer.damaged:
+        files.warn(f"{path.name}: {writer.damaged:,} damaged lines after step {files.resume_from:,} were dropped")
+    return writer
+
+
+def _csv(files: RowFiles) -> Writer:
+    return CsvWriter(files.directory.progress_file, files.columns, files.resume_from)
+
+
+def _tensorboard(files: RowFiles) -> Writer | None:
+    return TensorBoardWriter(files.directory.tensorboard, files.resume_from) if files.tensorboard else None
+
+
+WRITERS: list[Callable[[RowFiles], Writer | None]] = [_json_lines, _csv, _tensorboard]
+"""What makes the writers of a run; None where a run does not want one. A new writer is one more entry."""
+
+
+class Reporter:
+    """Passes rows on to the run's writers, and shows them on the board."""
+
+    def __init__(self, files: RowFiles, board: QuietBoard) -> None:
         self.board = board
         self._warned = False
         self._last = 0.0
         self._waiting: Mapping[str, float] | None = None
-        self._json = JsonLinesWriter(metrics, resume_from)
-        self._csv = CsvWriter(progress, columns, resume_from)
-        self._tensorboard = TensorBoardWriter(tensorboard, resume_from) if tensorboard is not None else None
-        if self._json.damaged:
-            board.warn(f"{metrics.name}: {self._json.damaged:,} damaged lines after step {resume_from:,} were dropped")
+        self._writers = [writer for make in WRITERS if (writer := make(files)) is not None]
 
     def write(self, row: Mapping[str, float], done: float, keep: bool = True) -> None:
         """Pass on a row; ``done`` is the progress in the board's unit.
@@ -63,15 +100,12 @@ class Reporter:
         """Write the last row if it was left out, close the files and end the progress bar."""
         self.board.stop()
         self.flush()
-        for writer in (self._json, self._csv, self._tensorboard):
-            if writer is not None:
-                self._try(writer.close)
+        for writer in self._writers:
+            self._try(writer.close)
 
     def _write(self, row: Mapping[str, float]) -> None:
-        self._try(lambda: self._json.write(row))
-        self._try(lambda: self._csv.write(row))
-        if (tensorboard := self._tensorboard) is not None:
-            self._try(lambda: tensorboard.write(row))
+        for writer in self._writers:
+            self._try(functools.partial(writer.write, row))
 
     def _try(self, action: Callable[[], None]) -> None:
         """A full disk must not end a run: metrics are for people, the checkpoint is what counts."""

@@ -12,15 +12,60 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.errors import DeadlinePassed
-from corral.core.types import Actor, Mishaps, Rollout, Weights
+from corral.core.types import Actor, ActorSpec, Mishaps, Rollout, Weights
+from corral.envs.env_info import EnvFacts
 from corral.opponents.table import SharedLineup
 from corral.rollout.buffers import allocate
 from corral.rollout.collector import Collector, Segment, join
 from corral.rollout.env_positions import Positions
+from corral.rollout.source import SourceSpec
 from corral.vec.api import CorralVectorEnv
+from corral.vec.make_vec import make_vector_env
 from corral.vec.supervisor import warn_of_lost
 
-__all__ = ["LocalSource"]
+__all__ = ["LocalEnvs", "LocalSource", "start_local"]
+
+
+def start_local(spec: SourceSpec) -> LocalEnvs:
+    """Start the envs of the backends ``serial`` and ``process``."""
+    return LocalEnvs(spec)
+
+
+class LocalEnvs:
+    """A vector env for a run, in this process or in workers that only step."""
+
+    def __init__(self, spec: SourceSpec) -> None:
+        self.spec = spec
+        self.env = make_vector_env(
+            spec.factory,
+            spec.n_envs,
+            backend="serial" if spec.backend == "serial" else "process",
+            num_workers=spec.num_workers,
+            start_method=spec.start_method,
+            seed=spec.seed,
+            infos="summed",
+            care=spec.care,
+        )
+
+    @property
+    def facts(self) -> EnvFacts:
+        """What the envs are like."""
+        return self.env.facts
+
+    @property
+    def has_masks(self) -> bool | None:
+        """Whether they offer action masks; known once they were reset."""
+        return self.env.has_masks
+
+    def connect(self, actor: ActorSpec, weights: Weights, lineup: SharedLineup | None = None) -> LocalSource:
+        """Let the actor act in this process; it gets its weights when they are published."""
+        spec = self.spec
+        built = actor.build(0, spec.n_envs)
+        return LocalSource(self.env, built, spec.n_steps, spec.seed, spec.overlap, spec.care.warn, lineup)
+
+    def close(self) -> None:
+        """Close the envs."""
+        self.env.close()
 
 
 class LocalSource:

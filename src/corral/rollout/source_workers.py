@@ -23,7 +23,7 @@ import numpy.typing as npt
 from corral.core.actions import ActionCodec
 from corral.core.errors import CorralError, DeadlinePassed, UsageError, WorkerDied
 from corral.core.spaces import Layout
-from corral.core.types import Mishaps, Rollout, Weights
+from corral.core.types import ActorSpec, Mishaps, Rollout, Weights
 from corral.envs.factory import EnvFactory
 from corral.opponents.table import SharedLineup
 from corral.ppo.shares import Shares, ShareSetup
@@ -37,13 +37,20 @@ from corral.rollout.collector import Segment, join
 from corral.rollout.crew import SIGNALS, ProcessCrew
 from corral.rollout.env_positions import Positions
 from corral.rollout.load_balancer import Balance
+from corral.rollout.source import SourceSpec
 from corral.vec.api import EnvFacts
 from corral.vec.env_stepper import BEAT, ENV, OTHER
 from corral.vec.supervisor import Restarts, Scene, warn_of_lost
 
-__all__ = ["WorkerSource"]
+__all__ = ["WorkerSource", "start_workers"]
 
 _RESTING = -(2**62)  # far from any step of a rollout, also after a long replay
+
+
+def start_workers(spec: SourceSpec) -> WorkerSource:
+    """Start the envs of the backend ``worker``."""
+    how = spec.start_method, spec.overlap, spec.adaptive, spec.care
+    return WorkerSource(spec.factory, spec.n_envs, spec.num_workers, spec.n_steps, spec.seed, *how)
 
 
 class WorkerSource:
@@ -75,6 +82,8 @@ class WorkerSource:
         self._lost_one = False  # a worker, in the last move
         self.moves = 0
         """How often envs were given to other workers."""
+        self.crew: ProcessCrew | None = None
+        """The workers that have a part in the update."""
         self.has_masks: bool | None = None
         self.shares = split_envs(n_envs, num_workers)
         factory = factory.sharing(num_workers)
@@ -102,9 +111,14 @@ class WorkerSource:
         self._positions = Positions(seed, n_envs, ActionCodec(self.facts.action_space))
 
     def connect(
-        self, actor: Any, weights: Weights, shares: ShareSetup | None, helpers: int, lineup: SharedLineup | None = None
-    ) -> ProcessCrew | None:
-        """Give the workers memory, an actor and, if there are ``helpers``, a part in the update; returns that crew."""
+        self,
+        actor: ActorSpec,
+        weights: Weights,
+        lineup: SharedLineup | None = None,
+        shares: ShareSetup | None = None,
+        helpers: int = 0,
+    ) -> WorkerSource:
+        """Give the workers memory, an actor and, if there are ``helpers``, a part in the update (see ``crew``)."""
         self._lineup = lineup
         layout, codec = Layout(self.facts.observation_space), ActionCodec(self.facts.action_space)
         shape = self.n_steps, self.n_envs, bool(self.has_masks), self.facts.stacks, actor.n_state
@@ -146,10 +160,11 @@ class WorkerSource:
             self.close()
             raise
         self._pool.sign_of = lambda w: self._pulses[w.index].tobytes()
-        if shares is None or not helpers:
-            return None
-        (update,) = worker.group(arrays, "update")
-        return ProcessCrew(Shares(shares, update), arrays[SIGNALS], self._pool, helpers, self._care.step_timeout)
+        if shares is not None and helpers:
+            (update,) = worker.group(arrays, "update")
+            patience = self._care.step_timeout
+            self.crew = ProcessCrew(Shares(shares, update), arrays[SIGNALS], self._pool, helpers, patience)
+        return self
 
     def _introduce(self, w: PoolWorker) -> None:
         """Give a worker memory and a plan."""

@@ -30,7 +30,7 @@ from corral.policy.policy import NetworkFactory
 from corral.ppo.mlp_engine import MlpEngine
 from corral.reporting.console import Board, QuietBoard
 from corral.reporting.episode_lines import env_lines
-from corral.reporting.reporter import Reporter
+from corral.reporting.reporter import Reporter, RowFiles
 from corral.storage.checkpoint import FoundCheckpoint, list_checkpoints, newest_checkpoint, set_aside
 from corral.storage.fault_files import keep_fault
 from corral.storage.named_code import check_named_code
@@ -182,14 +182,9 @@ def _carry_out(
                 for of_an_earlier_end in (directory.summary_file, directory.path / MATCHES):
                     of_an_earlier_end.unlink(missing_ok=True)
                 _write_config(run, directory)
-                reporter = Reporter(
-                    directory.metrics_file,
-                    directory.progress_file,
-                    directory.tensorboard if config.tensorboard else None,
-                    board,
-                    progress_columns(run),
-                    resume_from=resumed.checkpoint.timesteps if resumed else None,
-                )
+                from_step = resumed.checkpoint.timesteps if resumed else None
+                files = RowFiles(directory, progress_columns(run), config.tensorboard, from_step, board.warn)
+                reporter = Reporter(files, board)
             except OSError as error:
                 file = f"/{Path(error.filename).name}" if error.filename else ""
                 raise UsageError(f"{directory.shown}{file} cannot be written to: {error.strerror or error}") from None

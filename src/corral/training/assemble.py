@@ -15,7 +15,9 @@ from corral.autotune.choose_device import device_for
 from corral.autotune.env_costs import first_mix, try_env
 from corral.autotune.measure_costs import Costs, measure
 from corral.autotune.run_size import large_run_warning
+from corral.config.backends import BACKENDS
 from corral.config.schema import TrainConfig
+from corral.core.entry_points import import_own
 from corral.core.errors import UsageError
 from corral.core.files import is_file
 from corral.core.machine import available_cores, limit_compute_threads
@@ -38,7 +40,7 @@ from corral.ppo.shares import Shares
 from corral.processes.supervision import Care
 from corral.reporting.process_meter import ProcessMeter
 from corral.rollout.actors import actor_setup
-from corral.rollout.source_local import LocalSource
+from corral.rollout.source import RolloutEnvs, SourceSpec
 from corral.rollout.source_workers import WorkerSource
 from corral.training.model import load
 from corral.training.progress import Progress
@@ -130,28 +132,32 @@ def assemble(
                 try_env(factory, n, seed, first_mix(config), care, config.parallel_start_method)
         _show_crashes()
 
-    def vector_env(n: int, workers: int, root: int | None, proven: bool = proven) -> CorralVectorEnv:
+    def single_env(root: int | None) -> CorralVectorEnv:
         return make_vector_env(
             factory,
-            n,
+            1,
             backend="serial" if backend.backend == "serial" else "process",
-            num_workers=workers,
+            num_workers=1,
             start_method=config.parallel_start_method,
             seed=root,
             infos="summed",
-            care=dataclasses.replace(care, proven=proven),
+            care=dataclasses.replace(care, proven=True),
         )
 
-    def single_env(root: int | None) -> CorralVectorEnv:
-        return vector_env(1, 1, root, proven=True)
-
     opponents: Opponents | None = None
-    envs: WorkerSource | CorralVectorEnv
-    if backend.backend == "worker":
-        how = config.parallel_start_method, config.overlap, config.adaptive, care
-        envs = WorkerSource(factory, config.n_envs, backend.num_workers, config.n_steps, seed, *how)
-    else:
-        envs = vector_env(config.n_envs, backend.num_workers, seed)
+    spec = SourceSpec(
+        backend.backend,
+        factory,
+        config.n_envs,
+        backend.num_workers,
+        config.n_steps,
+        seed,
+        config.parallel_start_method,
+        config.overlap,
+        config.adaptive,
+        care,
+    )
+    envs: RolloutEnvs = import_own(BACKENDS[backend.backend])(spec)
     try:
         facts = envs.facts
         policy = build_policy(config, facts.observation_space, facts.action_space, network, seed).to(device)
@@ -164,7 +170,7 @@ def assemble(
         setup, alone = (actor_setup(policy, network, device, n) for n in (config.n_envs, 1))
         opponents = seat_opponents(config, facts, policy, alone)
         lineup = None if opponents is None else opponents.lineup
-        source, masked, engine = _connect(envs, policy, setup, config, seed, device, backend.num_workers, warn, lineup)
+        source, masked, engine = _connect(envs, policy, setup, config, device, backend.num_workers, lineup)
         learner = Learner(policy, config, seed, device, engine)
         eval_env = single_env(None) if config.eval_freq else None
     except BaseException:
@@ -221,30 +227,28 @@ def _show_crashes() -> None:
 
 
 def _connect(
-    envs: WorkerSource | CorralVectorEnv,
+    envs: RolloutEnvs,
     policy: Policy,
     setup: ActorSpec,
     config: TrainConfig,
-    seed: int,
     device: torch.device,
     workers: int,
-    warn: Callable[[str], object],
     lineup: SharedLineup | None,
 ) -> tuple[RolloutSource, bool, Engine]:
     """Bring envs, actor and learner together: the source of rollouts, whether it has masks, and what learns from it."""
     shape = numpy_shape(policy, config, device)
     try:
+        crew = None
         if isinstance(envs, WorkerSource):
             masked = bool(envs.has_masks)
             shares = None if shape is None else share_setup(policy, shape, config, masked)
             busy = config.overlap or shares is None  # then nobody is free to help
             helpers = 0 if busy else min(config.shares, available_cores(), workers + 1) - 1
-            crew = envs.connect(setup, policy.state_dict(), shares, helpers, lineup)
-            source: RolloutSource = envs
+            source: RolloutSource = envs.connect(setup, policy.state_dict(), lineup, shares, helpers)
+            crew = envs.crew
         else:
-            actor = setup.build(0, config.n_envs)
-            source = LocalSource(envs, actor, config.n_steps, seed, config.overlap, warn, lineup)
-            masked, crew = bool(envs.has_masks), None
+            source = envs.connect(setup, policy.state_dict(), lineup)
+            masked = bool(envs.has_masks)
             shares = None if shape is None else share_setup(policy, shape, config, masked)
         if shares is None:
             return source, masked, TorchEngine(policy, config, device)

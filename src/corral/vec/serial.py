@@ -14,6 +14,7 @@ from corral.processes.shared_memory import SharedArrays
 from corral.vec import calls, stepper_factory
 from corral.vec.api import CallState, CorralVectorEnv, Drained, InfoMode, InfoRow, SeatsSetup
 from corral.vec.replay_log import EnvPosition
+from corral.vec.stepper_factory import StepperOptions
 
 __all__ = ["SerialVectorEnv"]
 
@@ -43,9 +44,8 @@ class SerialVectorEnv(CorralVectorEnv):
             raise
         self.arrays = self._allocate()
         self._asked: Callable[[], list[Any]] = list  # what was begun, until it is waited for
-        how: dict[str, Any] = {"first_env": first_env, "seed": seed, "infos": infos, "heal": heal}
-        how |= {"proven": proven, "pulse": pulse, "seed_globals": seed_globals}
-        self.stepper = stepper_factory.stepper_of(made, self.arrays, factory, **how)
+        options = StepperOptions(factory, first_env, seed, infos, heal, proven, pulse, seed_globals)
+        self.stepper = stepper_factory.stepper_of(made, self.arrays, options)
 
     @property
     def envs(self) -> list[gym.Env[Any, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, MutableSequence
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -18,7 +19,10 @@ from corral.vec.api import InfoMode, StepArrays
 from corral.vec.batch_stepper import NativeStepper
 from corral.vec.env_stepper import Stepper
 
-__all__ = ["AnyStepper", "build", "close_all", "facts_from", "stays_together", "stepper_of"]
+__all__ = [
+    *("STEPPERS", "AnyStepper", "StepperOptions"),
+    *("build", "close_all", "facts_from", "stays_together", "stepper_of"),
+]
 
 AnyStepper = Stepper | NativeStepper
 Made = VectorEnv | list[gym.Env[Any, Any]]
@@ -78,31 +82,62 @@ def close_all(made: Made, first_env: int) -> None:
         close_env(made, first_env)
 
 
-def stepper_of(
-    made: Made,
-    arrays: StepArrays,
-    factory: Callable[[], gym.Env[Any, Any]],
-    *,
-    first_env: int,
-    seed: int | None,
-    infos: InfoMode,
-    heal: bool,
-    proven: bool,
-    pulse: MutableSequence[int] | None,
-    seed_globals: bool = False,
-) -> AnyStepper:
-    """Whoever steps such envs."""
+@dataclass(frozen=True, slots=True)
+class StepperOptions:
+    """How envs are stepped."""
+
+    factory: Callable[[], gym.Env[Any, Any]]
+    """Makes an env again that can do no more."""
+    first_env: int
+    """The number of the first env in the run."""
+    seed: int | None
+    infos: InfoMode
+    heal: bool
+    proven: bool
+    pulse: MutableSequence[int] | None
+    """Where a stepper shows that it is alive."""
+    seed_globals: bool = False
+
+
+def _step_each(made: Made, arrays: StepArrays, options: StepperOptions) -> Stepper | None:
+    """Step envs one after the other."""
+    if not isinstance(made, list):
+        return None
+    return Stepper(
+        made,
+        arrays,
+        first_env=options.first_env,
+        seed=options.seed,
+        infos=options.infos,
+        factory=options.factory if options.heal else None,
+        proven=options.proven,
+        pulse=options.pulse,
+        seed_globals=options.seed_globals,
+    )
+
+
+def _step_together(made: Made, arrays: StepArrays, options: StepperOptions) -> NativeStepper | None:
+    """Step a vector env."""
     if isinstance(made, list):
-        return Stepper(
-            made,
-            arrays,
-            first_env=first_env,
-            seed=seed,
-            infos=infos,
-            factory=factory if heal else None,
-            proven=proven,
-            pulse=pulse,
-            seed_globals=seed_globals,
-        )
-    assert isinstance(factory, EnvFactory)
-    return NativeStepper(made, arrays, factory, first_env, seed, infos, heal, proven, pulse)
+        return None
+    assert isinstance(options.factory, EnvFactory)
+    return NativeStepper(
+        made,
+        arrays,
+        options.factory,
+        options.first_env,
+        options.seed,
+        options.infos,
+        options.heal,
+        options.proven,
+        options.pulse,
+    )
+
+
+STEPPERS: list[Callable[[Made, StepArrays, StepperOptions], AnyStepper | None]] = [_step_each, _step_together]
+"""Each returns a stepper for envs that it can step, and None for others. A new kind of stepper is one more entry."""
+
+
+def stepper_of(made: Made, arrays: StepArrays, options: StepperOptions) -> AnyStepper:
+    """Return the first of ``STEPPERS`` that steps such envs."""
+    return next(stepper for make in STEPPERS if (stepper := make(made, arrays, options)) is not None)

@@ -28,7 +28,7 @@ from corral.processes.worker_bootstrap import CLOSE, ERROR, OK, VALUE, pickle_er
 from corral.vec import stepper_factory
 from corral.vec.api import InfoMode, InfoRow, SeatsSetup, StepArrays
 from corral.vec.replay_log import EnvPosition
-from corral.vec.stepper_factory import AnyStepper
+from corral.vec.stepper_factory import AnyStepper, StepperOptions
 
 __all__ = ["ApplyRequest", "Hello", "ResetReply", "ResetRequest", "RestoreRequest", "WorkerSetup", "serve"]
 
@@ -108,18 +108,11 @@ def serve(pipe: Connection, setup: WorkerSetup) -> None:
         shared = shared_memory.attach(pipe)
         bell = StepBell(pipe, shared.arrays.pop(CELLS), setup.index, setup.patient)
         arrays = StepArrays.of(shared.arrays).rows(setup.first_env, setup.first_env + setup.n)
-        stepper = stepper_factory.stepper_of(
-            made,
-            arrays,
-            setup.factory,
-            first_env=setup.first_env,
-            seed=setup.seed,
-            infos=setup.infos,
-            heal=setup.care.heal,
-            proven=setup.care.proven,
-            pulse=bell.pulse,
-            seed_globals=True,
+        care = setup.care.heal, setup.care.proven
+        options = StepperOptions(
+            setup.factory, setup.first_env, setup.seed, setup.infos, *care, bell.pulse, seed_globals=True
         )
+        stepper = stepper_factory.stepper_of(made, arrays, options)
         memory, limited = Memory(setup.care.max_rss), setup.care.max_rss is not None
         pipe.send_bytes(OK)
         while (message := bell.next()) != CLOSE:

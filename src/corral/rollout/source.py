@@ -1,0 +1,55 @@
+"""What every source of rollouts is given, and what it gives before the policy is known: see ``config.backends``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from corral.core.types import ActorSpec, RolloutSource, Weights
+from corral.envs.env_info import EnvFacts
+from corral.envs.factory import EnvFactory
+from corral.opponents.table import SharedLineup
+from corral.processes.pool import StartMethod
+from corral.processes.supervision import Care
+
+__all__ = ["RolloutEnvs", "SourceSpec"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSpec:
+    """What a run asks of its source."""
+
+    backend: str
+    factory: EnvFactory
+    n_envs: int
+    num_workers: int
+    n_steps: int
+    """Steps of each env in a rollout."""
+    seed: int
+    start_method: StartMethod
+    overlap: bool
+    """Whether a rollout may begin while the last one is still in use."""
+    adaptive: bool
+    care: Care
+
+
+class RolloutEnvs(Protocol):
+    """Envs that have started. Their spaces decide the policy; with it, they become a source of rollouts."""
+
+    @property
+    def facts(self) -> EnvFacts:
+        """What the envs are like."""
+        ...
+
+    @property
+    def has_masks(self) -> bool | None:
+        """Whether they offer action masks."""
+        ...
+
+    def connect(self, actor: ActorSpec, weights: Weights, lineup: SharedLineup | None = None) -> RolloutSource:
+        """Return the source in which ``actor`` acts; ``lineup`` plays the other side where the run chooses who does."""
+        ...
+
+    def close(self) -> None:
+        """Close the envs."""
+        ...
