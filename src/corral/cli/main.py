@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 from corral.cli.verbs import Script, verbs_of
-from corral.core.command import command
 from corral.core.errors import CorralError, UnrepeatedCode
-from corral.core.stdio import forgive_output
+from corral.core.stdio import command, forgive_output
 from corral.core.suggestions import did_you_mean
 from corral.training import signals
 from corral.training.signals import Interrupted

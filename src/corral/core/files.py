@@ -2,6 +2,9 @@
 
 Only regular files are opened: a link, a named pipe or a device could lead elsewhere, block or never end. A file is read
 only up to a size that the caller states, and written only if it has no other name.
+
+Names in files do not follow from names in code: for each class that is saved, a dictionary maps attributes to keys, so
+that an attribute can be renamed without changing a file. ``tests/test_file_names.py`` holds every key.
 """
 
 from __future__ import annotations
@@ -12,11 +15,12 @@ import json
 import os
 import stat
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 __all__ = [
+    "by_attribute",
     "exists",
     "find_link",
     "inflate",
@@ -27,6 +31,7 @@ __all__ = [
     "read_json",
     "read_regular",
     "replace_file",
+    "to_data",
 ]
 
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
@@ -149,3 +154,14 @@ def is_file(path: str | os.PathLike[str]) -> bool:
 def is_directory(path: str | os.PathLike[str]) -> bool:
     """Whether there is a directory."""
     return exists(path) and Path(path).is_dir()
+
+
+def to_data(thing: object, keys: Mapping[str, str]) -> dict[str, Any]:
+    """Return the attributes of ``thing`` by the names that they have in files."""
+    return {key: getattr(thing, attribute) for attribute, key in keys.items()}
+
+
+def by_attribute(data: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a file holds by the names of attributes; a key that is not known stays as it is."""
+    attributes = {key: attribute for attribute, key in keys.items()}
+    return {attributes.get(key, key): value for key, value in data.items()}

@@ -1,4 +1,7 @@
-"""Output that fails, because its reader left or it was closed, never fails the code that prints: an env above all."""
+"""What is printed. Output that fails, because its reader left or it was closed, never fails the code that prints.
+
+``command`` is how commands are printed, so that they work when they are pasted into the shell.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ import errno
 import io
 import operator
 import os
+import shlex
+import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["forgive_output", "occupy_descriptors"]
+__all__ = ["command", "forgive_output", "occupy_descriptors"]
 
 _MAY_PASS = {errno.EAGAIN, errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
@@ -101,3 +106,19 @@ def _point_at_nothing(descriptor: int) -> None:
     else:
         os.dup2(nothing, descriptor)
         os.close(nothing)
+
+
+_MODULES = {"tensorboard": "tensorboard.main"}
+"""Programs whose module has another name."""
+
+
+def command(name: str = "corral") -> str:
+    """``name`` if the shell finds it, else the path of that program beside this Python."""
+    installed = shutil.which(name, path=str(Path(sys.executable).parent))
+    found = shutil.which(name)
+    if found is not None and (installed is None or Path(found).samefile(installed)):
+        return name
+    if installed is None:
+        return f"{shlex.quote(sys.executable)} -m {_MODULES.get(name, name)}"
+    path = Path(installed).absolute()
+    return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from corral.core.file_keys import by_attribute, to_data
+from corral.core.files import by_attribute, to_data
 
 if TYPE_CHECKING:
     from corral.core.errors import EnvFault

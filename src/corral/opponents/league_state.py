@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
 
 from corral.core.errors import CheckpointError, one_line
-from corral.core.file_keys import by_attribute, to_data
+from corral.core.files import by_attribute, to_data
 
 __all__ = [
     "FIRST_RATING",

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from corral.config.schema import TrainConfig
-from corral.core.command import command
 from corral.core.entry_points import PYTHON
 from corral.core.errors import EnvFault, UsageError
 from corral.core.files import read_json, replace_file
+from corral.core.stdio import command
 from corral.envs.opponent_protocol import OPPONENT, opponent_number
 from corral.storage.run_dir import RunDirectory
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from corral.config.schema import TrainConfig
-from corral.core.command import command
 from corral.core.entry_points import PYTHON
 from corral.core.errors import UnrepeatedCode, UsageError
+from corral.core.stdio import command
 from corral.envs.registry import names_code
 
 __all__ = ["bare", "check_named_code", "code_flags", "needs_python", "resume_command"]

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from corral.config.schema import TrainConfig, parse_config
 from corral.config.yaml_file import load_yaml
-from corral.core.command import command
 from corral.core.errors import RunInUse, UsageError, one_line
 from corral.core.files import find_link, is_file, open_regular, read_json
+from corral.core.stdio import command
 from corral.storage.named_code import resume_command
 
 __all__ = ["MOST_SUMMARY", "RunDirectory", "find_run", "plan_run"]

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from corral.core.file_keys import to_data
+from corral.core.files import to_data
 
 __all__ = ["SUMMARY_KEYS", "Summary"]
 

@@ -18,10 +18,10 @@ import gymnasium as gym
 
 from corral.config.schema import parse_env_kwargs
 from corral.config.yaml_file import load_yaml
-from corral.core.command import command
 from corral.core.errors import CorralError, UsageError
 from corral.core.files import exists, is_file
 from corral.core.machine import available_cores
+from corral.core.stdio import command
 from corral.core.suggestions import shown
 from corral.envs.factory import EnvFactory, resolve_env
 from corral.policy.policy import NetworkFactory

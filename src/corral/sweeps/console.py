@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column, Table
 from rich.text import Text
 
-from corral.core.command import command
+from corral.core.stdio import command
 from corral.storage.named_code import code_flags, needs_python
 from corral.sweeps.presets import Entry
 from corral.sweeps.request import SweepRequest

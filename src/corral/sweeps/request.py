@@ -17,8 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from corral.config.schema import TrainConfig, parse_config
 from corral.config.yaml_file import read_mapping
 from corral.core.errors import UsageError, one_line
-from corral.core.file_keys import by_attribute, to_data
-from corral.core.files import replace_file
+from corral.core.files import by_attribute, replace_file, to_data
 from corral.core.seeding import fresh_seed
 from corral.core.suggestions import did_you_mean
 from corral.envs.registry import settings_of

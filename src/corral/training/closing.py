@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from corral.core.command import command
+from corral.core.stdio import command
 from corral.core.types import Mishaps
 from corral.reporting.process_meter import ProcessUse
 from corral.storage.named_code import code_flags, needs_python, resume_command

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from corral.config.schema import TrainConfig
-from corral.core.file_keys import to_data
+from corral.core.files import to_data
 from corral.core.types import Mishaps, Rollout
 
 __all__ = ["Budget", "Progress", "Stopwatch", "budgets_of", "ended_by", "learning_rate", "seconds_left"]

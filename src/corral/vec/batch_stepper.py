@@ -26,8 +26,7 @@ from corral.envs.lifecycle import RAISED, close_env, named
 from corral.envs.vector_adapter import EnvInside, VectorEnv, info_of, mask_methods, resets_itself
 from corral.vec.api import Drained, InfoMode, InfoRow, Seats, StepArrays
 from corral.vec.env_stepper import BEAT, ENV, OTHER
-from corral.vec.episode_ledger import MAX_FAULTS_IN_A_ROW, EpisodeLedger
-from corral.vec.info_sums import VectorInfoSums
+from corral.vec.episode_ledger import MAX_FAULTS_IN_A_ROW, EpisodeLedger, VectorInfoSums
 from corral.vec.replay_log import EnvPosition
 from corral.vec.validation import MASK, Refused, RowWriter, shape_of, told_of
 

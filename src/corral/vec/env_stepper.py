@@ -34,8 +34,7 @@ from corral.envs.lifecycle import (
 from corral.envs.opponent_protocol import OPPONENT, opponent_number
 from corral.envs.state_protocol import state_methods
 from corral.vec.api import Drained, InfoMode, InfoRow, Seats, StepArrays
-from corral.vec.episode_ledger import EpisodeLedger
-from corral.vec.info_sums import add_numbers
+from corral.vec.episode_ledger import EpisodeLedger, add_numbers
 from corral.vec.replay_log import EnvPosition, History
 from corral.vec.validation import MASK, Refused, RowWriter, shape_of, told_of
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import shlex
 
-from corral.core.command import command
 from corral.core.entry_points import PYTHON
 from corral.core.errors import CorralError
 from corral.core.seeding import kept_global_generators
+from corral.core.stdio import command
 from corral.rollout.env_positions import Positions
 from corral.training.run import Run
 from corral.vec import CorralVectorEnv

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from corral.core.command import command
+from corral.core.stdio import command
 
 PROGRAMS = Path(sys.executable).parent
 
