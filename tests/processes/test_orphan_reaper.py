@@ -1,5 +1,6 @@
 """Nothing that an env starts is left: not after a kill -9 of the trainer, not after a close, not after a crash."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -177,6 +178,7 @@ def test_there_need_be_no_shell(monkeypatch):
         raise FileNotFoundError("/bin/sh")
 
     monkeypatch.setattr("corral.processes.orphan_reaper.subprocess.Popen", fail)
+    gc.collect()  # of envs of other tests, which might be closed meanwhile
     files = psutil.Process().num_fds()
     env = make(Counter, method="fork")
     env.reset()

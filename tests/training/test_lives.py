@@ -10,7 +10,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import corral
-from corral.training import loop
+from corral.training import run as training_run
 
 SETTINGS = {
     "n_envs": 2,
@@ -58,8 +58,8 @@ def seen(monkeypatch, env, **settings):
         found.append((rewards.copy(), terminated.copy()))
         return original(rewards, values, terminated, *rest)
 
-    original = loop.estimate_advantages
-    monkeypatch.setattr(loop, "estimate_advantages", estimate)
+    original = training_run.estimate_advantages
+    monkeypatch.setattr(training_run, "estimate_advantages", estimate)
     run = corral.train(env, **SETTINGS, **settings)
     rows = [json.loads(line) for line in Path(run.run_dir, "metrics.jsonl").read_text().splitlines()]
     return np.concatenate([r for r, _ in found]), np.concatenate([e for _, e in found]), rows, run

@@ -40,9 +40,9 @@ def train_loop(run: Run, hooks: HookList, signals: Interrupts) -> str:
                     settings = run.update_settings()
                     update = run.learner.update(rollout, targets, settings)
             if rollout is None:
-                stop = "duration"
                 run.discard_rollout()
                 hooks.after_discarded_rollout(Discarded(run, signals, evaluated))
+                stop = "duration"
                 break
             run.commit(rollout)  # observation statistics, counters, publish, recovery point
             metrics = metrics_row(run, rollout, update, settings, lag)

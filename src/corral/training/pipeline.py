@@ -8,7 +8,7 @@ import numpy as np
 
 from corral.core.errors import DeadlinePassed
 from corral.core.types import Rollout, Weights
-from corral.training.progress import seconds_left
+from corral.training.progress import Stopwatch, seconds_left
 from corral.training.run import Run
 
 __all__ = ["RolloutPipeline"]
@@ -22,6 +22,7 @@ class RolloutPipeline:
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        run.watch = Stopwatch(run.progress)  # training time begins here
         self._begun = False
         self.stage_ended: str | None = None
         """What to say if a stage ended with the last rollout."""

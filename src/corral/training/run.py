@@ -128,7 +128,7 @@ class Run:
 
     def open(self, directory: RunDirectory, reporter: Reporter) -> None:
         """Take the places that the run writes to."""
-        self.directory, self.reporter, self.watch = directory, reporter, Stopwatch(self.progress)
+        self.directory, self.reporter = directory, reporter
 
     # ---- an iteration, step by step --------------------------------------------------------------------------
 

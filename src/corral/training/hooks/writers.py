@@ -18,5 +18,6 @@ class Writers(Hook):
         run, config = iteration.run, iteration.config
         save_due = is_due(config.checkpoint_freq, iteration.before.timesteps, iteration.timesteps)
         more = len(iteration.metrics) > iteration.n_measured
-        keep = more or save_due or iteration.stage_ended is not None or iteration.stop_reason is not None
+        ends = iteration.stage_ended is not None or iteration.stop_reason is not None
+        keep = more or save_due or iteration.checkpoint_requested or ends
         run.reporter.write(iteration.metrics, budgets_of(config, run.progress)[0].done, keep)

@@ -1,0 +1,495 @@
+"""The order in which things happen around an iteration, stated twice: by the loop with its hooks, and by one function.
+
+Both train the same stand-ins (see ``loop_scenarios``) and must write the same journal. ``-m deep`` compares them in
+every scenario. Deliberate mistakes in the order show that the journals would tell.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from corral.core.errors import DeadlinePassed
+from corral.core.schedules import is_due
+from corral.ppo.learner import UpdateSettings
+from corral.ppo.loss_terms import terms_at
+from corral.reporting.episode_lines import episode_lines, epoch_line, update_line
+from corral.training.evaluate import evaluate_run
+from corral.training.hooks.episode_log import EpisodeLog
+from corral.training.hooks.hook import HookList
+from corral.training.hooks.hook_order import order_hooks
+from corral.training.loop import train_loop
+from corral.training.metrics_row import metrics_row, progress_row
+from corral.training.pipeline import RolloutPipeline
+from corral.training.progress import Stopwatch, budgets_of, ended_by, learning_rate, seconds_left
+from corral.training.run import Run, capture
+from tests.training import loop_scenarios as stand_in
+from tests.training.loop_scenarios import CLOCK, PLAIN, VALUES, Scenario, World, journal_of
+
+SAMPLE = stand_in.sample_scenarios(150)
+
+
+@pytest.fixture(autouse=True)
+def patch():
+    """Put the stand-ins in place; what a test patches besides is undone with them."""
+    yield from stand_in.stand_ins()
+
+
+# ---- the order, as one function ------------------------------------------------------------------------------
+
+
+def train_inlined(world: World) -> str:
+    """Train as the loop did before it had hooks: every step of an iteration stands here, in its order.
+
+    Moved on purpose since then: with ``log_episodes``, the lines of episodes and epochs come after the commit, and
+    so do warnings of faults. New since then is the user's hook, which is called before the callback.
+    """
+    run, signals, hooks, callback = world.run, world.signals, world.hooks, world.callback
+    config, progress, learner, source, board = run.config, run.progress, run.learner, run.source, run.reporter.board
+    league, policy = run.opponents, run.learner.policy
+
+    def budget_reached() -> str | None:
+        return ended_by(config, progress) or ("stages" if league is not None and league.finished else None)
+
+    def save() -> None:
+        stand_in._save_checkpoint(run.directory.checkpoints, run.recovery_point)
+        board.note(f"checkpoint at {run.recovery_point.timesteps:,} steps")
+        stand_in._prune(run.directory.checkpoints, config.keep_checkpoints)
+        run.last_saved_step = run.recovery_point.timesteps
+
+    def prepare_opponents(weights: Any, timesteps: int) -> None:
+        if league is not None:
+            league.prepare(weights, timesteps, source.opponents())
+
+    def write_stage_files() -> None:
+        run.reporter.flush()
+        if league is not None:
+            path = run.directory.path / "phases" / league.stages[league.played].name
+            path.mkdir(parents=True, exist_ok=True)
+            stand_in._write_stage_rows(run.directory.metrics_file, path, league.played, ())
+            stand_in._save_checkpoint(path / "checkpoints", run.recovery_point)
+            stand_in._prune(path / "checkpoints", 1)
+
+    def evaluate_policy() -> dict[str, float]:
+        if run.eval_env is None:
+            return {}
+        started = CLOCK.seconds
+        with signals.allowed():
+            stand_in._check_replay(run)
+            run.actor.load(policy.state_dict())
+            settings = config.eval_episodes, run.seed, config.eval_max_steps
+            options = None if league is None else league.yardstick
+            result = stand_in._evaluate_actor(run.eval_env, run.actor, *settings, options=options, sample=False)
+            report = run.eval_env.drain()
+        progress.mishaps += report.mishaps
+        run.log_faults(report.faults)
+        seconds = CLOCK.seconds - started
+        progress.eval_seconds += seconds
+        progress.last_eval_reward = result.mean_reward
+        is_best = progress.best_reward is None or result.mean_reward > progress.best_reward
+        if is_best:
+            progress.best_reward = result.mean_reward
+        run.recovery_point = capture(run)
+        if is_best:
+            stand_in._save_checkpoint(run.directory.best, run.recovery_point)
+            stand_in._prune(run.directory.best, 1)
+        board.note(
+            f"evaluation at {progress.timesteps:,} steps: reward {result.mean_reward:,.2f} "
+            f"(deviation {result.std_reward:,.2f}, {config.eval_episodes} episodes)"
+        )
+        measured = {"mean_reward": result.mean_reward, "std_reward": result.std_reward}
+        measured |= {"mean_ep_length": result.mean_length, "seconds": seconds}
+        return {f"eval/{name}": value for name, value in measured.items()}
+
+    resumed = run.recovery_point is not None
+    if not resumed:
+        run.recovery_point = capture(run)
+        if config.expert is not None:
+            with signals.allowed():
+                stand_in.warm_start(run, board)
+    if config.kl_ref_coef and learner.reference is None:
+        learner.set_reference(policy.state_dict())
+    for hook in hooks:
+        hook.on_start(SimpleNamespace(resumed=resumed))
+        run.refresh_recovery_point(hook.name, hook.state_dict())
+    source.publish(policy.state_dict(), progress.iteration)
+    run.recovery_point, reason = capture(run), budget_reached()
+    if progress.iteration:
+        run.last_saved_step = progress.timesteps
+    else:
+        save()
+    begun, row = False, {}
+    mark = CLOCK.seconds - progress.eval_seconds  # training time before the last update; evaluations do not count
+    run.watch = Stopwatch(progress)
+    deadline = None if config.duration is None else CLOCK.seconds + seconds_left(config.duration, progress)
+    try:
+        while reason is None:
+            with signals.allowed():
+                started = CLOCK.seconds
+                if deadline is not None and progress.iteration > 0:
+                    source.set_deadline(deadline)
+                if not begun:
+                    behind = run.recovery_point.behind
+                    prepare_opponents(behind or policy.state_dict(), progress.timesteps)
+                    if behind is not None:
+                        source.publish(behind, progress.iteration - 1)
+                    source.begin(progress.iteration)
+                    if behind is not None:
+                        source.publish(policy.state_dict(), progress.iteration)
+                try:
+                    rollout = source.collect()
+                except DeadlinePassed:
+                    reason = "duration"
+            if reason is not None:
+                progress.discarded_seconds += CLOCK.seconds - progress.eval_seconds - mark
+                run.recovery_point, run.last_saved_step = capture(run), None
+                if "eval/mean_reward" not in row and (measured := evaluate_policy()):
+                    run.reporter.write(progress_row(run) | measured, budgets_of(config, progress)[0].done)
+                write_stage_files()
+                break
+            steps, end = progress.timesteps, progress.timesteps + config.rollout_size
+            with signals.allowed():
+                stage_ended = None if league is None else league.note(rollout.episodes, end)
+                begun = config.overlap and not (config.timesteps is not None and end >= config.timesteps)
+                if begun:
+                    prepare_opponents(policy.state_dict(), end)
+                    source.begin(progress.iteration + 1)
+                collected = CLOCK.seconds
+                lag = None
+                if config.overlap:
+                    log_probs, _ = learner.engine.evaluate(rollout, 1)
+                    lag = float(np.minimum(np.exp(log_probs - rollout.log_probs), 1).mean())
+                targets = run.estimate_targets(rollout)
+                rate = run.overrides.get("learning_rate", learning_rate(config, end))
+                terms = dataclasses.replace(terms_at(config, steps), ent_coef=run.overrides.get("ent_coef"))
+                settings = UpdateSettings(progress.iteration, rate, terms)
+                before = run.counters()
+                update = learner.update(rollout, targets, settings)
+            run._merge_observations(rollout)
+            progress.advance(rollout, CLOCK.seconds - progress.eval_seconds - mark)
+            training = collected - progress.eval_seconds - mark
+            mark = CLOCK.seconds - progress.eval_seconds
+            source.publish(policy.state_dict(), progress.iteration)
+            run.recovery_point, reason = capture(run), budget_reached()
+
+            run.watch.collect_seconds, run.watch.update_seconds = collected - started, CLOCK.seconds - collected
+            row = metrics_row(run, rollout, update, settings, lag)
+            n_measured = len(row)
+            save_due = is_due(config.checkpoint_freq, steps, progress.timesteps)
+            if config.log_episodes:
+                total, times = config.num_episodes, (before.seconds, before.seconds + training)
+                earlier, shape = before.recent_rewards, (rollout.n_steps, rollout.n_envs)
+                for line in episode_lines(rollout.episodes, earlier, before.episodes, total, steps, shape, times):
+                    board.note(line)
+            run.log_faults(rollout.faults)
+            if stage_ended is not None:
+                board.note(stage_ended)
+            if config.log_episodes:
+                epochs = (learner.n_updates - before.n_updates) * config.minibatch_size / config.rollout_size
+                for epoch in range(1, int(epochs) + 1):
+                    board.note(epoch_line(epoch, config.n_epochs))
+                board.note(update_line(row, epochs, config.rollout_size, progress.seconds))
+            state = CallbackState(run, row, reason)
+            try:
+                if reason is not None or is_due(config.eval_freq, steps, progress.timesteps):
+                    row |= evaluate_policy()
+                for hook in hooks:
+                    hook.after_iteration(state)
+                    run.refresh_recovery_point(hook.name, hook.state_dict())
+                if callback is not None:
+                    callback(state)
+                if state.asked is not None and reason is None:
+                    reason = state.asked
+                    row |= {} if "eval/mean_reward" in row else evaluate_policy()
+            finally:
+                save_due = save_due or state.checkpoint_requested
+                keep = len(row) > n_measured or stage_ended is not None or reason is not None or save_due
+                run.reporter.write(row, budgets_of(config, progress)[0].done, keep)
+                if stage_ended is not None or reason is not None:
+                    write_stage_files()
+            if save_due:
+                save()
+    finally:
+        progress.mishaps += source.drain_mishaps()
+        if run.recovery_point.timesteps != run.last_saved_step:
+            save()
+        for hook in reversed(hooks):
+            hook.on_end(SimpleNamespace())
+    return reason
+
+
+class CallbackState:
+    """What hooks and callbacks see and may do."""
+
+    def __init__(self, run: Run, metrics: dict[str, float], stop_reason: str | None) -> None:
+        progress = run.progress
+        self.iteration, self.timesteps, self.episodes = progress.iteration, progress.timesteps, progress.episodes
+        self.metrics, self.stop_reason, self._run = metrics, stop_reason, run
+        self.asked: str | None = None
+        self.checkpoint_requested = False
+
+    def log(self, name: str, value: float) -> None:
+        self.metrics[name] = float(value)
+
+    def stop(self, reason: str) -> None:
+        self.asked = reason
+
+    def set(self, name: str, value: float) -> None:
+        self._run.overrides[name] = value
+
+    def save_checkpoint(self) -> None:
+        self.checkpoint_requested = True
+
+
+# ---- the order, as the loop and its hooks have it ------------------------------------------------------------
+
+
+def train_with_hooks(world: World, order: Any = order_hooks) -> str:
+    """Train with the real loop."""
+    return train_loop(world.run, order(world.run.config, world.hooks, world.callback), world.signals)
+
+
+@functools.lru_cache(maxsize=len(SAMPLE))
+def expected_journal(scenario: Scenario) -> list[str]:
+    """The journal of the inlined loop."""
+    return journal_of(World(scenario), train_inlined)
+
+
+def differs(scenario: Scenario, order: Any = order_hooks) -> bool:
+    """Whether the real loop writes another journal."""
+    train = functools.partial(train_with_hooks, order=order)
+    return journal_of(World(scenario), train) != expected_journal(scenario)
+
+
+def test_the_sample_has_all_pairs_of_values():
+    assert stand_in.pairs_in(SAMPLE) == stand_in.pairs_in(stand_in.all_scenarios())
+    assert [*VALUES] == [*Scenario._fields]
+
+
+def test_the_loop_with_hooks_does_the_same_as_the_inlined_one():
+    """The first scenario that differs is shown entry by entry."""
+    for scenario in SAMPLE:
+        assert journal_of(World(scenario), train_with_hooks) == expected_journal(scenario), scenario
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(3600)
+def test_the_loop_with_hooks_does_the_same_in_every_scenario():
+    different = [scenario for scenario in stand_in.all_scenarios() if differs(scenario)]
+    assert not different, f"{len(different)} scenarios, such as {different[0]}"
+
+
+# ---- single scenarios ---------------------------------------------------------------------------------------
+
+
+def test_update_lines_tell_how_many_epochs_there_were():
+    scenario = PLAIN._replace(log_episodes=True)
+    assert journal_of(World(scenario), train_with_hooks) == journal_of(World(scenario), train_inlined)
+
+
+def test_the_time_of_a_warm_start_is_not_training_time():
+    scenario = PLAIN._replace(expert=True)
+    worlds = [World(scenario, warm_start_seconds=7) for _ in range(2)]
+    assert journal_of(worlds[0], train_with_hooks) == journal_of(worlds[1], train_inlined)
+
+
+def test_a_run_that_was_interrupted_ends_without_a_reason():
+    """``End.reason`` is documented to be None if something was raised."""
+    world = World(PLAIN._replace(resumed=True, evaluation=True, hook=True, signal="evaluation", budget="duration"))
+    journal = journal_of(world, train_with_hooks)
+    assert "deadline passed: " in journal and any(line.startswith("raised: Interrupted") for line in journal)
+    assert world.hooks[0].end.reason is None
+
+
+# ---- deliberate mistakes -------------------------------------------------------------------------------------
+# Each is made with `wrong`; without it, the same machinery keeps the right order and must change nothing.
+
+
+def rearranged(change: Any = lambda parts: None, kind: type[HookList] = HookList) -> Any:
+    """Like ``order_hooks``, but the lists of hooks are changed, or called in another way."""
+
+    def order(*given: Any) -> HookList:
+        hooks = order_hooks(*given)
+        parts = {name: [*getattr(hooks, f"_{name}")] for name in ("before", "users", "after", "always", "last")}
+        change(parts)
+        return kind(**parts)
+
+    return order
+
+
+def rows_only_when_all_hooks_succeed(patch, wrong):
+    class HooksInARow(HookList):
+        def after_iteration(self, iteration):
+            try:
+                for hook in (*self._before, *self._users, *self._after):
+                    hook.after_iteration(iteration)
+                    if hook in self._users:
+                        iteration.run.refresh_recovery_point(hook.name, hook.state_dict())
+            except BaseException:
+                if not wrong:
+                    self._write(iteration)
+                raise
+            self._write(iteration)
+            for hook in self._last:
+                hook.after_iteration(iteration)
+
+        def _write(self, iteration):
+            for hook in self._always:
+                hook.after_iteration(iteration)
+
+    return rearranged(kind=HooksInARow)
+
+
+def no_recovery_point_after_evaluation(patch, wrong):
+    def evaluate(run, signals):
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Run, "take_recovery_point", (lambda run: None) if wrong else Run.take_recovery_point)
+            return evaluate_run(run, signals)
+
+    patch.setattr("corral.training.iteration.evaluate_run", evaluate)
+    patch.setattr("corral.training.hooks.evaluation.evaluate_run", evaluate)
+    return order_hooks
+
+
+def user_hooks_before_evaluation(patch, wrong):
+    def change(parts):
+        evaluation = parts["before"].pop()
+        if wrong:
+            parts["after"].insert(0, evaluation)
+        else:
+            parts["before"].append(evaluation)
+
+    return rearranged(change)
+
+
+def no_final_evaluation(patch, wrong):
+    return rearranged(lambda parts: parts["after"].clear() if wrong else None)
+
+
+def checkpoints_before_writers(patch, wrong):
+    def change(parts):
+        checkpoints = parts["last"].pop()
+        parts["after" if wrong else "last"].append(checkpoints)
+
+    return rearranged(change)
+
+
+def rate_and_loss_terms_from_one_clock(patch, wrong):
+    right = Run.update_settings
+
+    def update_settings(run):
+        settings, steps = right(run), run.progress.timesteps + wrong * run.config.rollout_size
+        adjusted = {name: getattr(settings.terms, name) for name in ("clip_range", "ent_coef")}
+        return dataclasses.replace(settings, terms=dataclasses.replace(terms_at(run.config, steps), **adjusted))
+
+    patch.setattr(Run, "update_settings", update_settings)
+    return order_hooks
+
+
+def episode_log_from_counters_after_the_commit(patch, wrong):
+    class LateEpisodeLog(EpisodeLog):
+        def after_iteration(self, iteration):
+            before = iteration.before
+            iteration.before = iteration.run.counters() if wrong else before
+            super().after_iteration(iteration)
+            iteration.before = before
+
+    patch.setattr("corral.training.hooks.hook_order.EpisodeLog", LateEpisodeLog)
+    return order_hooks
+
+
+def games_noted_after_the_next_rollout_began(patch, wrong):
+    class LatePipeline(RolloutPipeline):
+        def next(self):
+            run, source = self._run, self._run.source
+            run.watch.start_rollout()
+            if self._deadline is not None and run.progress.iteration > 0:
+                source.set_deadline(self._deadline)
+            if not self._begun:
+                self._begin_first()
+            try:
+                rollout = source.collect()
+            except DeadlinePassed:
+                return None
+            steps = run.progress.timesteps + run.config.rollout_size
+            if not wrong:
+                self._note(rollout, steps)
+            self._begun = run.config.overlap and not self._is_last()
+            if self._begun:
+                self._prepare(run.learner.policy.state_dict(), steps)
+                source.begin(run.progress.iteration + 1)
+            if wrong:
+                self._note(rollout, steps)
+            run.watch.end_rollout()
+            return rollout
+
+        def _note(self, rollout, steps):
+            league = self._run.opponents
+            self.stage_ended = None if league is None else league.note(rollout.episodes, steps)
+
+    patch.setattr("corral.training.loop.RolloutPipeline", LatePipeline)
+    return order_hooks
+
+
+def no_save_at_the_end(patch, wrong):
+    right = Run.save_recovery_point
+
+    def save_recovery_point(run, again=False):
+        if not (wrong and run.source.drained):  # which the loop does right before
+            right(run, again)
+
+    patch.setattr(Run, "save_recovery_point", save_recovery_point)
+    return order_hooks
+
+
+def warm_start_after_the_first_publish(patch, wrong):
+    right, waiting = Run.publish_weights, []
+
+    class LateStart(HookList):
+        def on_start(self, start):
+            waiting.append(functools.partial(super().on_start, start))
+
+    def publish_weights(run):
+        starts = [waiting.pop()] if waiting else []
+        for step in (right, *starts) if wrong else (*starts, right):
+            step(run) if step is right else step()
+
+    patch.setattr(Run, "publish_weights", publish_weights)
+    return rearranged(kind=LateStart)
+
+
+MISTAKES = [
+    rows_only_when_all_hooks_succeed,
+    no_recovery_point_after_evaluation,
+    user_hooks_before_evaluation,
+    no_final_evaluation,
+    checkpoints_before_writers,
+    rate_and_loss_terms_from_one_clock,
+    episode_log_from_counters_after_the_commit,
+    games_noted_after_the_next_rollout_began,
+    no_save_at_the_end,
+    warm_start_after_the_first_publish,
+]
+
+
+def count_differences(mistake: Any, wrong: bool, scenarios: list[Scenario], patch: pytest.MonkeyPatch) -> int:
+    """In how many scenarios a mistake shows, or the machinery that makes it."""
+    for scenario in scenarios:
+        expected_journal(scenario)  # before anything is patched
+    order = mistake(patch, wrong)
+    return sum(differs(scenario, order) for scenario in scenarios)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
+def test_a_mistake_in_the_order_is_noticed(mistake, patch):
+    assert count_differences(mistake, True, SAMPLE, patch) > 0
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
+def test_what_makes_a_mistake_changes_nothing_where_the_order_is_right(mistake, patch):
+    assert count_differences(mistake, False, SAMPLE, patch) == 0
