@@ -112,11 +112,11 @@ def train_inlined(world: World) -> str:
         if config.expert is not None:
             with signals.allowed():
                 stand_in.warm_start(run, board)
-    if config.kl_ref_coef and learner.reference is None:
-        learner.set_reference(policy.state_dict())
     for hook in hooks:
         hook.on_start(SimpleNamespace(resumed=resumed))
         run.refresh_recovery_point(hook.name, hook.state_dict())
+    if config.kl_ref_coef and learner.reference is None:
+        learner.set_reference(policy.state_dict())
     source.publish(policy.state_dict(), progress.iteration)
     run.recovery_point, reason = capture(run), budget_reached()
     if progress.iteration:
@@ -352,7 +352,7 @@ def no_recovery_point_after_evaluation(patch, wrong):
             return evaluate_run(run, signals)
 
     patch.setattr("corral.training.iteration.evaluate_run", evaluate)
-    patch.setattr("corral.training.hooks.evaluation.evaluate_run", evaluate)
+    patch.setattr("corral.training.loop.evaluate_run", evaluate)
     return order_hooks
 
 

@@ -28,6 +28,7 @@ DECIDED = (
     "eval_freq",
     "checkpoint_freq",
     "tensorboard",
+    "hooks",
 )
 """Settings that a timed run has of its own."""
 _QUIET: dict[str, Any] = {"eval_freq": 0, "checkpoint_freq": 0, "tensorboard": False, "quiet": True}

@@ -226,6 +226,7 @@ class TrainConfig(BaseModel):
         (),
         "run",
         "Code of your own to run after every iteration, module:Class or file.py:Class (see docs/hooks.md).",
+        max_length=100,
     )
 
     @field_validator("device")

@@ -53,7 +53,7 @@ def check_text(value: Any, printed: bool = False) -> None:
     something else.
     """
     seen: set[int] = set()
-    left = [value]
+    left, names = [value], [value] if isinstance(value, str) else []
     while left:
         item = left.pop()
         if isinstance(item, str):
@@ -61,16 +61,17 @@ def check_text(value: Any, printed: bool = False) -> None:
                 item.encode()
             except UnicodeEncodeError:
                 raise ValueError(f"{shown(item)}: should be text that UTF-8 can hold") from None
+            names += [item] if printed else []
         elif isinstance(item, Mapping | list | tuple | set) and id(item) not in seen:
             seen.add(id(item))  # aliases repeat what they stand for, and may contain themselves
             left += [*item, *item.values()] if isinstance(item, Mapping) else item
-    if isinstance(value, str) and "\0" in value:
-        raise ValueError(f"{shown(value)}: should have no null character in it")
-    if printed and isinstance(value, str):
-        if len(value) > _LONGEST_NAME:
-            raise ValueError(f"{shown(value)}: should have at most {_LONGEST_NAME} characters")
-        if any(unicodedata.category(c) in _UNSEEN and c not in _JOINERS for c in value):
-            raise ValueError(f"{shown(value)}: should have no control characters in it")
+    for name in names:
+        if "\0" in name:
+            raise ValueError(f"{shown(name)}: should have no null character in it")
+        if printed and len(name) > _LONGEST_NAME:
+            raise ValueError(f"{shown(name)}: should have at most {_LONGEST_NAME} characters")
+        if printed and any(unicodedata.category(c) in _UNSEEN and c not in _JOINERS for c in name):
+            raise ValueError(f"{shown(name)}: should have no control characters in it")
 
 
 def _words_to_mapping(given: Any) -> Any:

@@ -7,6 +7,7 @@ network on the CPU, much faster. The update is the same for both.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -68,8 +69,8 @@ def check_adjustable(name: str, value: Any) -> None:
     if name not in _ADJUSTABLE:
         raise UsageError(f"{shown(name)} cannot change during a run; {', '.join(_ADJUSTABLE)} can")
     least, words = _ADJUSTABLE[name]
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool) and np.isfinite(value)
-    if not number or value < least or (value == least and words == "more than"):
+    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not number or not least <= value < math.inf or (value == least and words == "more than"):
         raise UsageError(f"{name} {shown(value)}: should be a number of {words} {least:g}")
 
 

@@ -36,14 +36,15 @@ def check_named_code(
         raise UsageError(
             f"the run used {', '.join(spec for _, spec in missing)}, which only Python can give: "
             f"corral.resume(run, {_arguments(missing)}); corral.load(run) needs no env"
+            + (f" (of hooks there were {', '.join(hooks)})" if hooks else "")
         )
     if missing:
-        raise UnrepeatedCode(code_flags(recorded, hooks is not None))
+        raise UnrepeatedCode(_flags(missing))
 
 
 def code_flags(config: TrainConfig, hooks: bool = False) -> str:
     """The flags that a command on this run needs, because its env or policy is code; with its ``hooks``, to resume."""
-    return " ".join(f"--{name} {shlex.quote(spec)}" for name, spec in _code_named(config, hooks))
+    return _flags(_code_named(config, hooks))
 
 
 def needs_python(config: TrainConfig, hooks: bool = False) -> bool:
@@ -65,6 +66,10 @@ def _code_named(config: TrainConfig, hooks: bool = False) -> list[tuple[str, str
     env = [("env", config.env)] if names_code(config.env) else []
     policy = [] if config.policy is None else [("policy", config.policy)]
     return [*env, *policy, *(("hook", spec) for spec in config.hooks if hooks)]
+
+
+def _flags(code: Sequence[tuple[str, str]]) -> str:
+    return " ".join(f"--{name} {shlex.quote(spec)}" for name, spec in code)
 
 
 def _arguments(code: Sequence[tuple[str, str]]) -> str:

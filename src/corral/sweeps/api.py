@@ -22,7 +22,6 @@ from corral.core.errors import CorralError, UsageError
 from corral.core.files import exists, is_file
 from corral.core.machine import available_cores
 from corral.core.stdio import command
-from corral.core.suggestions import shown
 from corral.envs.factory import EnvFactory, resolve_env
 from corral.policy.policy import NetworkFactory
 from corral.storage.named_code import check_named_code, code_flags
@@ -70,8 +69,6 @@ def sweep(
     """
     values = {**(load_yaml(config) if config is not None else {}), **settings}
     values.pop("env", None)
-    if values.get("hooks"):
-        raise UsageError(f"hooks {shown(values['hooks'])}: a sweep calls no hooks; leave them out")
     if policy is not None:
         values["policy"] = name_of(policy)
     network_of(values.get("policy"), policy)  # tried out before anything is written

@@ -86,8 +86,8 @@ def train(
     if policy is not None:
         values["policy"] = name_of(policy)
     hooks = values.get("hooks", ()) if hooks is None else hooks
-    loaded = load_hooks(hooks)
     values["hooks"] = hook_names(hooks)
+    loaded = load_hooks(hooks)
     board = QuietBoard() if quiet else Board()
     own = settings_of(factory.name, values)
     if own:
@@ -108,7 +108,7 @@ def resume(
     *,
     env: str | Callable[..., gym.Env[Any, Any]] | None = None,
     policy: str | NetworkFactory | None = None,
-    hooks: Sequence[str | Hook] = (),
+    hooks: Sequence[str | Hook] | None = None,
     callback: Callback | None = None,
     quiet: bool = False,
     **settings: Any,
@@ -122,10 +122,10 @@ def resume(
     directory.lock()
     try:
         recorded = directory.read_config()
-        names = hook_names(hooks)
+        names = hook_names(hooks or ())
         config = _with_changes(recorded, settings).model_copy(update={"hooks": names})
         check_named_code(recorded, name_of(env), name_of(policy), names)
-        loaded = load_hooks(hooks)
+        loaded = load_hooks(hooks or ())
         factory = resolve_env(recorded.env if env is None else env, recorded.env_kwargs)
         found = newest_checkpoint(directory.checkpoints)
         if found is None and (recorded.seed is None or directory.has_metrics()):
@@ -194,6 +194,8 @@ def _carry_out(
                 reason = train_loop(run, hooks, interrupts)
             except BaseException as error:
                 reporter.close()
+                for other in hooks.end_errors:
+                    board.warn(f"{type(other).__name__}: {one_line(other)} ({', '.join(other.__notes__)})")
                 refused = getattr(error, "exit_code", 1) == 2 and run.progress.iteration == 0
                 if refused and directory.made_here and config.expert is None:
                     directory.discard()  # it never began: there is at most a checkpoint of the first random weights
@@ -207,12 +209,12 @@ def _carry_out(
                 raise
             reporter.close()
             summary = _finish(board, run, directory, reason)
-            if hooks.end_errors:
-                raise hooks.end_errors[0]
         if run.recovery_point is not None and run.last_saved_step != run.recovery_point.timesteps:
             raise CheckpointError(
                 f"the last checkpoint could not be saved in {directory.checkpoints}: what it held is lost"
             )
+        if hooks.end_errors:
+            raise _joined(hooks.end_errors)
         interrupts.raise_if_received()  # it came while the end was written: the run is whole, but nothing follows
         return TrainResult(directory.path, summary, tuple(run.env_opponents))
     finally:
@@ -220,6 +222,13 @@ def _carry_out(
             run.close()
         finally:
             directory.unlock()
+
+
+def _joined(errors: Sequence[Exception]) -> Exception:
+    """Return the first error, with the others as notes."""
+    for other in errors[1:]:
+        errors[0].add_note(f"{type(other).__name__}: {one_line(other)} ({', '.join(other.__notes__)})")
+    return errors[0]
 
 
 def _why(error: BaseException) -> str:
@@ -236,6 +245,9 @@ def _open_board(board: QuietBoard, run: Run, directory: RunDirectory, resumed: F
         for complaint in resumed.complaints:
             board.warn(f"{complaint}; using an older checkpoint")
         board.note(f"resuming {config.env} at {progress.timesteps:,} steps: {envs}")
+        if run.overrides:
+            told = ", ".join(f"{name} {value:g}" for name, value in run.overrides.items())
+            board.note(f"settings that a hook has changed: {told}")
     board.note(f"backend {choice.backend} ({choice.why})")
     for line in env_lines(config.n_envs, "started") if config.log_episodes else ():
         board.note(line)
@@ -281,6 +293,8 @@ def name_of(given: Any) -> str | None:
 def hook_names(hooks: Sequence[str | Hook]) -> tuple[str, ...]:
     """How a config names the hooks that a caller gives."""
     given = (hooks,) if isinstance(hooks, str) else hooks
+    if not isinstance(given, Sequence):
+        raise UsageError(f"hooks {shown(given)}: should be a list of hooks, as in hooks=[MyHook()]")
     return tuple(hook if isinstance(hook, str) else python_name(type(hook)) for hook in given)
 
 

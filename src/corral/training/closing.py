@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 
 from corral.core.stdio import command
 from corral.core.types import Mishaps
@@ -119,7 +120,7 @@ def closing_table(run: Run, directory: RunDirectory, summary: Summary) -> tuple[
     advice = [f"results in {path}", f"  curves:   {command('tensorboard')} --logdir {path}"]
     if not needs_python(run.config):  # no command could name it
         words = f"{path} {code}".rstrip()
-        more = None if summary.exit_reason.startswith("SIG") else 2 * summary.steps
+        more = None if summary.exit_reason in signal.Signals.__members__ else 2 * summary.steps
         advice += [
             f"  evaluate: {command()} eval {words}",
             f"  watch:    {command()} play {words}{' --save clip.gif' if 'rgb_array' in run.render_modes else ''}",

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from corral.core.seeding import EVALUATION, episode_seed, noise_row
 from corral.core.types import Actor
-from corral.training.hooks.replay_check import check_replay
 from corral.training.metrics_row import Metrics
+from corral.training.replay_check import check_replay
 from corral.training.run import Run
 from corral.training.signals import Interrupts
 from corral.vec.api import CorralVectorEnv, InfoRow
@@ -131,9 +131,9 @@ def evaluate_run(run: Run, signals: Interrupts) -> Metrics:
     """Evaluate a run's policy, and keep it in ``best/`` if none was better."""
     config, progress, board = run.config, run.progress, run.reporter.board
     started = time.perf_counter()
-    if run.eval_env is None:
-        run.eval_env = run.single_env(None)
     with signals.allowed():
+        if run.eval_env is None:
+            run.eval_env = run.single_env(None)
         if (warning := check_replay(run)) is not None:
             board.warn(warning)
         run.actor.load(run.learner.policy.state_dict())

@@ -11,6 +11,7 @@ import numpy as np
 
 from corral.config.schema import TrainConfig
 from corral.core.errors import UsageError
+from corral.core.schedules import is_due
 from corral.core.seeding import hook_generator
 from corral.core.suggestions import shown
 from corral.core.types import Rollout
@@ -21,7 +22,7 @@ from corral.training.model import Model
 from corral.training.run import Counters, Run
 from corral.training.signals import Interrupts
 
-__all__ = ["Discarded", "End", "Iteration", "Start", "TrainingState"]
+__all__ = ["End", "Iteration", "Start", "TrainingState"]
 
 _LONGEST_REASON = 200
 
@@ -33,6 +34,7 @@ class Start:
     run: Run
     signals: Interrupts
     resumed: bool
+    stop_reason: str | None = None
 
     @property
     def config(self) -> TrainConfig:
@@ -43,6 +45,14 @@ class Start:
     def run_dir(self) -> Path:
         """Where the run's files are."""
         return self.run.directory.path
+
+    def stop(self, reason: str) -> None:
+        """Train no further: for what a hook knows from its state. The first reason that is given counts."""
+        self.stop_reason = self.stop_reason or _checked_reason(reason)
+
+    def interruptible(self) -> AbstractContextManager[Any]:
+        """In this block Ctrl-C takes effect at once; else it waits for the first rollout."""
+        return self.signals.allowed()
 
 
 @dataclass(slots=True)
@@ -58,16 +68,6 @@ class End:
         return self.run.directory.path
 
 
-@dataclass(slots=True)
-class Discarded:
-    """The end of a run whose duration was over in the middle of a rollout."""
-
-    run: Run
-    signals: Interrupts
-    evaluated: bool
-    """Whether the policy was evaluated after the last whole iteration."""
-
-
 class Iteration:
     """One rollout that was collected and learned from, and what a hook may do about it."""
 
@@ -75,6 +75,7 @@ class Iteration:
         self,
         run: Run,
         signals: Interrupts,
+        *,
         before: Counters,
         rollout: Rollout,
         update: UpdateStats,
@@ -84,6 +85,12 @@ class Iteration:
         stop_reason: str | None,
     ) -> None:
         self.run, self._signals = run, signals
+        self.iteration = run.progress.iteration
+        """How many iterations are complete."""
+        self.timesteps = run.progress.timesteps
+        """Steps taken so far, all envs together."""
+        self.episodes = run.progress.episodes
+        """Episodes that ended so far."""
         self.before = before
         """The run's counters before this rollout."""
         self.rollout = rollout
@@ -96,22 +103,7 @@ class Iteration:
         self.stage_ended = stage_ended
         """What to say if a stage ended with this rollout."""
         self.stop_reason = stop_reason
-        self.checkpoint_requested = False
-
-    @property
-    def iteration(self) -> int:
-        """How many iterations are complete."""
-        return self.run.progress.iteration
-
-    @property
-    def timesteps(self) -> int:
-        """Steps taken so far, all envs together."""
-        return self.run.progress.timesteps
-
-    @property
-    def episodes(self) -> int:
-        """Episodes that ended so far."""
-        return self.run.progress.episodes
+        self._checkpoint_requested = False
 
     @property
     def run_dir(self) -> Path:
@@ -129,9 +121,7 @@ class Iteration:
 
     def stop(self, reason: str = "callback") -> None:
         """End the run after this iteration, with a checkpoint. The first reason that is given counts."""
-        if not isinstance(reason, str) or not reason.isprintable() or not 0 < len(reason) <= _LONGEST_REASON:
-            raise UsageError(f"stop({shown(reason)}): should be a few words, which summary.json keeps as exit_reason")
-        self.stop_reason = self.stop_reason or reason
+        self.stop_reason = self.stop_reason or _checked_reason(reason)
 
     def evaluate(self) -> Metrics:
         """Evaluate the policy now, and keep it in ``best/`` if none was better; return the ``eval/`` numbers."""
@@ -141,7 +131,13 @@ class Iteration:
 
     def save_checkpoint(self) -> None:
         """Save the run at the end of this iteration, when all hooks were called and the row of metrics is on disk."""
-        self.checkpoint_requested = True
+        self._checkpoint_requested = True
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether the run is saved at the end of this iteration."""
+        due = is_due(self.config.checkpoint_freq, self.before.timesteps, self.timesteps)
+        return due or self._checkpoint_requested
 
     def model(self) -> Model:
         """Return a copy of the policy that can be asked for actions."""
@@ -158,8 +154,15 @@ class Iteration:
         return hook_generator(self.run.seed, name, self.iteration)
 
     def interruptible(self) -> AbstractContextManager[Any]:
-        """In this block Ctrl-C takes effect at once; else it waits until the hooks are done."""
+        """In this block Ctrl-C takes effect at once; else at the next evaluation or after the hooks."""
         return self._signals.allowed()
+
+
+def _checked_reason(reason: str) -> str:
+    """Return a reason that ``summary.json`` can keep as ``exit_reason``."""
+    if not isinstance(reason, str) or not reason.isprintable() or not 0 < len(reason) <= _LONGEST_REASON:
+        raise UsageError(f"stop({shown(reason)}): should be a few words that say why")
+    return reason
 
 
 TrainingState = Iteration

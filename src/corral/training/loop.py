@@ -5,10 +5,13 @@ What varies (who steps, who acts, what network) was decided before it starts.
 
 from __future__ import annotations
 
+from corral.training.evaluate import evaluate_run
 from corral.training.hooks.hook import HookList
-from corral.training.iteration import Discarded, End, Iteration, Start
-from corral.training.metrics_row import metrics_row
+from corral.training.hooks.stage_files import write_stage_files
+from corral.training.iteration import End, Iteration, Start
+from corral.training.metrics_row import metrics_row, progress_row
 from corral.training.pipeline import RolloutPipeline
+from corral.training.progress import budgets_of
 from corral.training.run import Run
 from corral.training.signals import Interrupts
 
@@ -20,10 +23,11 @@ def train_loop(run: Run, hooks: HookList, signals: Interrupts) -> str:
     resumed = run.recovery_point is not None
     if not resumed:
         run.take_recovery_point()  # reported if a warm start is interrupted
-    hooks.on_start(Start(run, signals, resumed))  # warm start, KL reference, the user's
+    start = Start(run, signals, resumed)
+    hooks.on_start(start)  # warm start, the user's, KL reference
     run.publish_weights()
     run.take_recovery_point()
-    stop = run.budget_reached()
+    stop = run.budget_reached() or start.stop_reason
     if run.progress.iteration:
         run.last_saved_step = run.progress.timesteps  # what was resumed is on disk already
     run.save_recovery_point()  # a new run has something to resume from its first moment on
@@ -40,18 +44,34 @@ def train_loop(run: Run, hooks: HookList, signals: Interrupts) -> str:
                     settings = run.update_settings()
                     update = run.learner.update(rollout, targets, settings)
             if rollout is None:
-                run.discard_rollout()
-                hooks.after_discarded_rollout(Discarded(run, signals, evaluated))
+                _end_without_rollout(run, signals, evaluated)
                 stop = "duration"
                 break
             run.commit(rollout)  # observation statistics, counters, publish, recovery point
-            metrics = metrics_row(run, rollout, update, settings, lag)
-            news = pipeline.stage_ended, run.budget_reached()
-            iteration = Iteration(run, signals, before, rollout, update, settings, metrics, *news)
+            iteration = Iteration(
+                run,
+                signals,
+                before=before,
+                rollout=rollout,
+                update=update,
+                settings=settings,
+                metrics=metrics_row(run, rollout, update, settings, lag),
+                stage_ended=pipeline.stage_ended,
+                stop_reason=run.budget_reached(),
+            )
             hooks.after_iteration(iteration)
-            stop, evaluated = iteration.stop_reason, "eval/mean_reward" in metrics
+            stop, evaluated = iteration.stop_reason, "eval/mean_reward" in iteration.metrics
     finally:
         run.progress.mishaps += run.source.drain_mishaps()  # of a rollout that was never finished
         run.save_recovery_point()
         hooks.on_end(End(run, stop))
     return stop
+
+
+def _end_without_rollout(run: Run, signals: Interrupts, evaluated: bool) -> None:
+    """End a run whose duration was over in the middle of a rollout, which is discarded."""
+    run.discard_rollout()
+    if run.config.eval_freq and not evaluated:
+        measured = evaluate_run(run, signals)
+        run.reporter.write(progress_row(run) | measured, budgets_of(run.config, run.progress)[0].done)
+    write_stage_files(run)

@@ -219,7 +219,7 @@ class Run:
         saved = self.recovery_point.state
         if state == saved.get(HOOKS, {}).get(hook, {}) and self.overrides == saved.get(OVERRIDES, {}):
             return
-        hooks = {name: data for name, data in {**saved.get(HOOKS, {}), hook: dict(state)}.items() if data}
+        hooks = {**saved.get(HOOKS, {}), **({hook: dict(state)} if state or hook in saved.get(HOOKS, {}) else {})}
         rest = {name: value for name, value in saved.items() if name not in (HOOKS, OVERRIDES)}
         changed = {**rest, **self.progress.state(), **_adjusted(hooks, self.overrides)}
         self.recovery_point = dataclasses.replace(self.recovery_point, state=changed)
@@ -265,9 +265,9 @@ def capture(run: Run) -> Checkpoint:
     weights, optimizer = run.learner.engine.copies()
     buffers = {name: buffer.clone() for name, buffer in run.learner.policy.named_buffers()}
     behind = None
-    earlier, hooks = run.recovery_point, {}
-    if earlier is not None:
-        hooks = earlier.state.get(HOOKS, {})
+    earlier, hooks, overrides = run.recovery_point, {}, run.overrides
+    if earlier is not None:  # a hook under way may have changed them already
+        hooks, overrides = earlier.state.get(HOOKS, {}), earlier.state.get(OVERRIDES, {})
     if run.config.overlap and earlier is not None:
         moved_on = run.progress.iteration > int(earlier.state["iteration"])
         behind = earlier.policy if moved_on else earlier.behind
@@ -283,7 +283,7 @@ def capture(run: Run) -> Checkpoint:
             "spaces": run.spaces,
             "masked": run.masked,
             "encoding": ENCODING,
-            **_adjusted(hooks, run.overrides),
+            **_adjusted(hooks, overrides),
         },
         envs=_tensors(run.source.whereabouts()),
         behind=behind,

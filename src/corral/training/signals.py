@@ -54,12 +54,12 @@ class Interrupts:
     def allowed(self) -> Iterator[None]:
         """Within this block a signal raises at once: what the block makes can be thrown away."""
         self.raise_if_received()
-        self._allowed = True
+        before, self._allowed = self._allowed, True
         try:
             self.raise_if_received()  # it may have come between the two lines above
             yield
         finally:
-            self._allowed = False
+            self._allowed = before
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self._received is not None and number == signal.SIGINT:

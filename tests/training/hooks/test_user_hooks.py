@@ -1,16 +1,19 @@
 """Hooks of the user's own: what they see and may do, their state in checkpoints, and what happens when they raise."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 import corral
 from corral.core.errors import CheckpointError, UnrepeatedCode, UsageError
 from corral.storage.checkpoint import list_checkpoints, newest_checkpoint
 from corral.storage.metrics_file import read_metrics
+from corral.sweeps.api import resume_sweep
 from tests.faults.harness import GAMES
 
 SMALL = {
@@ -329,7 +332,7 @@ def test_hooks_of_the_command_line(capsys):
     assert [row["count/n"] for row in read_metrics(Path("run/metrics.jsonl"))] == [1, 2, 3, 4]
     with pytest.raises(UnrepeatedCode, match=r"--hook my_hooks\.py:Count"):
         corral.resume("run", timesteps=512, quiet=True)
-    with pytest.raises(UsageError, match="a sweep calls no hooks"):
+    with pytest.raises(UsageError, match="a sweep calls none"):
         corral.sweep("CartPole-v1", hooks=["my_hooks.py:Count"], trials=1)
 
 
@@ -365,3 +368,186 @@ def test_a_hook_of_the_games_module_is_what_the_kill_tests_use():
     """The hook that is killed in ``tests/faults`` changes the weights, so that equal weights mean equal hooks."""
     with_hook = train(4, "with", hooks=[f"{GAMES}:Follow"])
     assert with_hook.summary.weights_sha256 != train(4, "without").summary.weights_sha256
+
+
+# ---- corners ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_callback_was_given_stays_as_it_was():
+    seen = []
+    train(3, callback=seen.append)
+    assert [(state.iteration, state.timesteps) for state in seen] == [(1, 64), (2, 128), (3, 192)]
+
+
+class Fades(corral.Hook):
+    """Has a state at first, and none later."""
+
+    def __init__(self):
+        self.state = {"warm": 1}
+
+    def after_iteration(self, iteration):
+        self.state = {}
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state):
+        self.state = dict(state)
+
+
+def test_a_state_that_became_empty_is_restored_as_such():
+    train(2, hooks=[Fades()])
+    again = Fades()
+
+    class Look(corral.Hook):
+        def on_start(self, start):
+            assert again.state == {}
+
+    corral.resume("run", timesteps=192, hooks=[again, Look()], quiet=True)
+
+
+def test_a_callback_leaves_the_states_of_hooks_alone():
+    class CallbackHook(Memory):
+        pass
+
+    train(2, hooks=[CallbackHook()], callback=lambda iteration: None)
+    saved = newest_checkpoint(Path("run/checkpoints")).checkpoint.state["hooks"]
+    assert [*saved] == ["CallbackHook"] and len(saved["CallbackHook"]["drawn"]) == 2
+
+
+@pytest.mark.parametrize("name", [3, "", "two\nlines"])
+def test_a_hook_has_a_name_that_can_be_printed(name):
+    hook = Memory()
+    hook.name = name
+    with pytest.raises(UsageError, match="a hook is called"):
+        train(2, hooks=[hook])
+
+
+def test_a_state_that_a_checkpoint_could_not_be_read_with_is_refused():
+    class Large(corral.Hook):
+        def state_dict(self):
+            return {"text": "x" * (1 << 23)}
+
+    with pytest.raises(UsageError, match=r"hook Large: state_dict\(\) has 8,388,\d+ bytes, of at most"):
+        train(2, hooks=[Large()])
+
+
+def test_what_a_call_that_raised_has_set_is_not_saved():
+    class SetsAndRaises(corral.Hook):
+        def after_iteration(self, iteration):
+            if iteration.iteration == 2:
+                iteration.set("learning_rate", 1e-9)
+                iteration.evaluate()
+                raise RuntimeError("after that")
+
+    with pytest.raises(RuntimeError):
+        train(9, hooks=[SetsAndRaises()])
+    saved = newest_checkpoint(Path("run/checkpoints")).checkpoint
+    assert saved.timesteps == 128 and "overrides" not in saved.state
+
+
+def test_the_kl_reference_is_the_policy_that_the_run_starts_from():
+    seen = {}
+
+    class Loads(corral.Hook):
+        def on_start(self, start):
+            with torch.no_grad():
+                for weight in start.run.learner.policy.parameters():
+                    weight.mul_(0.5)
+
+        def after_iteration(self, iteration):
+            seen["reference"] = iteration.run.learner.reference
+
+    train(1, "halved", hooks=[Loads()], kl_ref_coef=0.1, learner="torch")
+    train(1, "plain", callback=lambda iteration: seen.update(plain=iteration.run.learner.reference), kl_ref_coef=0.1)
+    assert all(torch.equal(seen["reference"][name], 0.5 * weight) for name, weight in seen["plain"].items())
+
+
+def test_a_hook_that_knows_it_from_its_state_stops_a_resumed_run_at_once():
+    class Done(Memory):
+        def on_start(self, start):
+            if len(self.drawn) >= 2:
+                start.stop("done")
+
+    train(2, hooks=[Done()])
+    result = corral.resume("run", timesteps=640, hooks=[Done()], quiet=True)
+    assert (result.summary.exit_reason, result.summary.steps) == ("done", 128)
+
+
+def test_hooks_that_have_prepared_finish_if_another_cannot():
+    calls = []
+
+    class Fails(corral.Hook):
+        def on_start(self, start):
+            raise RuntimeError("cannot start")
+
+    with pytest.raises(RuntimeError, match="cannot start"):
+        train(2, hooks=[Memory(calls), Fails()])
+    assert calls == [("start", False, 0), ("end", None, 0)]
+
+
+def test_errors_of_on_end_are_told_of_when_the_run_has_failed(capsys):
+    class BadEnd(corral.Hook):
+        def on_end(self, end):
+            raise OSError("of the end")
+
+    with pytest.raises(RuntimeError, match="of the hook"):
+        train(9, hooks=[Raises(), BadEnd()], quiet=False)
+    assert "OSError: of the end (raised by on_end of the hook BadEnd)" in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_load_state_dict_raises_names_the_hook():
+    class Picky(Memory):
+        def load_state_dict(self, state):
+            raise KeyError("other")
+
+    train(2, hooks=[Picky()])
+    with pytest.raises(CheckpointError, match=r"hook Picky: load_state_dict\(\) raised KeyError"):
+        corral.resume("run", timesteps=640, hooks=[Picky()], quiet=True)
+
+
+def test_only_the_hooks_that_are_missing_are_asked_for():
+    Path("my_hooks.py").write_text(HOOK_FILE + "\nclass Other(Count):\n    pass\n")
+    train(2, hooks=["my_hooks.py:Count", "my_hooks.py:Other"])
+    with pytest.raises(UnrepeatedCode, match=r"repeat it: --hook my_hooks\.py:Other$"):
+        corral.resume("run", timesteps=640, hooks=["my_hooks.py:Count"], quiet=True)
+    with pytest.raises(UnrepeatedCode):
+        corral.resume("run", timesteps=640, hooks=None, quiet=True)
+    with pytest.raises(UsageError, match="should be a list of hooks"):
+        corral.resume("run", timesteps=640, hooks=Memory(), quiet=True)
+
+
+def test_the_config_of_a_run_with_hooks_from_python_says_what_to_do():
+    train(2, hooks=[Memory()])
+    with pytest.raises(UsageError, match="is an object that only Python can give"):
+        train(2, "other", config="run/config.yaml")
+
+
+def test_a_resumed_run_tells_of_settings_that_a_hook_has_changed(capsys):
+    train(2, callback=lambda iteration: iteration.set("learning_rate", 0.002))
+    corral.resume("run", timesteps=192)
+    assert "settings that a hook has changed: learning_rate 0.002" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("hooks", [["\x1b[2J"], ["a\0b"], ["x" * 5000], ["a.py:B"] * 101])
+def test_names_of_hooks_cannot_mislead_a_terminal(hooks):
+    train(2)
+    config = Path("run/config.yaml")
+    config.write_text(config.read_text() + f"hooks: {json.dumps(hooks)}\n")
+    with pytest.raises(UsageError, match="hooks") as refused:
+        corral.resume("run", timesteps=640, quiet=True)
+    assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize("where", ["settings", "presets"])
+def test_a_forged_sweep_imports_no_hooks(where):
+    Path("evil.py").write_text("raise SystemExit('imported')")
+    corral.sweep("CartPole-v1", presets={"A": {"n_epochs": 1}}, timesteps=64, n_envs=2, n_steps=32, output_dir="swept")
+    file = Path("swept/sweep.yaml")
+    request = yaml.safe_load(file.read_text())
+    (request["settings"] if where == "settings" else request["presets"]["A"])["hooks"] = ["evil.py:Hook"]
+    file.write_text(yaml.safe_dump(request))
+    for trial in Path("swept").glob("trials/*"):
+        shutil.rmtree(trial)
+    with pytest.raises(UsageError, match="a sweep calls none"):
+        resume_sweep("swept")

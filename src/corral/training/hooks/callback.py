@@ -15,6 +15,8 @@ Callback = Callable[[Iteration], None]
 class CallbackHook(Hook):
     """Calls a function after each iteration."""
 
+    name = ""  # no other hook is called so
+
     def __init__(self, callback: Callback) -> None:
         self._callback = callback
 

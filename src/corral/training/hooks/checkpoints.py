@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from corral.core.schedules import is_due
 from corral.training.hooks.hook import Hook
 from corral.training.iteration import Iteration
 
@@ -14,6 +13,5 @@ class Checkpoints(Hook):
 
     def after_iteration(self, iteration: Iteration) -> None:
         """Save, if it is time."""
-        due = is_due(iteration.config.checkpoint_freq, iteration.before.timesteps, iteration.timesteps)
-        if due or iteration.checkpoint_requested:
+        if iteration.checkpoint_due:
             iteration.run.save_recovery_point(again=True)

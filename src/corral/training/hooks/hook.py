@@ -8,12 +8,16 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from corral.core.entry_points import import_callable
-from corral.core.errors import UsageError, one_line
+from corral.core.entry_points import PYTHON, import_callable
+from corral.core.errors import CheckpointError, UsageError, one_line
 from corral.core.suggestions import shown
-from corral.training.iteration import Discarded, End, Iteration, Start
+from corral.training.iteration import End, Iteration, Start
 
 __all__ = ["Hook", "HookList", "load_hooks", "plain_state", "restore_hooks"]
+
+_LONGEST_NAME = 200
+_LARGEST_STATE = 1 << 23
+"""Bytes of a hook's state as JSON: a checkpoint is read only up to a size."""
 
 
 class Hook:
@@ -34,9 +38,6 @@ class Hook:
 
     def after_iteration(self, iteration: Iteration) -> None:
         """Do something after a rollout was collected and learned from."""
-
-    def after_discarded_rollout(self, discarded: Discarded) -> None:
-        """Do something after the run's duration ended in the middle of its last rollout, which was discarded."""
 
     def on_end(self, end: End) -> None:
         """Finish, after the last checkpoint and before the envs are closed."""
@@ -68,9 +69,15 @@ class HookList:
         return iter((*self._before, *self._users, *self._after, *self._always, *self._last))
 
     def on_start(self, start: Start) -> None:
-        """Let every hook prepare."""
-        for hook in self:
-            hook.on_start(start)
+        """Let every hook prepare; if one of them raises, those that have prepared finish."""
+        prepared: list[Hook] = []
+        try:
+            for hook in self:
+                hook.on_start(start)
+                prepared.append(hook)
+        except BaseException:
+            self._end(prepared, End(start.run, None))
+            raise
         for hook in self._users:
             start.run.refresh_recovery_point(hook.name, plain_state(hook))
 
@@ -90,14 +97,12 @@ class HookList:
         for hook in self._last:
             hook.after_iteration(iteration)
 
-    def after_discarded_rollout(self, discarded: Discarded) -> None:
-        """Tell every hook."""
-        for hook in self:
-            hook.after_discarded_rollout(discarded)
-
     def on_end(self, end: End) -> None:
         """Let every hook finish, the last one first; what they raise is kept in ``end_errors``."""
-        for hook in reversed([*self]):
+        self._end([*self], end)
+
+    def _end(self, hooks: Sequence[Hook], end: End) -> None:
+        for hook in reversed(hooks):
             try:
                 hook.on_end(end)
             except Exception as error:
@@ -107,10 +112,11 @@ class HookList:
 
 def load_hooks(given: Sequence[str | Hook]) -> list[Hook]:
     """Return the user's hooks, importing those that are given as ``module:Class`` or ``file.py:Class``."""
-    if not isinstance(given, Sequence):
-        raise UsageError(f"hooks {shown(given)}: should be a list of hooks, as in hooks=[MyHook()]")
     hooks = [_load_hook(hook) for hook in ((given,) if isinstance(given, str) else given)]
     names = [hook.name for hook in hooks]
+    for name in names:
+        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
+            raise UsageError(f"a hook is called {shown(name)}; set its attribute `name` to a few letters")
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"two hooks are called {twice!r}; set the attribute `name` of one of them to something else")
     return hooks
@@ -119,6 +125,8 @@ def load_hooks(given: Sequence[str | Hook]) -> list[Hook]:
 def _load_hook(given: str | Hook) -> Hook:
     hook: Any = given
     if isinstance(given, str):
+        if given.startswith(PYTHON):
+            raise UsageError(f"the hook {given} is an object that only Python can give, as in hooks=[MyHook()]")
         make = import_callable(given, "hook")
         try:
             inspect.signature(make).bind()
@@ -143,7 +151,11 @@ def restore_hooks(hooks: Sequence[Hook], states: Mapping[str, Any], warn: Callab
         )
     for hook in hooks:
         if hook.name in states:
-            hook.load_state_dict(copy.deepcopy(states[hook.name]))
+            try:
+                hook.load_state_dict(copy.deepcopy(states[hook.name]))
+            except Exception as error:
+                what = f"{type(error).__name__}: {one_line(error)}"
+                raise CheckpointError(f"hook {hook.name}: load_state_dict() raised {what}") from error
         elif plain_state(hook):
             warn(f"the checkpoint has no state of the hook {hook.name}, which begins anew")
 
@@ -152,9 +164,12 @@ def plain_state(hook: Hook) -> dict[str, Any]:
     """Return a hook's state as JSON holds it; a UsageError if it is something else."""
     state = hook.state_dict()
     try:
-        plain = json.loads(json.dumps(state, allow_nan=False)) if state else {}
+        text = json.dumps(state, allow_nan=False) if state else "{}"
+        plain = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"hook {hook.name}: state_dict() should return plain JSON data ({error})") from None
+    if len(text) > _LARGEST_STATE:
+        raise UsageError(f"hook {hook.name}: state_dict() has {len(text):,} bytes, of at most {_LARGEST_STATE:,}")
     if not isinstance(plain, dict) or (state and plain != state):
         raise UsageError(
             f"hook {hook.name}: state_dict() returned {shown(state)}, expected a dict of plain JSON data (text for "

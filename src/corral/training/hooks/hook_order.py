@@ -23,15 +23,14 @@ __all__ = ["order_hooks"]
 
 def order_hooks(config: TrainConfig, hooks: Sequence[Hook] = (), callback: Callback | None = None) -> HookList:
     """Return all hooks of a run: Corral's own around the user's, which see what an evaluation measured."""
-    starting: list[Hook] = [WarmStart(), KlReference()]
     if config.log_episodes:
         logs: list[Hook] = [EpisodeLog(), FaultLog(), Stages(), UpdateLog()]
     else:
         logs = [FaultLog(), Stages()]
     return HookList(
-        before=[*starting, *logs, Evaluation()],
+        before=[WarmStart(), *logs, Evaluation()],
         users=[*hooks, *([] if callback is None else [CallbackHook(callback)])],
-        after=[FinalEvaluation()],
+        after=[KlReference(), FinalEvaluation()],
         always=[Writers(), StageFiles()],
         last=[Checkpoints()],
     )

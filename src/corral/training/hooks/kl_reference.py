@@ -9,7 +9,7 @@ __all__ = ["KlReference"]
 
 
 class KlReference(Hook):
-    """Takes the policy as the reference, after a warm start and before the first rollout."""
+    """Takes the policy as the reference, after a warm start and the user's hooks and before the first rollout."""
 
     def on_start(self, start: Start) -> None:
         """Take it, unless the run has one."""

@@ -11,7 +11,7 @@ from corral.reporting.writers import CsvWriter
 from corral.storage.checkpoint import prune, save_checkpoint
 from corral.storage.metrics_file import iterate_metrics
 from corral.training.hooks.hook import Hook
-from corral.training.iteration import Discarded, Iteration
+from corral.training.iteration import Iteration
 from corral.training.metrics_row import progress_columns
 from corral.training.run import Run
 
@@ -25,10 +25,6 @@ class StageFiles(Hook):
         """Write them, if it is time."""
         if iteration.stage_ended is not None or iteration.stop_reason is not None:
             write_stage_files(iteration.run)
-
-    def after_discarded_rollout(self, discarded: Discarded) -> None:
-        """Write them for the last time."""
-        write_stage_files(discarded.run)
 
 
 def write_stage_files(run: Run) -> None:

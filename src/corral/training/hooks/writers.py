@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from corral.core.schedules import is_due
 from corral.training.hooks.hook import Hook
 from corral.training.iteration import Iteration
 from corral.training.progress import budgets_of
@@ -16,8 +15,7 @@ class Writers(Hook):
     def after_iteration(self, iteration: Iteration) -> None:
         """Write the row; one with more in it than every row has is never left out."""
         run, config = iteration.run, iteration.config
-        save_due = is_due(config.checkpoint_freq, iteration.before.timesteps, iteration.timesteps)
         more = len(iteration.metrics) > iteration.n_measured
         ends = iteration.stage_ended is not None or iteration.stop_reason is not None
-        keep = more or save_due or iteration.checkpoint_requested or ends
+        keep = more or iteration.checkpoint_due or ends
         run.reporter.write(iteration.metrics, budgets_of(config, run.progress)[0].done, keep)

@@ -8,8 +8,7 @@ import pytest
 
 import corral
 from corral.core.errors import WorkerDied
-from corral.training import evaluate
-from corral.training.hooks import replay_check
+from corral.training import evaluate, replay_check
 from corral.training.progress import Progress
 from corral.vec.api import CallState
 from tests.toy_envs import Counter, Stateful
