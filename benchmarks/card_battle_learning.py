@@ -16,7 +16,8 @@ import numpy as np
 
 import corral
 from corral.envs.factory import resolve_env
-from corral.opponents.matches import Match, Side, play_match
+from corral.opponents.frozen_policy import FrozenPolicy
+from corral.opponents.matches import Match, play_match
 from corral.storage.checkpoint import list_checkpoints
 
 ENV = "card-battle"
@@ -71,7 +72,7 @@ def main() -> None:
     print("\n| warm start, steps | against greedy |\n|---|---|")
     for checkpoint in list_checkpoints(root / "warm-start-1" / "checkpoints"):
         model = corral.load(root / "warm-start-1", checkpoint=str(checkpoint))
-        match = play_match(FACTORY, Side.of("warm", model), "greedy", options.games // 2, 0)
+        match = play_match(FACTORY, model.frozen("warm"), "greedy", options.games // 2, 0)
         print(f"| {model.timesteps:,} | {shown(match)} |", flush=True)
 
 
@@ -91,8 +92,8 @@ def seconds(run: Path) -> float:
     return float((run / "seconds.txt").read_text())
 
 
-def latest(run: Path) -> Side:
-    return Side.of(run.name, corral.load(run, checkpoint="latest"))
+def latest(run: Path) -> FrozenPolicy:
+    return corral.load(run, checkpoint="latest").frozen(run.name)
 
 
 def shown(match: Match) -> str:

@@ -19,6 +19,14 @@ MEASURED = {
 }
 
 
+@pytest.mark.parametrize("script", sorted(BENCHMARKS.glob("*.py")), ids=lambda script: script.stem)
+def test_every_script_starts(script):
+    """What it imports is there; what it measures takes long."""
+    code = f"import runpy; runpy.run_path({str(script)!r}, run_name='benchmark')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=BENCHMARKS, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def fabricated(metrics, competitors, **more):
     """A section of the json: competitors with the values they measured, for each metric."""
     runs = [

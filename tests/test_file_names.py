@@ -9,6 +9,7 @@ import pytest
 import safetensors.numpy
 
 import corral
+from corral.core.errors import EnvFault
 from corral.core.types import MISHAP_KEYS, Mishaps
 from corral.opponents.league_state import (
     OPPONENTS_KEYS,
@@ -22,6 +23,7 @@ from corral.policy.policy import Policy
 from corral.storage.summary_file import SUMMARY_KEYS, Summary
 from corral.sweeps.request import REQUEST_KEYS, SweepRequest
 from corral.training.progress import PROGRESS_KEYS, Progress
+from tests.toy_envs import Broken
 
 MISHAPS = ["restarts", "recycled", "retries", "env_faults", "inexact"]
 PROGRESS = [
@@ -128,6 +130,24 @@ def test_a_run_against_opponents_has_these_names():
     assert {"masks", "observation/action_features"} <= {*tensor_names(path / "envs.safetensors")}
     slot, name = tensor_names(path / "opponents.safetensors")[0].split("/")
     assert slot.isdigit() and name in tensor_names(path / "policy.safetensors")
+
+
+def test_a_fault_file_has_these_names(tmp_path):
+    with pytest.raises(EnvFault):
+        corral.train(
+            lambda: Broken("raise", at=9), **{**SMALL, "n_envs": 1, "timesteps": 64}, output_dir=f"{tmp_path}/run"
+        )
+    file = next((tmp_path / "run" / "faults").iterdir())
+    assert {*json.loads(file.read_text())} == {
+        "env",
+        "env_kwargs",
+        "raised",
+        "place",
+        "seed",
+        "options",
+        "state",
+        "actions",
+    }
 
 
 def layers(prefix, *names):

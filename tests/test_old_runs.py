@@ -8,9 +8,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 import corral
 from corral.cli.main import main
+from corral.storage.checkpoint import newest_checkpoint
+from corral.training.run import capture, weights_hash
 
 OLD_RUNS = Path(__file__).with_name("old_runs")
 NAMES = sorted(path.name for path in OLD_RUNS.iterdir())
@@ -30,7 +33,27 @@ def test_an_old_run_is_evaluated(old_run, capsys):
     recorded = json.loads(Path(old_run, "summary.json").read_text())
     assert main(["eval", old_run, "--episodes", "2", "--checkpoint", "latest"]) == 0
     assert "mean reward" in capsys.readouterr().out
-    assert corral.load(old_run, checkpoint="latest").timesteps == recorded["steps"] == 192
+    model = corral.load(old_run, checkpoint="latest")
+    assert model.timesteps == recorded["steps"] == 192
+    assert weights_hash(model.policy.state_dict()) == recorded["weights_sha256"]
+
+
+def test_an_old_run_is_restored_to_the_last_bit(old_run, monkeypatch):
+    """What a checkpoint of it saves at once, before the first rollout, is what it was restored from."""
+    before = newest_checkpoint(Path(old_run, "checkpoints")).checkpoint
+
+    class SaveAgain(corral.Hook):
+        def on_start(self, start):
+            saved.append(capture(start.run))
+            start.stop("saved")
+
+    saved = []
+    corral.resume(old_run, timesteps=320, quiet=True, hooks=[SaveAgain()])
+    (again,) = saved
+    assert again.state == before.state
+    for name in ("policy", "optimizer", "envs", "opponents"):
+        one, other = getattr(before, name) or {}, getattr(again, name) or {}
+        assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one), name
 
 
 def test_an_old_run_is_resumed(old_run):

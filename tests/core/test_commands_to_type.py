@@ -26,7 +26,7 @@ def test_another_goes_by_its_path(monkeypatch, tmp_path):
 
 def test_a_program_without_a_path_goes_by_its_module(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("corral.core.command.sys.executable", str(tmp_path / "python"))
+    monkeypatch.setattr("corral.core.stdio.sys.executable", str(tmp_path / "python"))
     module = command("tensorboard").rpartition(" -m ")[2]
     subprocess.run([PROGRAMS / "python", "-m", module, "--version"], capture_output=True, check=True)
 

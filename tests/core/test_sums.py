@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import corral
-from corral.config.values import parse_mix
-from corral.core.sums import add_up
+from corral.core.sums import add_up, parse_mix
 from corral_games.card_battle.bots.judge import judge_life
 
 

@@ -8,8 +8,9 @@ import pytest
 
 import corral
 from corral.config.schema import parse_config
-from corral.config.values import Stage, parse_mix
+from corral.config.values import Stage
 from corral.core.errors import CheckpointError, EnvFault, UsageError
+from corral.core.sums import parse_mix
 from corral.core.types import EpisodeRecord
 from corral.envs.opponent_protocol import outcome
 from corral.opponents.league import Opponents, StageResult

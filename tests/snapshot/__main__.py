@@ -80,11 +80,14 @@ def compare(case: Case, base: Path, place: Path) -> list[str]:
 def train(case: Case, tree: Path, run: Path) -> None:
     """Run the command lines of a case with the code of one tree."""
     run.parent.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    which = [sys.executable, "-c", "import corral; print(corral.__file__)"]
+    found = subprocess.run(which, cwd=run.parent, env=environment, check=True, capture_output=True, text=True).stdout
+    assert Path(found.strip()).is_relative_to(tree), f"{found.strip()} is not of {tree}"
     if case.copy_of is not None:
         shutil.copytree(case.copy_of, run)
     for command in case.commands:
         words = [word.replace(RUN, str(run)) for word in command]
-        environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
         subprocess.run(
             [sys.executable, "-m", "corral", *words],
             cwd=run.parent,

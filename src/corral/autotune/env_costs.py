@@ -17,8 +17,8 @@ import numpy.typing as npt
 import psutil
 
 from corral.config.schema import TrainConfig
-from corral.config.values import normalized_shares
 from corral.core.errors import CorralError
+from corral.core.sums import normalized_shares
 from corral.core.types import Leaves
 from corral.envs.factory import EnvFactory
 from corral.envs.opponent_protocol import OPPONENT

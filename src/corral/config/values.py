@@ -6,29 +6,16 @@ import itertools
 import json
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from corral.config.yaml_values import UNREADABLE, PlainLoader
-from corral.core.errors import UsageError, one_line
+from corral.core.errors import one_line
 from corral.core.suggestions import shown
-from corral.core.sums import add_up
 
-__all__ = [
-    "DEFAULT_LAYERS",
-    "WIDEST_LAYER",
-    "Cnn",
-    "KeyValues",
-    "NetArch",
-    "Recurrent",
-    "Stage",
-    "normalized_shares",
-    "parse_mix",
-    "validation_line",
-]
+__all__ = ["DEFAULT_LAYERS", "WIDEST_LAYER", "Cnn", "KeyValues", "NetArch", "Recurrent", "Stage", "validation_line"]
 
 Cnn = Literal["auto", "nature", "small", "impala", "none"]
 """Networks that pictures are seen with."""
@@ -192,35 +179,3 @@ def validation_line(detail: Any, values: Mapping[str, Any]) -> str:
     name, *inside = (str(part) for part in detail["loc"])
     where = f" ({inside[-1]} of stage {inside[0]})" if name == "stages" and len(inside) > 1 else ""
     return f"{name} {shown(values.get(name))}{where}: {message[0].lower()}{message[1:]}"
-
-
-_MIXED = "mixed:"
-
-
-def parse_mix(text: str, known: Sequence[str] | None = None) -> dict[str, float]:
-    """``greedy``, or ``mixed:random=1,greedy=3``, as shares that sum to 1; each name should be ``known``."""
-    if not text.startswith(_MIXED):
-        shares = {text: 1.0}
-    else:
-        shares = {}
-        for part in text.removeprefix(_MIXED).split(","):
-            name, equals, weight = part.rpartition("=")
-            name, weight = (name, weight) if equals else (part, "1")
-            try:
-                shares[name.strip()] = shares.get(name.strip(), 0.0) + float(weight)
-            except ValueError:
-                raise UsageError(
-                    f"opponent {text!r}: {part!r} should be name=weight, as in mixed:random=1,greedy=3"
-                ) from None
-    for name in shares:
-        if known is not None and name not in known:
-            raise UsageError(f"unknown opponent {name!r}; there are: {', '.join(known)}, or mixed:a=1,b=3")
-    return normalized_shares(shares)
-
-
-def normalized_shares(shares: Mapping[str, float]) -> dict[str, float]:
-    """Shares of opponents that sum to 1; a UsageError if they cannot."""
-    total = add_up(shares.values())
-    if not shares or not np.isfinite(total) or total <= 0 or min(shares.values()) < 0:
-        raise UsageError(f"opponents {dict(shares)}: the weights should be positive numbers")
-    return {name: share / total for name, share in shares.items() if share > 0}

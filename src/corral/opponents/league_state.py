@@ -162,7 +162,9 @@ def parse_state(state: Any) -> OpponentsState:
     """The state in a ``state.json``; a CheckpointError if it has values of other types than a run writes."""
     try:
         attributes = by_attribute(state, OPPONENTS_KEYS)
-        attributes["pool"] = [by_attribute(past, PAST_SELF_KEYS) for past in attributes.get("pool", ())]
+        if isinstance(pool := attributes.get("pool"), list):
+            known = [by_attribute(past, PAST_SELF_KEYS) if isinstance(past, dict) else past for past in pool]
+            attributes["pool"] = known
         data = json.dumps(attributes, allow_nan=False)
         found = TypeAdapter(OpponentsState).validate_json(data, strict=True)
         results = [by_attribute(result, STAGE_RESULT_KEYS) for result in found.results]

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from corral.config.schema import TrainConfig
-from corral.config.values import Stage, parse_mix
+from corral.config.values import Stage
+from corral.core.sums import parse_mix
 from corral.envs.opponent_protocol import OPPONENT
 
 __all__ = ["mix_of", "reset_options_of", "stages_of"]

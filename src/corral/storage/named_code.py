@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -79,6 +80,10 @@ def _arguments(code: Sequence[tuple[str, str]]) -> str:
 
 
 def bare(spec: str) -> str:
-    """``path/to/file.py:callable`` without the path: the same file may be reached from another directory."""
+    """``path/to/file.py:callable`` without the path: the same file may be reached from another directory.
+
+    The games were in ``corral.games`` when earlier versions recorded their classes.
+    """
+    spec = re.sub(rf"^({PYTHON})?corral\.games\.", r"\1corral_games.", spec)
     source, colon, attribute = spec.rpartition(":")
     return f"{Path(source).name}:{attribute}" if colon and source.endswith(".py") else spec

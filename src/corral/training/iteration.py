@@ -102,7 +102,7 @@ class Iteration:
         """How many of its numbers are there in every iteration."""
         self.stage_ended = stage_ended
         """What to say if a stage ended with this rollout."""
-        self.stop_reason = stop_reason
+        self._stop_reason = stop_reason
         self._checkpoint_requested = False
 
     @property
@@ -121,7 +121,12 @@ class Iteration:
 
     def stop(self, reason: str = "callback") -> None:
         """End the run after this iteration, with a checkpoint. The first reason that is given counts."""
-        self.stop_reason = self.stop_reason or _checked_reason(reason)
+        self._stop_reason = self._stop_reason or _checked_reason(reason)
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the run ends after this iteration, if it does."""
+        return self._stop_reason
 
     def evaluate(self) -> Metrics:
         """Evaluate the policy now, and keep it in ``best/`` if none was better; return the ``eval/`` numbers."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from corral.config.values import parse_mix
 from corral.core.errors import UsageError
+from corral.core.sums import parse_mix
 from corral.envs.opponent_protocol import Player
 from corral_games.card_battle.bots.bots import BOT_NAMES, Bot, make_bot
 
