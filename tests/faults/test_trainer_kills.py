@@ -117,9 +117,9 @@ def test_kills_at_random_moments_of_every_kind_of_run(make_run, rng, settings):
 @pytest.mark.parametrize("more", [{}, {"overlap": True, "checkpoint_freq": 1000}], ids=str)
 def test_a_hook_with_state_killed_at_ten_random_moments(make_run, rng, more):
     """The hook decides the learning rate, so that equal weights mean that it was called as often and as it was."""
-    run = make_run(**PACED, **more, timesteps=12_800, hooks=[f"{GAMES}:Follow"])
+    run = make_run(**PACED, **more, timesteps=12_800, hooks=["tests.faults.hooks:Follow"])
     kill_at_random(run, 10, rng, 4.5)
-    twin = make_run(**more, timesteps=12_800, hooks=[f"{GAMES}:Follow"])
+    twin = make_run(**more, timesteps=12_800, hooks=["tests.faults.hooks:Follow"])
     twin.train().wait()
     assert run.summary["weights_sha256"] == twin.summary["weights_sha256"]
     assert [row["follow/sum"] for row in run.rows] == [row["follow/sum"] for row in twin.rows]

@@ -98,6 +98,10 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
         parts = checkpoint.policy, checkpoint.optimizer, checkpoint.envs
         files = {name: safetensors.torch.save(_plain(part)) for name, part in zip(_FILES, parts, strict=False)}
         files[_STATE] = json.dumps(checkpoint.state, allow_nan=False, indent=1).encode()
+        if len(files[_STATE]) > MOST_JSON:
+            raise CheckpointError(
+                f"not saved: {_STATE} would have {len(files[_STATE]):,} bytes, of at most {MOST_JSON:,}"
+            )
         for name, file in _EXTRAS.items():
             if (extra := getattr(checkpoint, name)) is not None:
                 files[file] = safetensors.torch.save(_plain(extra))

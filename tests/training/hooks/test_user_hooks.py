@@ -14,7 +14,6 @@ from corral.core.errors import CheckpointError, UnrepeatedCode, UsageError
 from corral.storage.checkpoint import list_checkpoints, newest_checkpoint
 from corral.storage.metrics_file import read_metrics
 from corral.sweeps.api import resume_sweep
-from tests.faults.harness import GAMES
 
 SMALL = {
     "n_envs": 2,
@@ -364,9 +363,9 @@ def test_a_forged_state_is_refused(key, value, words):
         corral.resume("run", timesteps=256, hooks=[Memory()], quiet=True)
 
 
-def test_a_hook_of_the_games_module_is_what_the_kill_tests_use():
+def test_the_hook_of_the_kill_tests_decides_the_weights():
     """The hook that is killed in ``tests/faults`` changes the weights, so that equal weights mean equal hooks."""
-    with_hook = train(4, "with", hooks=[f"{GAMES}:Follow"])
+    with_hook = train(4, "with", hooks=["tests.faults.hooks:Follow"])
     assert with_hook.summary.weights_sha256 != train(4, "without").summary.weights_sha256
 
 
