@@ -225,7 +225,7 @@ def test_an_env_that_never_comes_up_is_refused(make_run, where):
 @pytest.mark.deep
 def test_a_worker_that_grows_too_large_is_replaced_in_time(make_run):
     settings = {"worker_max_rss": 250, "n_steps": 128, "timesteps": 5120, "checkpoint_freq": 0}
-    run = make_run(f"{GAMES}:Hoarding", env_kwargs={"kb": 256}, **settings)
+    run = make_run(f"{GAMES}:Hoarding", env_kwargs={"kb": 256, "pause": 0.002}, **settings)  # looked at once a second
     run.train().wait()
     assert run.summary["recycled"] >= 2 and run.summary["restarts"] == 0
     check_counts(run)
