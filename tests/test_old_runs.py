@@ -26,7 +26,7 @@ def old_run(request):
 
 
 def test_there_is_one_of_each_kind():
-    assert {"cartpole", "recurrent", "self-play"} <= {*NAMES}
+    assert {"cartpole", "overlap", "recurrent", "self-play"} <= {*NAMES}
 
 
 def test_an_old_run_is_evaluated(old_run, capsys):
@@ -38,7 +38,7 @@ def test_an_old_run_is_evaluated(old_run, capsys):
     assert weights_hash(model.policy.state_dict()) == recorded["weights_sha256"]
 
 
-def test_an_old_run_is_restored_to_the_last_bit(old_run, monkeypatch):
+def test_an_old_run_is_restored_to_the_last_bit(old_run):
     """What a checkpoint of it saves at once, before the first rollout, is what it was restored from."""
     before = newest_checkpoint(Path(old_run, "checkpoints")).checkpoint
 
@@ -51,7 +51,7 @@ def test_an_old_run_is_restored_to_the_last_bit(old_run, monkeypatch):
     corral.resume(old_run, timesteps=320, quiet=True, hooks=[SaveAgain()])
     (again,) = saved
     assert again.state == before.state
-    for name in ("policy", "optimizer", "envs", "opponents"):
+    for name in ("policy", "optimizer", "envs", "behind", "opponents", "reference"):
         one, other = getattr(before, name) or {}, getattr(again, name) or {}
         assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one), name
 

@@ -99,6 +99,7 @@ CASES = (
     _old_run("cartpole"),
     _old_run("self-play"),
     _old_run("recurrent"),
+    _old_run("overlap"),
     _train("worker killed", *_DEADLY, *_WORKERS, short=True),
     _train("process killed", *_DEADLY, *_PROCESSES, "--tensorboard"),
 )

@@ -196,3 +196,12 @@ def test_of_the_files_of_a_checkpoint_one_at_a_time_is_in_memory(tmp_path):
     finally:
         tracemalloc.stop()
     assert loaded.timesteps == 1 and most - now < 2.5 * size  # the bytes of one file, and what parsing takes
+
+
+def test_a_state_that_is_too_large_to_be_read_again_is_not_saved(tmp_path):
+    first = save_checkpoint(tmp_path, checkpoint())
+    larger = checkpoint(20)
+    larger.state["text"] = "x" * (1 << 26)
+    with pytest.raises(CheckpointError, match=r"not saved: state.json would have 67,108,\d+ bytes, of at most"):
+        save_checkpoint(tmp_path, larger)
+    assert [*tmp_path.iterdir()] == [first]

@@ -452,12 +452,15 @@ def warm_start_after_the_first_publish(patch, wrong):
 
     class LateStart(HookList):
         def on_start(self, start):
-            waiting.append(functools.partial(super().on_start, start))
+            if wrong:
+                waiting.append(functools.partial(super().on_start, start))
+            else:
+                super().on_start(start)
 
     def publish_weights(run):
-        starts = [waiting.pop()] if waiting else []
-        for step in (right, *starts) if wrong else (*starts, right):
-            step(run) if step is right else step()
+        right(run)
+        if waiting:
+            waiting.pop()()
 
     patch.setattr(Run, "publish_weights", publish_weights)
     return rearranged(kind=LateStart)

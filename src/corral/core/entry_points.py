@@ -20,6 +20,7 @@ from corral.core.suggestions import did_you_mean, shown
 
 __all__ = [
     "absolute_spec",
+    "code_error",
     "file_of",
     "import_callable",
     "import_file",
@@ -129,8 +130,13 @@ def pickle_code(thing: Any, what: str) -> bytes:
 
 
 def _import_failed(name: str, what: str, error: Exception) -> UsageError:
+    return code_error(f"{what}: importing {name} failed", error)
+
+
+def code_error(what: str, error: Exception) -> UsageError:
+    """Return the error to raise for what the user's code raised, with its traceback."""
     text = "".join(traceback.format_exception(error))
-    return UsageError(f"{what}: importing {name} failed: {type(error).__name__}: {error}\n\n{text.rstrip()}")
+    return UsageError(f"{what}: {type(error).__name__}: {error}\n\n{text.rstrip()}")
 
 
 PYTHON = "python:"

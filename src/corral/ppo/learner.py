@@ -7,7 +7,7 @@ network on the CPU, much faster. The update is the same for both.
 from __future__ import annotations
 
 import copy
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -70,7 +70,7 @@ def check_adjustable(name: str, value: Any) -> None:
         raise UsageError(f"{shown(name)} cannot change during a run; {', '.join(_ADJUSTABLE)} can")
     least, words = _ADJUSTABLE[name]
     number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not number or not least <= value < math.inf or (value == least and words == "more than"):
+    if not number or not least <= value <= sys.float_info.max or (value == least and words == "more than"):
         raise UsageError(f"{name} {shown(value)}: should be a number of {words} {least:g}")
 
 

@@ -87,6 +87,9 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
     for name, tensor in checkpoint.policy.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise CheckpointError(f"not saved: the weights {name!r} are not finite")
+    state = json.dumps(checkpoint.state, allow_nan=False, indent=1).encode()
+    if len(state) > MOST_JSON:
+        raise CheckpointError(f"not saved: {_STATE} would have {len(state):,} bytes, of at most {MOST_JSON:,}")
     target = directory / f"{_PREFIX}{checkpoint.timesteps:012d}"
     building = directory / f"{_TEMPORARY}{os.getpid()}"
     try:
@@ -97,11 +100,7 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
         building.mkdir()
         parts = checkpoint.policy, checkpoint.optimizer, checkpoint.envs
         files = {name: safetensors.torch.save(_plain(part)) for name, part in zip(_FILES, parts, strict=False)}
-        files[_STATE] = json.dumps(checkpoint.state, allow_nan=False, indent=1).encode()
-        if len(files[_STATE]) > MOST_JSON:
-            raise CheckpointError(
-                f"not saved: {_STATE} would have {len(files[_STATE]):,} bytes, of at most {MOST_JSON:,}"
-            )
+        files[_STATE] = state
         for name, file in _EXTRAS.items():
             if (extra := getattr(checkpoint, name)) is not None:
                 files[file] = safetensors.torch.save(_plain(extra))

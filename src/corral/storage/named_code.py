@@ -31,8 +31,10 @@ def check_named_code(
             raise UsageError(f"{name} {said!r} is not what the run was made with: {known[name] or 'the built-in one'}")
     missing = [(name, spec) for name, spec in _code_named(recorded) if given[name] is None]
     left = Counter(map(bare, recorded.hooks)) - Counter(map(bare, hooks or ()))
-    if hooks is not None:
-        missing += [("hook", spec) for spec in recorded.hooks if left[bare(spec)]]
+    for spec in recorded.hooks if hooks is not None else ():
+        if left[bare(spec)] > 0:
+            left[bare(spec)] -= 1
+            missing.append(("hook", spec))
     if any(spec.startswith(PYTHON) for _, spec in missing):
         raise UsageError(
             f"the run used {', '.join(spec for _, spec in missing)}, which only Python can give: "
@@ -64,7 +66,7 @@ def resume_command(run: str, config: TrainConfig, timesteps: int | None = None) 
 
 def _code_named(config: TrainConfig, hooks: bool = False) -> list[tuple[str, str]]:
     """What of a run makes Python import something, by its flag: every policy and hook does, and some envs."""
-    env = [("env", config.env)] if names_code(config.env) else []
+    env = [("env", _current(config.env))] if names_code(config.env) else []
     policy = [] if config.policy is None else [("policy", config.policy)]
     return [*env, *policy, *(("hook", spec) for spec in config.hooks if hooks)]
 
@@ -80,10 +82,12 @@ def _arguments(code: Sequence[tuple[str, str]]) -> str:
 
 
 def bare(spec: str) -> str:
-    """``path/to/file.py:callable`` without the path: the same file may be reached from another directory.
-
-    The games were in ``corral.games`` when earlier versions recorded their classes.
-    """
-    spec = re.sub(rf"^({PYTHON})?corral\.games\.", r"\1corral_games.", spec)
+    """``path/to/file.py:callable`` without the path: the same file may be reached from another directory."""
+    spec = _current(spec)
     source, colon, attribute = spec.rpartition(":")
     return f"{Path(source).name}:{attribute}" if colon and source.endswith(".py") else spec
+
+
+def _current(spec: str) -> str:
+    """Return what a recorded name is today: earlier versions had the games in ``corral.games``."""
+    return re.sub(rf"^({PYTHON})?corral\.games\.", r"\1corral_games.", spec)

@@ -28,7 +28,7 @@ from corral.storage.named_code import check_named_code, code_flags
 from corral.storage.run_dir import RunDirectory, plan_run
 from corral.sweeps.console import SweepBoard
 from corral.sweeps.presets import Entry, Plan, PresetPlan
-from corral.sweeps.request import SweepRequest, choose_presets, make_request
+from corral.sweeps.request import SweepRequest, check_no_hooks, choose_presets, make_request
 from corral.sweeps.results import SweepResult, best_of, read_results, write_results
 from corral.sweeps.search_space import as_setting
 from corral.sweeps.trial import Order, Outcome, carry_out
@@ -68,6 +68,7 @@ def sweep(
     gone on with.
     """
     values = {**(load_yaml(config) if config is not None else {}), **settings}
+    check_no_hooks(values)
     values.pop("env", None)
     if policy is not None:
         values["policy"] = name_of(policy)

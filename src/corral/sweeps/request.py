@@ -97,8 +97,8 @@ class SweepRequest:
                 raise UsageError(f"{name} {value}: should be from 1 to {most}")
         if (self.presets is None) == (self.search is None) or (self.search is None) != (self.trials is None):
             raise UsageError("a sweep has either presets, or a search and a number of trials")
-        if any(settings.get("hooks") for settings in (self.settings, *(self.presets or {}).values())):
-            raise UsageError("hooks: a sweep calls none; leave them out")
+        for settings in (self.settings, *(self.presets or {}).values()):
+            check_no_hooks(settings)
         parse_config({"env": self.env, "seed": self.all_seeds[-1]})
         self.some_config  # noqa: B018 - raises if there is none
         for name, preset in (self.presets or {}).items():
@@ -157,6 +157,12 @@ REQUEST_KEYS = {
     "jobs": "jobs",
 }
 """Names in ``sweep.yaml``."""
+
+
+def check_no_hooks(settings: Mapping[str, Any]) -> None:
+    """Refuse hooks among the settings of a sweep."""
+    if settings.get("hooks"):
+        raise UsageError("hooks: a sweep calls none; leave them out")
 
 
 def make_request(

@@ -123,7 +123,7 @@ def resume(
     try:
         recorded = directory.read_config()
         names = hook_names(hooks or ())
-        config = _with_changes(recorded, settings).model_copy(update={"hooks": names})
+        config = _with_changes(recorded, settings, names)
         check_named_code(recorded, name_of(env), name_of(policy), names)
         loaded = load_hooks(hooks or ())
         factory = resolve_env(recorded.env if env is None else env, recorded.env_kwargs)
@@ -181,6 +181,7 @@ def _carry_out(
             try:
                 for of_an_earlier_end in (directory.summary_file, directory.path / MATCHES):
                     of_an_earlier_end.unlink(missing_ok=True)
+                earlier_config = None if resumed is None else directory.config_file.read_bytes()
                 _write_config(run, directory)
                 from_step = resumed.checkpoint.timesteps if resumed else None
                 files = RowFiles(directory, progress_columns(run), config.tensorboard, from_step, board.warn)
@@ -194,10 +195,11 @@ def _carry_out(
                 reason = train_loop(run, hooks, interrupts)
             except BaseException as error:
                 reporter.close()
-                for other in hooks.end_errors:
-                    board.warn(f"{type(other).__name__}: {one_line(other)} ({', '.join(other.__notes__)})")
+                _warn_of(hooks.end_errors, board)
+                if resumed is not None and run.recovery_point is resumed.checkpoint and earlier_config is not None:
+                    replace_file(directory.config_file, earlier_config)  # a hook could not start: nothing has changed
                 refused = getattr(error, "exit_code", 1) == 2 and run.progress.iteration == 0
-                if refused and directory.made_here and config.expert is None:
+                if refused and directory.made_here and config.expert is None and not config.hooks:
                     directory.discard()  # it never began: there is at most a checkpoint of the first random weights
                 elif run.recovery_point is not None:
                     _finish(board, run, directory, _why(error), failed=not isinstance(error, Interrupted))
@@ -210,6 +212,7 @@ def _carry_out(
             reporter.close()
             summary = _finish(board, run, directory, reason)
         if run.recovery_point is not None and run.last_saved_step != run.recovery_point.timesteps:
+            _warn_of(hooks.end_errors, board)
             raise CheckpointError(
                 f"the last checkpoint could not be saved in {directory.checkpoints}: what it held is lost"
             )
@@ -224,11 +227,21 @@ def _carry_out(
             directory.unlock()
 
 
-def _joined(errors: Sequence[Exception]) -> Exception:
+def _joined(errors: Sequence[BaseException]) -> BaseException:
     """Return the first error, with the others as notes."""
     for other in errors[1:]:
-        errors[0].add_note(f"{type(other).__name__}: {one_line(other)} ({', '.join(other.__notes__)})")
+        errors[0].add_note(_described(other))
     return errors[0]
+
+
+def _warn_of(errors: Sequence[BaseException], board: QuietBoard) -> None:
+    """Report what hooks raised at the end of a run that fails for another reason."""
+    for error in errors:
+        board.warn(_described(error))
+
+
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {one_line(error)} ({', '.join(error.__notes__)})"
 
 
 def _why(error: BaseException) -> str:
@@ -329,8 +342,8 @@ def _settle_n_envs(
     return {**values, "n_envs": choice.n_envs}, choice
 
 
-def _with_changes(recorded: TrainConfig, settings: dict[str, Any]) -> TrainConfig:
-    """The run's config with what may change changed. A new budget, or a new way to run, replaces the old one whole."""
+def _with_changes(recorded: TrainConfig, settings: dict[str, Any], hooks: Sequence[str]) -> TrainConfig:
+    """Return the run's config with these settings and hooks; a new budget or way to run replaces the old one whole."""
     for name in settings:
         if name not in TrainConfig.model_fields:
             raise UsageError(f"unknown setting {name!r}{did_you_mean(name, RESUMABLE)}")
@@ -345,7 +358,7 @@ def _with_changes(recorded: TrainConfig, settings: dict[str, Any]) -> TrainConfi
     for together in ({"timesteps", "num_episodes", "duration"}, ways, {"device", "learner", "learner_shares"}):
         if together & settings.keys():
             values = {name: value for name, value in values.items() if name not in together}
-    return parse_config({**values, **settings})
+    return parse_config({**values, **settings, "hooks": hooks})
 
 
 def _write_config(run: Run, directory: RunDirectory) -> None:

@@ -24,7 +24,7 @@ from corral.training.signals import Interrupts
 
 __all__ = ["End", "Iteration", "Start", "TrainingState"]
 
-_LONGEST_REASON = 200
+_LONGEST_REASON = _LONGEST_NAME = 200
 
 
 @dataclass(slots=True)
@@ -117,6 +117,10 @@ class Iteration:
 
     def log(self, name: str, value: float) -> None:
         """Add a number to this iteration's row of metrics."""
+        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
+            raise UsageError(f"log({shown(name)}, ...): should be a name such as 'mine/number'")
+        if name in ("time/total_timesteps", "time/iterations"):
+            raise UsageError(f"log({name!r}, ...): Corral finds rows by this number; choose another name")
         self.metrics[name] = float(value)
 
     def stop(self, reason: str = "callback") -> None:

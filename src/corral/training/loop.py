@@ -25,15 +25,15 @@ def train_loop(run: Run, hooks: HookList, signals: Interrupts) -> str:
         run.take_recovery_point()  # reported if a warm start is interrupted
     start = Start(run, signals, resumed)
     hooks.on_start(start)  # warm start, the user's, KL reference
-    run.publish_weights()
-    run.take_recovery_point()
-    stop = run.budget_reached() or start.stop_reason
-    if run.progress.iteration:
-        run.last_saved_step = run.progress.timesteps  # what was resumed is on disk already
-    run.save_recovery_point()  # a new run has something to resume from its first moment on
-    pipeline = RolloutPipeline(run)
-    evaluated = False
+    stop, evaluated = None, False
     try:
+        run.publish_weights()
+        run.take_recovery_point()
+        stop = run.budget_reached() or start.stop_reason
+        if run.progress.iteration and not run.config.hooks:
+            run.last_saved_step = run.progress.timesteps  # what was resumed is on disk already
+        run.save_recovery_point()  # a new run has something to resume from its first moment on
+        pipeline = RolloutPipeline(run)
         while stop is None:
             before = run.counters()
             with signals.allowed():  # what is cut short in here is discarded
@@ -62,9 +62,11 @@ def train_loop(run: Run, hooks: HookList, signals: Interrupts) -> str:
             hooks.after_iteration(iteration)
             stop, evaluated = iteration.stop_reason, "eval/mean_reward" in iteration.metrics
     finally:
-        run.progress.mishaps += run.source.drain_mishaps()  # of a rollout that was never finished
-        run.save_recovery_point()
-        hooks.on_end(End(run, stop))
+        try:
+            run.progress.mishaps += run.source.drain_mishaps()  # of a rollout that was never finished
+            run.save_recovery_point()
+        finally:
+            hooks.on_end(End(run, stop))
     return stop
 
 

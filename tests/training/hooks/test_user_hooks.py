@@ -1,19 +1,26 @@
 """Hooks of the user's own: what they see and may do, their state in checkpoints, and what happens when they raise."""
 
+import contextlib
 import json
+import os
 import shutil
+import signal
 import sys
+import time
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
 import torch
 import yaml
 
 import corral
-from corral.core.errors import CheckpointError, UnrepeatedCode, UsageError
+from corral.core.errors import CheckpointError, EnvFault, UnrepeatedCode, UsageError
 from corral.storage.checkpoint import list_checkpoints, newest_checkpoint
 from corral.storage.metrics_file import read_metrics
 from corral.sweeps.api import resume_sweep
+from corral.training.run import weights_hash
+from corral.training.signals import Interrupted
 
 SMALL = {
     "n_envs": 2,
@@ -118,6 +125,7 @@ def test_a_setting_that_a_hook_sets_is_learned_with_as_if_it_were_in_the_config(
         ("clip_range", 0, "clip_range 0: should be a number of more than 0"),
         ("learning_rate", float("nan"), "learning_rate nan: should be a number of at least 0"),
         ("ent_coef", "0.1", "ent_coef '0.1': should be a number of at least 0"),
+        ("learning_rate", 10**400, "learning_rate 1000"),
     ],
 )
 def test_what_cannot_be_set_is_refused(name, value, words):
@@ -270,6 +278,7 @@ def test_state_without_its_hook_is_an_error_and_a_hook_without_state_a_warning(c
         ({1: 2}, "text for keys"),
         ({"drawn": float("nan")}, "should return plain JSON data"),
         ([1], "expected a dict"),
+        (None, "expected a dict"),
     ],
 )
 def test_a_state_that_json_does_not_hold_is_refused(state, words):
@@ -331,8 +340,9 @@ def test_hooks_of_the_command_line(capsys):
     assert [row["count/n"] for row in read_metrics(Path("run/metrics.jsonl"))] == [1, 2, 3, 4]
     with pytest.raises(UnrepeatedCode, match=r"--hook my_hooks\.py:Count"):
         corral.resume("run", timesteps=512, quiet=True)
-    with pytest.raises(UsageError, match="a sweep calls none"):
-        corral.sweep("CartPole-v1", hooks=["my_hooks.py:Count"], trials=1)
+    for hook in ("my_hooks.py:Count", Memory()):
+        with pytest.raises(UsageError, match="a sweep calls none"):
+            corral.sweep("CartPole-v1", hooks=[hook], trials=1)
 
 
 def test_hooks_in_a_config_file():
@@ -550,3 +560,173 @@ def test_a_forged_sweep_imports_no_hooks(where):
         shutil.rmtree(trial)
     with pytest.raises(UsageError, match="a sweep calls none"):
         resume_sweep("swept")
+
+
+# ---- starts and ends that fail ---------------------------------------------------------------------------------------
+
+
+class RaisesInStep(gym.Wrapper):
+    """An env that cannot take a step."""
+
+    def step(self, action):
+        raise RuntimeError("of the env")
+
+
+def test_what_a_hook_has_learned_is_kept_when_the_env_cannot_take_a_step():
+    class Pretrains(corral.Hook):
+        def on_start(self, start):
+            with torch.no_grad():
+                for weight in start.run.learner.policy.parameters():
+                    weight.fill_(0.25)
+
+    def make():
+        return RaisesInStep(gym.make("CartPole-v1"))
+
+    with pytest.raises(EnvFault):
+        corral.train(make, timesteps=128, output_dir="run", hooks=[Pretrains()], **SMALL)
+    saved = newest_checkpoint(Path("run/checkpoints")).checkpoint
+    assert all(bool((weight == 0.25).all()) for name, weight in saved.policy.items() if name.endswith("bias"))
+    with pytest.raises(EnvFault):
+        corral.train(make, timesteps=128, output_dir="plain", **SMALL)
+    assert not Path("plain/checkpoints").exists(), "a run that only made random weights leaves none"
+
+
+class CannotStart(corral.Hook):
+    """Raises before the first rollout."""
+
+    def on_start(self, start):
+        raise RuntimeError("cannot start")
+
+
+def test_a_hook_that_cannot_start_leaves_a_run_that_resumes_without_it():
+    train(2)
+    before = Path("run/config.yaml").read_bytes()
+    with pytest.raises(RuntimeError, match="cannot start"):
+        corral.resume("run", timesteps=640, hooks=[CannotStart()], quiet=True)
+    assert Path("run/config.yaml").read_bytes() == before
+    assert corral.resume("run", timesteps=192, quiet=True).summary.steps == 192
+
+
+def test_hooks_that_a_config_cannot_name_are_refused_on_resume_too():
+    train(2)
+    Path("odd\x1b.py").write_text(HOOK_FILE)
+    with pytest.raises(UsageError, match="hooks"):
+        corral.resume("run", timesteps=192, hooks=["odd\x1b.py:Count"], quiet=True)
+    many = [type(f"Hook{i}", (corral.Hook,), {})() for i in range(101)]
+    with pytest.raises(UsageError, match="hooks"):
+        corral.resume("run", timesteps=192, hooks=many, quiet=True)
+    assert corral.resume("run", timesteps=192, quiet=True).summary.steps == 192
+
+
+def test_every_hook_that_has_started_ends_whatever_the_others_do():
+    class NoState(corral.Hook):
+        def state_dict(self):
+            return {"best": float("-inf")}
+
+    class Exits(corral.Hook):
+        def on_end(self, end):
+            raise SystemExit("of the end")
+
+    class AlsoRaises(corral.Hook):
+        def on_end(self, end):
+            raise OSError("of another end")
+
+    calls = []
+    with pytest.raises(UsageError, match="NoState"):
+        train(2, hooks=[Memory(calls), NoState()])
+    assert calls == [("start", False, 0), ("end", None, 0)]
+    calls.clear()
+    with pytest.raises(SystemExit, match="of the end") as raised:
+        train(2, "exits", hooks=[Memory(calls), AlsoRaises(), Exits()])
+    assert calls[-1] == ("end", "timesteps", 2)
+    assert any("OSError: of another end" in note for note in raised.value.__notes__)
+    assert json.loads(Path("exits/summary.json").read_text())["exit_reason"] == "timesteps"
+
+
+def test_what_on_start_of_a_resumed_run_changes_is_saved():
+    class Halves(Memory):
+        def on_start(self, start):
+            if start.resumed:
+                self.drawn = [7]
+                with torch.no_grad():
+                    for weight in start.run.learner.policy.parameters():
+                        weight.mul_(0.5)
+                start.stop("changed")
+
+    train(2, hooks=[Halves()])
+    result = corral.resume("run", timesteps=640, hooks=[Halves()], quiet=True)
+    saved = newest_checkpoint(Path("run/checkpoints")).checkpoint
+    assert saved.state["hooks"]["Halves"]["drawn"] == [7]
+    assert weights_hash(saved.policy) == result.summary.weights_sha256
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [(3, r"log\(3"), ("a\nb", "should be a name"), ("", "should be a name"), ("time/total_timesteps", "finds rows by")],
+)
+def test_a_name_that_a_row_cannot_have_is_refused(name, words):
+    with pytest.raises(UsageError, match=words):
+        train(1, callback=lambda iteration: iteration.log(name, 1.0))
+
+
+def test_a_hook_that_cannot_be_made_is_refused_with_its_traceback():
+    Path("bad_hook.py").write_text(
+        "import corral\n\nclass Bad(corral.Hook):\n    def __init__(self):\n        {}['x']\n"
+    )
+    with pytest.raises(UsageError, match=r"hook 'bad_hook.py:Bad' cannot be made: KeyError: 'x'") as raised:
+        train(2, hooks=["bad_hook.py:Bad"])
+    assert "in __init__" in str(raised.value)
+
+
+def test_errors_of_on_end_are_shown_when_the_last_save_failed_too(capsys, monkeypatch):
+    class BadEnd(corral.Hook):
+        def on_end(self, end):
+            raise OSError("of the end")
+
+    def full(directory, checkpoint):
+        raise CheckpointError("not saved: the disk is full")
+
+    monkeypatch.setattr("corral.training.run.save_checkpoint", full)
+    with pytest.raises(CheckpointError, match="could not be saved"):
+        train(1, hooks=[BadEnd()], quiet=False)
+    assert "OSError: of the end (raised by on_end of the hook BadEnd)" in " ".join(capsys.readouterr().err.split())
+
+
+class Signalled(Memory):
+    """Gets SIGTERM in the second iteration, in or outside of a block that may be interrupted."""
+
+    def __init__(self, inside):
+        super().__init__()
+        self.inside, self.reached = inside, False
+
+    def after_iteration(self, iteration):
+        super().after_iteration(iteration)
+        if iteration.iteration == 2:
+            with iteration.interruptible() if self.inside else contextlib.nullcontext():
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(0.01)
+                self.reached = True
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_signal_takes_effect_at_once_only_in_an_interruptible_block(inside):
+    hook = Signalled(inside)
+    with pytest.raises(Interrupted):
+        train(4, hooks=[hook])
+    assert hook.reached is not inside
+    saved = newest_checkpoint(Path("run/checkpoints")).checkpoint
+    assert saved.timesteps == 2 * ITERATION
+    assert len(saved.state["hooks"]["Signalled"]["drawn"]) == (1 if inside else 2), "only complete calls are saved"
+
+
+def test_a_hook_signalled_while_it_starts_leaves_a_run_that_goes_on():
+    class AtStart(corral.Hook):
+        def on_start(self, start):
+            with start.interruptible():
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(0.01)
+
+    train(2)
+    with pytest.raises(Interrupted):
+        corral.resume("run", timesteps=640, hooks=[AtStart()], quiet=True)
+    assert corral.resume("run", timesteps=192, quiet=True).summary.steps == 192

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from corral.core.entry_points import PYTHON, import_callable
+from corral.core.entry_points import PYTHON, code_error, import_callable
 from corral.core.errors import CheckpointError, UsageError, one_line
 from corral.core.suggestions import shown
 from corral.training.iteration import End, Iteration, Start
@@ -62,7 +62,7 @@ class HookList:
         last: Sequence[Hook],
     ) -> None:
         self._before, self._users, self._after, self._always, self._last = before, users, after, always, last
-        self.end_errors: list[Exception] = []
+        self.end_errors: list[BaseException] = []
         """What hooks raised when the run ended."""
 
     def __iter__(self) -> Iterator[Hook]:
@@ -75,11 +75,12 @@ class HookList:
             for hook in self:
                 hook.on_start(start)
                 prepared.append(hook)
+            states = {hook.name: plain_state(hook) for hook in self._users}
         except BaseException:
             self._end(prepared, End(start.run, None))
             raise
-        for hook in self._users:
-            start.run.refresh_recovery_point(hook.name, plain_state(hook))
+        for name, state in states.items():
+            start.run.refresh_recovery_point(name, state)
 
     def after_iteration(self, iteration: Iteration) -> None:
         """Call every hook; the row of metrics is written even if one of them raises or is interrupted."""
@@ -105,7 +106,7 @@ class HookList:
         for hook in reversed(hooks):
             try:
                 hook.on_end(end)
-            except Exception as error:
+            except BaseException as error:  # even sys.exit() must not keep the other hooks from their end
                 error.add_note(f"raised by on_end of the hook {hook.name}")
                 self.end_errors.append(error)
 
@@ -134,7 +135,10 @@ def _load_hook(given: str | Hook) -> Hook:
             raise UsageError(
                 f"hook {given!r} is made without arguments, but {error}; name a function that returns the hook"
             ) from None
-        hook = make()
+        try:
+            hook = make()
+        except Exception as error:
+            raise code_error(f"hook {given!r} cannot be made", error) from error
     if not isinstance(hook, Hook):
         advice = "give an instance, as in hooks=[MyHook()]" if isinstance(hook, type) else "derive it from corral.Hook"
         raise UsageError(f"hook {shown(given)} is {shown(hook)}, expected a corral.Hook; {advice}")
@@ -164,13 +168,13 @@ def plain_state(hook: Hook) -> dict[str, Any]:
     """Return a hook's state as JSON holds it; a UsageError if it is something else."""
     state = hook.state_dict()
     try:
-        text = json.dumps(state, allow_nan=False) if state else "{}"
+        text = json.dumps(state, allow_nan=False) if state != {} else "{}"
         plain = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"hook {hook.name}: state_dict() should return plain JSON data ({error})") from None
     if len(text) > _LARGEST_STATE:
         raise UsageError(f"hook {hook.name}: state_dict() has {len(text):,} bytes, of at most {_LARGEST_STATE:,}")
-    if not isinstance(plain, dict) or (state and plain != state):
+    if not isinstance(plain, dict) or plain != state:
         raise UsageError(
             f"hook {hook.name}: state_dict() returned {shown(state)}, expected a dict of plain JSON data (text for "
             "keys, lists rather than tuples), so that load_state_dict() gets the very same"
