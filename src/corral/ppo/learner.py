@@ -6,8 +6,9 @@ network on the CPU, much faster. The update is the same for both.
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import sys
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -69,8 +70,11 @@ def check_adjustable(name: str, value: Any) -> None:
     if name not in _ADJUSTABLE:
         raise UsageError(f"{shown(name)} cannot change during a run; {', '.join(_ADJUSTABLE)} can")
     least, words = _ADJUSTABLE[name]
-    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not number or not least <= value <= sys.float_info.max or (value == least and words == "more than"):
+    number = math.nan
+    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):  # a whole number that no float can hold
+            number = float(value)
+    if not least <= number < math.inf or (number == least and words == "more than"):
         raise UsageError(f"{name} {shown(value)}: should be a number of {words} {least:g}")
 
 

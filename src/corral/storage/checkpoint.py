@@ -87,7 +87,10 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
     for name, tensor in checkpoint.policy.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise CheckpointError(f"not saved: the weights {name!r} are not finite")
-    state = json.dumps(checkpoint.state, allow_nan=False, indent=1).encode()
+    try:
+        state = json.dumps(checkpoint.state, allow_nan=False, indent=1).encode()
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"not saved: {_STATE} cannot hold the run's state ({error})") from error
     if len(state) > MOST_JSON:
         raise CheckpointError(f"not saved: {_STATE} would have {len(state):,} bytes, of at most {MOST_JSON:,}")
     target = directory / f"{_PREFIX}{checkpoint.timesteps:012d}"

@@ -181,7 +181,7 @@ def _carry_out(
             try:
                 for of_an_earlier_end in (directory.summary_file, directory.path / MATCHES):
                     of_an_earlier_end.unlink(missing_ok=True)
-                earlier_config = None if resumed is None else directory.config_file.read_bytes()
+                earlier_config = directory.config_file.read_bytes() if directory.config_file.exists() else None
                 _write_config(run, directory)
                 from_step = resumed.checkpoint.timesteps if resumed else None
                 files = RowFiles(directory, progress_columns(run), config.tensorboard, from_step, board.warn)
@@ -196,10 +196,11 @@ def _carry_out(
             except BaseException as error:
                 reporter.close()
                 _warn_of(hooks.end_errors, board)
-                if resumed is not None and run.recovery_point is resumed.checkpoint and earlier_config is not None:
-                    replace_file(directory.config_file, earlier_config)  # a hook could not start: nothing has changed
+                if not hooks.started and earlier_config is not None:
+                    _restore_config(directory, earlier_config, board)
                 refused = getattr(error, "exit_code", 1) == 2 and run.progress.iteration == 0
-                if refused and directory.made_here and config.expert is None and not config.hooks:
+                learned = config.expert is not None or (bool(config.hooks) and run.last_saved_step is not None)
+                if refused and directory.made_here and not learned:
                     directory.discard()  # it never began: there is at most a checkpoint of the first random weights
                 elif run.recovery_point is not None:
                     _finish(board, run, directory, _why(error), failed=not isinstance(error, Interrupted))
@@ -217,7 +218,10 @@ def _carry_out(
                 f"the last checkpoint could not be saved in {directory.checkpoints}: what it held is lost"
             )
         if hooks.end_errors:
-            raise _joined(hooks.end_errors)
+            ordinary = [error for error in hooks.end_errors if isinstance(error, Exception)]
+            first = (ordinary or hooks.end_errors)[0]  # sys.exit() of one hook does not hide what another raised
+            _warn_of([error for error in hooks.end_errors if error is not first], board)
+            raise first
         interrupts.raise_if_received()  # it came while the end was written: the run is whole, but nothing follows
         return TrainResult(directory.path, summary, tuple(run.env_opponents))
     finally:
@@ -227,21 +231,18 @@ def _carry_out(
             directory.unlock()
 
 
-def _joined(errors: Sequence[BaseException]) -> BaseException:
-    """Return the first error, with the others as notes."""
-    for other in errors[1:]:
-        errors[0].add_note(_described(other))
-    return errors[0]
+def _restore_config(directory: RunDirectory, config: bytes, board: QuietBoard) -> None:
+    """Write back the config of a run that hooks were added to and could not start: it resumes without them."""
+    try:
+        replace_file(directory.config_file, config)
+    except OSError as error:
+        board.warn(f"config.yaml cannot be written back ({error.strerror or error}): it names hooks that cannot start")
 
 
 def _warn_of(errors: Sequence[BaseException], board: QuietBoard) -> None:
     """Report what hooks raised at the end of a run that fails for another reason."""
     for error in errors:
-        board.warn(_described(error))
-
-
-def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {one_line(error)} ({', '.join(error.__notes__)})"
+        board.warn(f"{type(error).__name__}: {one_line(error)} ({', '.join(error.__notes__)})")
 
 
 def _why(error: BaseException) -> str:

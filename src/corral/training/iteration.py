@@ -11,6 +11,7 @@ import numpy as np
 
 from corral.config.schema import TrainConfig
 from corral.core.errors import UsageError
+from corral.core.metrics import METRICS
 from corral.core.schedules import is_due
 from corral.core.seeding import hook_generator
 from corral.core.suggestions import shown
@@ -119,8 +120,8 @@ class Iteration:
         """Add a number to this iteration's row of metrics."""
         if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
             raise UsageError(f"log({shown(name)}, ...): should be a name such as 'mine/number'")
-        if name in ("time/total_timesteps", "time/iterations"):
-            raise UsageError(f"log({name!r}, ...): Corral finds rows by this number; choose another name")
+        if name in METRICS:
+            raise UsageError(f"log({name!r}, ...): this is a metric of Corral's own; choose another name")
         self.metrics[name] = float(value)
 
     def stop(self, reason: str = "callback") -> None:

@@ -25,15 +25,24 @@ def train_loop(run: Run, hooks: HookList, signals: Interrupts) -> str:
         run.take_recovery_point()  # reported if a warm start is interrupted
     start = Start(run, signals, resumed)
     hooks.on_start(start)  # warm start, the user's, KL reference
-    stop, evaluated = None, False
+    reason = None
     try:
         run.publish_weights()
         run.take_recovery_point()
-        stop = run.budget_reached() or start.stop_reason
-        if run.progress.iteration and not run.config.hooks:
+        if run.progress.iteration and start.stop_reason is None:
             run.last_saved_step = run.progress.timesteps  # what was resumed is on disk already
-        run.save_recovery_point()  # a new run has something to resume from its first moment on
-        pipeline = RolloutPipeline(run)
+        reason = _iterate(run, hooks, signals, stop=run.budget_reached() or start.stop_reason)
+    finally:
+        hooks.on_end(End(run, reason))
+    return reason
+
+
+def _iterate(run: Run, hooks: HookList, signals: Interrupts, stop: str | None) -> str:
+    """Collect, learn and call the hooks until there is a reason to stop; save the last whole iteration."""
+    run.save_recovery_point()  # a new run has something to resume from its first moment on
+    pipeline = RolloutPipeline(run)
+    evaluated = False
+    try:
         while stop is None:
             before = run.counters()
             with signals.allowed():  # what is cut short in here is discarded
@@ -62,11 +71,8 @@ def train_loop(run: Run, hooks: HookList, signals: Interrupts) -> str:
             hooks.after_iteration(iteration)
             stop, evaluated = iteration.stop_reason, "eval/mean_reward" in iteration.metrics
     finally:
-        try:
-            run.progress.mishaps += run.source.drain_mishaps()  # of a rollout that was never finished
-            run.save_recovery_point()
-        finally:
-            hooks.on_end(End(run, stop))
+        run.progress.mishaps += run.source.drain_mishaps()  # of a rollout that was never finished
+        run.save_recovery_point()
     return stop
 
 

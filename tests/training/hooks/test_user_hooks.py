@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -19,7 +20,7 @@ from corral.core.errors import CheckpointError, EnvFault, UnrepeatedCode, UsageE
 from corral.storage.checkpoint import list_checkpoints, newest_checkpoint
 from corral.storage.metrics_file import read_metrics
 from corral.sweeps.api import resume_sweep
-from corral.training.run import weights_hash
+from corral.training.run import Run, weights_hash
 from corral.training.signals import Interrupted
 
 SMALL = {
@@ -126,6 +127,7 @@ def test_a_setting_that_a_hook_sets_is_learned_with_as_if_it_were_in_the_config(
         ("learning_rate", float("nan"), "learning_rate nan: should be a number of at least 0"),
         ("ent_coef", "0.1", "ent_coef '0.1': should be a number of at least 0"),
         ("learning_rate", 10**400, "learning_rate 1000"),
+        ("ent_coef", np.float32("inf"), "should be a number of at least 0"),
     ],
 )
 def test_what_cannot_be_set_is_refused(name, value, words):
@@ -618,7 +620,7 @@ def test_hooks_that_a_config_cannot_name_are_refused_on_resume_too():
     assert corral.resume("run", timesteps=192, quiet=True).summary.steps == 192
 
 
-def test_every_hook_that_has_started_ends_whatever_the_others_do():
+def test_every_hook_that_has_started_ends_whatever_the_others_do(capsys):
     class NoState(corral.Hook):
         def state_dict(self):
             return {"best": float("-inf")}
@@ -636,10 +638,10 @@ def test_every_hook_that_has_started_ends_whatever_the_others_do():
         train(2, hooks=[Memory(calls), NoState()])
     assert calls == [("start", False, 0), ("end", None, 0)]
     calls.clear()
-    with pytest.raises(SystemExit, match="of the end") as raised:
-        train(2, "exits", hooks=[Memory(calls), AlsoRaises(), Exits()])
+    with pytest.raises(OSError, match="of another end"):
+        train(2, "exits", hooks=[Memory(calls), AlsoRaises(), Exits()], quiet=False)
     assert calls[-1] == ("end", "timesteps", 2)
-    assert any("OSError: of another end" in note for note in raised.value.__notes__)
+    assert "SystemExit: of the end (raised by on_end of the hook Exits)" in " ".join(capsys.readouterr().err.split())
     assert json.loads(Path("exits/summary.json").read_text())["exit_reason"] == "timesteps"
 
 
@@ -662,7 +664,12 @@ def test_what_on_start_of_a_resumed_run_changes_is_saved():
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [(3, r"log\(3"), ("a\nb", "should be a name"), ("", "should be a name"), ("time/total_timesteps", "finds rows by")],
+    [
+        (3, r"log\(3"),
+        ("a\nb", "should be a name"),
+        ("", "should be a name"),
+        ("eval/mean_reward", "metric of Corral's own"),
+    ],
 )
 def test_a_name_that_a_row_cannot_have_is_refused(name, words):
     with pytest.raises(UsageError, match=words):
@@ -730,3 +737,114 @@ def test_a_hook_signalled_while_it_starts_leaves_a_run_that_goes_on():
     with pytest.raises(Interrupted):
         corral.resume("run", timesteps=640, hooks=[AtStart()], quiet=True)
     assert corral.resume("run", timesteps=192, quiet=True).summary.steps == 192
+
+
+class Pretrains(Memory):
+    """Changes the weights before the first rollout of a new or a resumed run, and says so in its state."""
+
+    def __init__(self, resumed, calls=None):
+        super().__init__(calls)
+        self.resumed = resumed
+
+    def on_start(self, start):
+        super().on_start(start)
+        if start.resumed is self.resumed:
+            self.drawn.append(-1)
+            with torch.no_grad():
+                for weight in start.run.learner.policy.parameters():
+                    weight.fill_(0.25)
+
+
+@pytest.mark.parametrize("method", ["publish_weights", "take_recovery_point"])
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_run_that_fails_after_its_hooks_have_started_saves_no_state_without_its_weights(method, resumed, monkeypatch):
+    if resumed:
+        train(2, hooks=[Pretrains(resumed)])
+    before = newest_checkpoint(Path("run/checkpoints")).checkpoint if resumed else None
+    real, calls, hook = getattr(Run, method), [], Pretrains(resumed, ended := [])
+
+    def fail(run):
+        calls.append(run)
+        if len(calls) == (2 if method == "take_recovery_point" and not resumed else 1):
+            raise MemoryError
+        real(run)
+
+    monkeypatch.setattr(Run, method, fail)
+    with pytest.raises(MemoryError):
+        corral.resume("run", timesteps=640, hooks=[hook], quiet=True) if resumed else train(2, hooks=[hook])
+    assert ended[-1][:2] == ("end", None)
+    saved = newest_checkpoint(Path("run/checkpoints"))
+    assert (saved is None) if before is None else (saved.checkpoint.state == before.state)
+
+
+def test_every_hook_ends_when_the_last_save_raises(monkeypatch):
+    def fails(run, again=False):
+        raise ValueError("of the save")
+
+    calls = []
+    monkeypatch.setattr(Run, "save_recovery_point", fails)
+    with pytest.raises(ValueError, match="of the save"):
+        train(2, hooks=[Memory(calls)])
+    assert calls == [("start", False, 0), ("end", None, 0)]
+
+
+def test_a_config_that_cannot_be_written_back_hides_no_error(monkeypatch, capsys):
+    from corral.training import api
+
+    train(2)
+    real, writes = api.replace_file, []
+
+    def write(path, data):
+        writes.append(path.name)
+        if writes.count("config.yaml") == 2:
+            raise OSError(28, "No space left on device")
+        real(path, data)
+
+    monkeypatch.setattr(api, "replace_file", write)
+    with pytest.raises(RuntimeError, match="cannot start"):
+        corral.resume("run", timesteps=640, hooks=[CannotStart()])
+    assert "config.yaml cannot be written back (No space left on device)" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_hook_that_cannot_start_leaves_a_run_without_checkpoints_as_it_was():
+    train(2)
+    shutil.rmtree("run/checkpoints")
+    Path("run/metrics.jsonl").unlink()
+    with pytest.raises(RuntimeError, match="cannot start"):
+        corral.resume("run", hooks=[CannotStart()], quiet=True)
+    assert corral.resume("run", quiet=True).summary.steps == 128
+
+
+def test_a_new_run_that_a_hook_refuses_leaves_nothing():
+    class NoState(corral.Hook):
+        def state_dict(self):
+            return {"best": float("-inf")}
+
+    with pytest.raises(UsageError, match="NoState"):
+        train(2, hooks=[NoState()])
+    assert not Path("run").exists()
+
+
+def test_what_on_start_of_a_resumed_run_changes_is_not_saved_before_an_iteration_is():
+    """A resume that is killed again and again before its first checkpoint goes on from the same weights each time."""
+    train(2, hooks=[Pretrains(resumed=True)])
+    before = weights_hash(newest_checkpoint(Path("run/checkpoints")).checkpoint.policy)
+    seen = []
+
+    class Look(corral.Hook):
+        def after_iteration(self, iteration):
+            seen.append(weights_hash(newest_checkpoint(iteration.run_dir / "checkpoints").checkpoint.policy))
+            iteration.stop("looked")
+
+    corral.resume("run", timesteps=640, hooks=[Pretrains(resumed=True), Look()], quiet=True)
+    assert seen == [before]
+
+
+def test_a_state_that_no_checkpoint_can_hold_is_a_save_that_failed(capsys):
+    class Breaks(corral.Hook):
+        def after_iteration(self, iteration):
+            iteration.run.progress.best_reward = float("inf") if iteration.iteration == 1 else None
+
+    result = train(3, hooks=[Breaks()], checkpoint_freq=ITERATION, quiet=False)
+    assert result.summary.steps == 3 * ITERATION
+    assert "checkpoint not saved: state.json cannot hold" in " ".join(capsys.readouterr().err.split())

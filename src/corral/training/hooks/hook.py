@@ -64,6 +64,8 @@ class HookList:
         self._before, self._users, self._after, self._always, self._last = before, users, after, always, last
         self.end_errors: list[BaseException] = []
         """What hooks raised when the run ended."""
+        self.started = False
+        """Whether every hook has prepared."""
 
     def __iter__(self) -> Iterator[Hook]:
         return iter((*self._before, *self._users, *self._after, *self._always, *self._last))
@@ -79,6 +81,7 @@ class HookList:
         except BaseException:
             self._end(prepared, End(start.run, None))
             raise
+        self.started = True
         for name, state in states.items():
             start.run.refresh_recovery_point(name, state)
 
