@@ -89,7 +89,7 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
             raise CheckpointError(f"not saved: the weights {name!r} are not finite")
     try:
         state = json.dumps(checkpoint.state, allow_nan=False, indent=1).encode()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"not saved: {_STATE} cannot hold the run's state ({error})") from error
     if len(state) > MOST_JSON:
         raise CheckpointError(f"not saved: {_STATE} would have {len(state):,} bytes, of at most {MOST_JSON:,}")

@@ -143,7 +143,7 @@ def resume(
         assembled = assemble(config, seed, factory, network, board.note, warn=board.warn, proven=proven)
         if found is None:
             board.warn(f"{directory.shown} ended before anything was saved; beginning at step 0")
-            return _carry_out(assembled, directory, order_hooks(config, loaded, callback), board)
+            return _carry_out(assembled, directory, order_hooks(config, loaded, callback), board, None, recorded.hooks)
         try:
             restore(assembled, found.checkpoint)
             restore_hooks(loaded, found.checkpoint.state.get("hooks", {}), board.warn)
@@ -162,7 +162,7 @@ def resume(
     except BaseException:
         directory.unlock()
         raise
-    return _carry_out(assembled, directory, order_hooks(config, loaded, callback), board, found)
+    return _carry_out(assembled, directory, order_hooks(config, loaded, callback), board, found, recorded.hooks)
 
 
 def _carry_out(
@@ -171,8 +171,12 @@ def _carry_out(
     hooks: HookList,
     board: QuietBoard,
     resumed: FoundCheckpoint | None = None,
+    earlier_hooks: Sequence[str] | None = None,
 ) -> TrainResult:
-    """Everything between a run that is ready and its summary; closes all that it was given."""
+    """Everything between a run that is ready and its summary; closes all that it was given.
+
+    ``earlier_hooks`` are those of a run that was there before. It keeps them if hooks that are given now cannot start.
+    """
     config = run.config
     try:
         with Interrupts() as interrupts:
@@ -181,12 +185,15 @@ def _carry_out(
             try:
                 for of_an_earlier_end in (directory.summary_file, directory.path / MATCHES):
                     of_an_earlier_end.unlink(missing_ok=True)
-                earlier_config = directory.config_file.read_bytes() if directory.config_file.exists() else None
                 _write_config(run, directory)
                 from_step = resumed.checkpoint.timesteps if resumed else None
                 files = RowFiles(directory, progress_columns(run), config.tensorboard, from_step, board.warn)
                 reporter = Reporter(files, board)
             except OSError as error:
+                if earlier_hooks is None:
+                    directory.discard()
+                else:
+                    _keep_hooks(run, directory, earlier_hooks, board)
                 file = f"/{Path(error.filename).name}" if error.filename else ""
                 raise UsageError(f"{directory.shown}{file} cannot be written to: {error.strerror or error}") from None
             run.open(directory, reporter)
@@ -196,10 +203,10 @@ def _carry_out(
             except BaseException as error:
                 reporter.close()
                 _warn_of(hooks.end_errors, board)
-                if not hooks.started and earlier_config is not None:
-                    _restore_config(directory, earlier_config, board)
                 refused = getattr(error, "exit_code", 1) == 2 and run.progress.iteration == 0
-                learned = config.expert is not None or (bool(config.hooks) and run.last_saved_step is not None)
+                learned = (config.expert is not None or bool(config.hooks)) and run.last_saved_step is not None
+                if not hooks.started and earlier_hooks is not None:
+                    _keep_hooks(run, directory, earlier_hooks, board)
                 if refused and directory.made_here and not learned:
                     directory.discard()  # it never began: there is at most a checkpoint of the first random weights
                 elif run.recovery_point is not None:
@@ -218,8 +225,7 @@ def _carry_out(
                 f"the last checkpoint could not be saved in {directory.checkpoints}: what it held is lost"
             )
         if hooks.end_errors:
-            ordinary = [error for error in hooks.end_errors if isinstance(error, Exception)]
-            first = (ordinary or hooks.end_errors)[0]  # sys.exit() of one hook does not hide what another raised
+            first = min(hooks.end_errors, key=lambda error: not isinstance(error, Exception))  # sys.exit() comes last
             _warn_of([error for error in hooks.end_errors if error is not first], board)
             raise first
         interrupts.raise_if_received()  # it came while the end was written: the run is whole, but nothing follows
@@ -231,12 +237,14 @@ def _carry_out(
             directory.unlock()
 
 
-def _restore_config(directory: RunDirectory, config: bytes, board: QuietBoard) -> None:
-    """Write back the config of a run that hooks were added to and could not start: it resumes without them."""
+def _keep_hooks(run: Run, directory: RunDirectory, hooks: Sequence[str], board: QuietBoard) -> None:
+    """Let the config name the hooks that a run had before others were added, which could not start."""
+    if hooks == run.config.hooks:
+        return
     try:
-        replace_file(directory.config_file, config)
+        _write_config(run, directory, hooks)
     except OSError as error:
-        board.warn(f"config.yaml cannot be written back ({error.strerror or error}): it names hooks that cannot start")
+        board.warn(f"config.yaml cannot be written ({error.strerror or error}): it names hooks that could not start")
 
 
 def _warn_of(errors: Sequence[BaseException], board: QuietBoard) -> None:
@@ -362,7 +370,7 @@ def _with_changes(recorded: TrainConfig, settings: dict[str, Any], hooks: Sequen
     return parse_config({**values, **settings, "hooks": hooks})
 
 
-def _write_config(run: Run, directory: RunDirectory) -> None:
+def _write_config(run: Run, directory: RunDirectory, hooks: Sequence[str] | None = None) -> None:
     choice, policy = run.backend, run.learner.policy
     decided = run.config.model_copy(
         update={
@@ -375,6 +383,7 @@ def _write_config(run: Run, directory: RunDirectory) -> None:
             "score_actions": None if policy.custom else policy.n_action_features > 0,
             "net_arch": None if policy.custom else dict(zip(("pi", "vf"), policy.net_arch, strict=True)),
             "output_dir": directory.shown,
+            "hooks": run.config.hooks if hooks is None else hooks,
         }
     )
     notes = {"backend": choice.why, "device": run.why_device, "learner": f"rows are inferred in {run.placement}"}

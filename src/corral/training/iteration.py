@@ -11,7 +11,7 @@ import numpy as np
 
 from corral.config.schema import TrainConfig
 from corral.core.errors import UsageError
-from corral.core.metrics import METRICS
+from corral.core.metrics import INFO_PREFIX, METRICS
 from corral.core.schedules import is_due
 from corral.core.seeding import hook_generator
 from corral.core.suggestions import shown
@@ -26,6 +26,8 @@ from corral.training.signals import Interrupts
 __all__ = ["End", "Iteration", "Start", "TrainingState"]
 
 _LONGEST_REASON = _LONGEST_NAME = 200
+_OWN_PREFIXES = (INFO_PREFIX, "opponents/", "system/")
+"""How names of metrics begin of which there is one for each opponent, process or number that envs report."""
 
 
 @dataclass(slots=True)
@@ -120,7 +122,7 @@ class Iteration:
         """Add a number to this iteration's row of metrics."""
         if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
             raise UsageError(f"log({shown(name)}, ...): should be a name such as 'mine/number'")
-        if name in METRICS:
+        if name in METRICS or name.startswith(_OWN_PREFIXES):
             raise UsageError(f"log({name!r}, ...): this is a metric of Corral's own; choose another name")
         self.metrics[name] = float(value)
 

@@ -29,9 +29,10 @@ def train_loop(run: Run, hooks: HookList, signals: Interrupts) -> str:
     try:
         run.publish_weights()
         run.take_recovery_point()
-        if run.progress.iteration and start.stop_reason is None:
+        stop = run.budget_reached() or start.stop_reason
+        if resumed and (stop is None or not run.config.hooks):
             run.last_saved_step = run.progress.timesteps  # what was resumed is on disk already
-        reason = _iterate(run, hooks, signals, stop=run.budget_reached() or start.stop_reason)
+        reason = _iterate(run, hooks, signals, stop)
     finally:
         hooks.on_end(End(run, reason))
     return reason

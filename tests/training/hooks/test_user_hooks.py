@@ -602,11 +602,10 @@ class CannotStart(corral.Hook):
 
 def test_a_hook_that_cannot_start_leaves_a_run_that_resumes_without_it():
     train(2)
-    before = Path("run/config.yaml").read_bytes()
     with pytest.raises(RuntimeError, match="cannot start"):
-        corral.resume("run", timesteps=640, hooks=[CannotStart()], quiet=True)
-    assert Path("run/config.yaml").read_bytes() == before
-    assert corral.resume("run", timesteps=192, quiet=True).summary.steps == 192
+        corral.resume("run", timesteps=192, hooks=[CannotStart()], quiet=True)
+    assert "CannotStart" not in Path("run/config.yaml").read_text()
+    assert corral.resume("run", quiet=True).summary.steps == 192, "the new budget is kept"
 
 
 def test_hooks_that_a_config_cannot_name_are_refused_on_resume_too():
@@ -669,6 +668,7 @@ def test_what_on_start_of_a_resumed_run_changes_is_saved():
         ("a\nb", "should be a name"),
         ("", "should be a name"),
         ("eval/mean_reward", "metric of Corral's own"),
+        ("info/x", "metric of Corral's own"),
     ],
 )
 def test_a_name_that_a_row_cannot_have_is_refused(name, words):
@@ -778,14 +778,17 @@ def test_a_run_that_fails_after_its_hooks_have_started_saves_no_state_without_it
 
 
 def test_every_hook_ends_when_the_last_save_raises(monkeypatch):
-    def fails(run, again=False):
-        raise ValueError("of the save")
+    real, calls = Run.save_recovery_point, []
 
-    calls = []
-    monkeypatch.setattr(Run, "save_recovery_point", fails)
+    def fails_after_an_iteration(run, again=False):
+        if run.progress.iteration:
+            raise ValueError("of the save")
+        real(run, again)
+
+    monkeypatch.setattr(Run, "save_recovery_point", fails_after_an_iteration)
     with pytest.raises(ValueError, match="of the save"):
         train(2, hooks=[Memory(calls)])
-    assert calls == [("start", False, 0), ("end", None, 0)]
+    assert calls == [("start", False, 0), ("end", None, 2)]
 
 
 def test_a_config_that_cannot_be_written_back_hides_no_error(monkeypatch, capsys):
@@ -803,7 +806,7 @@ def test_a_config_that_cannot_be_written_back_hides_no_error(monkeypatch, capsys
     monkeypatch.setattr(api, "replace_file", write)
     with pytest.raises(RuntimeError, match="cannot start"):
         corral.resume("run", timesteps=640, hooks=[CannotStart()])
-    assert "config.yaml cannot be written back (No space left on device)" in " ".join(capsys.readouterr().err.split())
+    assert "config.yaml cannot be written (No space left on device)" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_hook_that_cannot_start_leaves_a_run_without_checkpoints_as_it_was():
@@ -848,3 +851,48 @@ def test_a_state_that_no_checkpoint_can_hold_is_a_save_that_failed(capsys):
     result = train(3, hooks=[Breaks()], checkpoint_freq=ITERATION, quiet=False)
     assert result.summary.steps == 3 * ITERATION
     assert "checkpoint not saved: state.json cannot hold" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_resume_that_has_nothing_left_to_do_saves_what_on_start_changed():
+    train(2, hooks=[Pretrains(resumed=True)])
+    result = corral.resume("run", hooks=[Pretrains(resumed=True)], quiet=True)
+    saved = newest_checkpoint(Path("run/checkpoints")).checkpoint
+    assert weights_hash(saved.policy) == result.summary.weights_sha256
+    assert saved.state["hooks"]["Pretrains"]["drawn"][-1] == -1
+
+
+class NoRollout(gym.Wrapper):
+    """An env in whose first step the run is interrupted."""
+
+    def step(self, action):
+        raise KeyboardInterrupt
+
+
+def test_a_resume_from_step_0_that_ends_before_an_iteration_does_repeats_itself():
+    def make():
+        return NoRollout(gym.make("CartPole-v1"))
+
+    with pytest.raises(KeyboardInterrupt):
+        corral.train(make, timesteps=128, output_dir="run", hooks=[Pretrains(resumed=True)], **SMALL)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            corral.resume("run", env=make, hooks=[Pretrains(resumed=True)], quiet=True)
+        saved = newest_checkpoint(Path("run/checkpoints")).checkpoint
+        assert saved.timesteps == 0 and saved.state["hooks"]["Pretrains"]["drawn"] == []
+
+
+def test_a_start_whose_files_cannot_be_opened_leaves_no_run_and_adds_no_hooks(monkeypatch):
+    from corral.training import api
+
+    def full(*args):
+        raise OSError(28, "No space left on device", "run/metrics.jsonl")
+
+    train(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(api, "RowFiles", full)
+        with pytest.raises(UsageError, match=r"run/metrics.jsonl cannot be written to: No space left"):
+            corral.resume("run", timesteps=192, hooks=[Memory()], quiet=True)
+        with pytest.raises(UsageError, match="cannot be written to"):
+            train(2, "new")
+    assert not Path("new").exists()
+    assert corral.resume("run", quiet=True).summary.steps == 192
