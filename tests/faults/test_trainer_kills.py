@@ -67,12 +67,12 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again_and_says_so(make_
 @pytest.mark.parametrize("moment", [0.3, 1.5, 2.0, 2.5])
 def test_a_run_killed_while_starting_can_be_started_again(make_run, moment):
     """With the same command, or with ``resume`` if there is a run already."""
-    run = make_run(timesteps=512)
+    run = make_run(**PACED, timesteps=5120)  # several seconds, on any machine
     trainer = run.train()
     time.sleep(moment)
     trainer.kill()
     run.go_on().wait()
-    assert run.summary["weights_sha256"] == run.undisturbed()
+    assert run.summary["weights_sha256"] == run.undisturbed(env_kwargs={})
 
 
 # ---- the long ones ------------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def test_thirty_kills_at_random_moments(make_run, rng, backend):
     ids=str,
 )
 def test_kills_at_random_moments_of_every_kind_of_run(make_run, rng, settings):
-    run = make_run(**PACED, **settings, timesteps=6400)
+    run = make_run(**PACED, **settings, timesteps=3200 * settings.get("n_envs", 4))
     kill_at_random(run, 5, rng, 4.5)
     assert run.summary["weights_sha256"] == run.undisturbed(env_kwargs={})
 
