@@ -143,7 +143,8 @@ def resume(
         assembled = assemble(config, seed, factory, network, board.note, warn=board.warn, proven=proven)
         if found is None:
             board.warn(f"{directory.shown} ended before anything was saved; beginning at step 0")
-            return _carry_out(assembled, directory, order_hooks(config, loaded, callback), board, None, recorded.hooks)
+            ordered = order_hooks(config, loaded, callback)
+            return _carry_out(assembled, directory, ordered, board, earlier_hooks=recorded.hooks)
         try:
             restore(assembled, found.checkpoint)
             restore_hooks(loaded, found.checkpoint.state.get("hooks", {}), board.warn)
@@ -162,7 +163,8 @@ def resume(
     except BaseException:
         directory.unlock()
         raise
-    return _carry_out(assembled, directory, order_hooks(config, loaded, callback), board, found, recorded.hooks)
+    ordered = order_hooks(config, loaded, callback)
+    return _carry_out(assembled, directory, ordered, board, found, earlier_hooks=recorded.hooks)
 
 
 def _carry_out(
