@@ -10,7 +10,7 @@ import safetensors.numpy
 
 import corral
 from corral.core.errors import EnvFault
-from corral.core.types import MISHAP_KEYS, Mishaps
+from corral.core.types import RECOVERY_KEYS, RecoveryCounts
 from corral.opponents.league_state import (
     OPPONENTS_KEYS,
     PAST_SELF_KEYS,
@@ -28,7 +28,7 @@ from tests.toy_envs import Broken
 MISHAPS = ["restarts", "recycled", "retries", "env_faults", "inexact"]
 PROGRESS = [
     *("iteration", "timesteps", "episodes", "seconds", "eval_seconds", "discarded_seconds", "recent", "best_reward"),
-    *("last_eval_reward", "mishaps"),
+    *("last_eval_reward", "recovery_counts"),
 ]
 SUMMARY = [
     *("steps", "episodes", "seconds", "fps", "mean_reward", "eval_reward", "best_eval_reward", "n_envs", "backend"),
@@ -45,7 +45,7 @@ REQUEST = ["env", "settings", "seed", "seeds", "presets", "search", "trials", "p
 @pytest.mark.parametrize(
     ("saved", "keys", "names"),
     [
-        (Mishaps, MISHAP_KEYS, MISHAPS),
+        (RecoveryCounts, RECOVERY_KEYS, MISHAPS),
         (Progress, PROGRESS_KEYS, PROGRESS),
         (Summary, SUMMARY_KEYS, SUMMARY),
         (OpponentsState, OPPONENTS_KEYS, OPPONENTS),

@@ -20,7 +20,7 @@ from corral.config.schema import parse_config
 from corral.core.errors import EnvFault, UsageError, WorkerDied
 from corral.envs.factory import resolve_env
 from corral.processes import supervision
-from corral.processes.supervision import Care
+from corral.processes.supervision import RecoveryConfig
 from corral.training import assemble
 from tests.toy_envs import Counter
 
@@ -189,7 +189,7 @@ class Lonely(Counter):
 
 
 def test_a_second_env_is_made_for_its_memory_alone():
-    factory, how = resolve_env(Lonely), (1, None, Care(heal=True), "auto")
+    factory, how = resolve_env(Lonely), (1, None, RecoveryConfig(heal=True), "auto")
     assert measure_env(factory, *how).memory_mb == 0
     with pytest.raises(WorkerDied, match="exited with code 3"):
         measure_env(factory, *how, memory=True)

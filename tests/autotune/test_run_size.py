@@ -9,7 +9,7 @@ from corral.autotune.run_size import large_run_warning
 from corral.config.schema import parse_config
 from corral.core.errors import UsageError
 from corral.policy.policy import Policy
-from corral.vec.api import EnvFacts
+from corral.vec.api import EnvInfo
 from tests.toy_envs import Counter
 
 SMALL = {"env": "x", "n_envs": 8, "n_steps": 2048, "batch_size": 64, "n_epochs": 10}
@@ -18,7 +18,7 @@ SMALL = {"env": "x", "n_envs": 8, "n_steps": 2048, "batch_size": 64, "n_epochs":
 def warning(observations, actions, **settings):
     box, choices = spaces.Box(-1, 1, (observations,), np.float32), spaces.Discrete(actions)
     policy = Policy(box, choices, net_arch={"pi": [8], "vf": [8]}, ortho_init=False)
-    return large_run_warning(parse_config({**SMALL, **settings}), EnvFacts(box, choices, {}, None), policy, False)
+    return large_run_warning(parse_config({**SMALL, **settings}), EnvInfo(box, choices, {}, None), policy, False)
 
 
 @pytest.mark.parametrize(

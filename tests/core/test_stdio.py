@@ -10,7 +10,7 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from corral.core.stdio import forgive_output
+from corral.core.stdio import tolerate_closed_stdout
 
 ROOT = Path(__file__).parents[2]
 ENVIRON = {
@@ -84,8 +84,8 @@ def test_what_can_be_written_is(streams):
     for name in ("stdout", "stderr"):
         streams.setattr(sys, name, io.TextIOWrapper(io.BytesIO(), "ascii", line_buffering=True))
     raw = sys.stdout.buffer
-    forgive_output()
-    forgive_output()
+    tolerate_closed_stdout()
+    tolerate_closed_stdout()
     print("µ")
     assert sys.stdout.write("ab") == 2
     sys.stdout.flush()
@@ -99,7 +99,7 @@ def test_what_can_be_written_is(streams):
 
 def test_it_travels_as_a_name(streams):
     """An env's factory may hold it, and finds the worker's own."""
-    forgive_output()
+    tolerate_closed_stdout()
     for stream in (sys.stdout, sys.stderr):
         assert cloudpickle.loads(cloudpickle.dumps(stream)) is stream
 

@@ -8,7 +8,7 @@ import pytest
 
 import corral
 from corral.core.sums import add_up, parse_mix
-from corral_games.card_battle.bots.judge import judge_life
+from corral_games.card_battle.bots.board_value import judge_life
 
 
 def test_floats_are_added_from_left_to_right():

@@ -5,10 +5,10 @@ import random
 import pytest
 
 from corral.core.errors import UsageError
-from corral_games.card_battle.bots import appraisal
+from corral_games.card_battle.bots import effect_value
+from corral_games.card_battle.bots.action_value import best_option, play_best, score_options
+from corral_games.card_battle.bots.board_value import judge_life, win_chance, win_chance_dealt, worth
 from corral_games.card_battle.bots.bots import BOT_NAMES, make_bot
-from corral_games.card_battle.bots.judge import judge_life, win_chance, win_chance_dealt, worth
-from corral_games.card_battle.bots.scores import best_option, play_best, score_options
 from corral_games.card_battle.engine import effects
 from corral_games.card_battle.engine.pieces import LAND
 from corral_games.card_battle.engine.rules import Duel, describe, new_duel
@@ -101,7 +101,7 @@ def test_playing_the_best_is_what_greedy_does():
 
 
 def test_every_word_of_a_card_is_appraised():
-    assert appraisal._WORDS.keys() == effects._WORDS.keys()
+    assert effect_value._WORDS.keys() == effects._WORDS.keys()
 
 
 def test_greedy_sees_an_attack_that_nobody_can_block():

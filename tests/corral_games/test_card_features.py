@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral_games.card_battle.bots.foresight import PLANS, Plan, fight
+from corral_games.card_battle.bots.lookahead import PLANS, Plan, fight
 from corral_games.card_battle.engine.cards import CARDS
 from corral_games.card_battle.engine.options import MAX_OPTIONS
 from corral_games.card_battle.engine.rules import describe

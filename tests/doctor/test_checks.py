@@ -48,7 +48,7 @@ def test_healthy_envs_pass(env):
         (lambda: Broken("float64"), "returned data fits the spaces", "warn", "float64 where the space says float32"),
         (lambda: Masked("info", "empty"), "returned data fits the spaces", "fail", "forbids every action"),
         (Forgetful, "same seed, same episode", "fail", "different ways"),
-        (Hoarder, "same seed, same episode", "warn", "remembers"),
+        (Hoarder, "same seed, same episode", "warn", "is_recurrent"),
         (Hoarder, "other seed, other episode", "warn", "same episode"),
         (lambda: Counter(length=10**9), "episodes end", "warn", "none ended"),
         (lambda: Counter(length=100), "scale of the numbers", "warn", "rewards from 1 to 100"),
@@ -80,14 +80,14 @@ def test_a_state_that_cannot_be_told_or_set_is_found():
         def set_state(self, state):
             raise KeyError("step")
 
-    class Stuck(Stateful):
+    class PeerStalled(Stateful):
         def set_state(self, state):
             self.step_count = None
 
     for env, level, seen in (
         (Silent, "warn", "get_state() raised KeyError"),
         (Refusing, "fail", "set_state() raised KeyError"),
-        (Stuck, "fail", "after set_state(), the env raised TypeError"),
+        (PeerStalled, "fail", "after set_state(), the env raised TypeError"),
     ):
         found = finding(env, "get_state and set_state")
         assert found.level == level and seen in found.seen and found.remedy, env

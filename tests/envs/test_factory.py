@@ -10,7 +10,7 @@ from corral.cli.main import main
 from corral.core.errors import UsageError
 from corral.envs import registry
 from corral.envs.factory import resolve_env
-from corral.envs.registry import names_code
+from corral.envs.registry import is_code
 from corral.vec import make_vector_env
 from tests.toy_envs import Counter
 
@@ -196,8 +196,8 @@ def test_a_factory_that_cannot_travel_is_refused_with_advice():
 
 
 def test_only_names_that_import_something_count_as_code():
-    assert [names_code(n) for n in ("CartPole-v1", "toy-maze", "ALE/Pong-v5")] == [False] * 3
-    assert [names_code(n) for n in ("m:f", "f.py:g", "module:Id-v0", "python:x.<lambda>")] == [True] * 4
+    assert [is_code(n) for n in ("CartPole-v1", "toy-maze", "ALE/Pong-v5")] == [False] * 3
+    assert [is_code(n) for n in ("m:f", "f.py:g", "module:Id-v0", "python:x.<lambda>")] == [True] * 4
 
 
 def test_what_a_built_in_env_brings_gives_way_to_what_was_asked(monkeypatch):

@@ -138,7 +138,7 @@ class Hesitant(Walk):
         return super().step(action)
 
 
-class Stuck(Walk):
+class PeerStalled(Walk):
     """Never comes up."""
 
     def __init__(self, where: str) -> None:

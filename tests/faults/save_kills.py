@@ -42,7 +42,12 @@ def checkpoint(steps: int, value: float) -> Checkpoint:
 
 def same(a: Checkpoint, b: Checkpoint) -> bool:
     """Whether two are the same to the last bit."""
-    parts = [(a.policy, b.policy), (a.optimizer, b.optimizer), (a.envs, b.envs), (a.behind or {}, b.behind or {})]
+    parts = [
+        (a.policy, b.policy),
+        (a.optimizer, b.optimizer),
+        (a.envs, b.envs),
+        (a.lagged_weights or {}, b.lagged_weights or {}),
+    ]
     return a.state == b.state and all(
         x.keys() == y.keys() and all(torch.equal(x[name], y[name]) for name in x) for x, y in parts
     )

@@ -14,7 +14,7 @@ from corral.core.sums import parse_mix
 from corral.core.types import EpisodeRecord
 from corral.envs.opponent_protocol import outcome
 from corral.opponents.league import Opponents, StageResult
-from corral.opponents.table import LineupSetup, SharedLineup
+from corral.opponents.table import OpponentTableSpec, SharedOpponentTable
 from corral.storage.checkpoint import newest_checkpoint
 from corral.storage.metrics_file import read_metrics
 from tests.toy_envs import Counter, Cursed, HighCard, HighCardWithState, Leveled, MortalHighCard
@@ -224,20 +224,20 @@ def test_mixes_are_shares():
 
 def test_opponents_are_drawn_as_often_as_the_mix_says_and_by_the_seed_alone():
     space = HighCard().observation_space, HighCard().action_space
-    lineup = SharedLineup(LineupSetup((("random", {}), ("miser", {})), (), 0, None, *space), {})
-    lineup.set_chances([0.25, 0.75])
-    drawn = [lineup.seats.draw(seed) for seed in range(4000)]
+    opponent_table = SharedOpponentTable(OpponentTableSpec((("random", {}), ("miser", {})), (), 0, None, *space), {})
+    opponent_table.set_chances([0.25, 0.75])
+    drawn = [opponent_table.opponent_sampler.draw(seed) for seed in range(4000)]
     assert abs(np.mean(drawn) - 0.75) < 0.03
-    assert drawn == [lineup.seats.draw(seed) for seed in range(4000)]
-    lineup.set_chances([0.0, 1.0])
-    assert {lineup.seats.draw(seed) for seed in range(100)} == {1}
-    lineup.close()
+    assert drawn == [opponent_table.opponent_sampler.draw(seed) for seed in range(4000)]
+    opponent_table.set_chances([0.0, 1.0])
+    assert {opponent_table.opponent_sampler.draw(seed) for seed in range(100)} == {1}
+    opponent_table.close()
 
 
 def test_ratings_rise_with_wins_and_the_weakest_is_the_anchor():
     space = HighCard().observation_space, HighCard().action_space
-    lineup = SharedLineup(LineupSetup((("random", {}), ("miser", {})), (), 0, None, *space), {})
-    opponents = Opponents(parse_config({"env": "x", "opponent": "mixed:random=1,miser=1"}), lineup)
+    opponent_table = SharedOpponentTable(OpponentTableSpec((("random", {}), ("miser", {})), (), 0, None, *space), {})
+    opponents = Opponents(parse_config({"env": "x", "opponent": "mixed:random=1,miser=1"}), opponent_table)
     games = [
         EpisodeRecord(0, 1.0, 5, False, float(number == 0 or i % 4 == 0), number)
         for i in range(200)
@@ -248,7 +248,7 @@ def test_ratings_rise_with_wins_and_the_weakest_is_the_anchor():
     assert told["opponents/rating/random"] == 1000 < told["opponents/rating"] < told["opponents/rating/miser"]
     assert told["opponents/win_rate/random"] == 1.0 and told["opponents/win_rate/miser"] == 0.25
     assert json.loads(json.dumps(opponents.state())) == opponents.state()
-    lineup.close()
+    opponent_table.close()
 
 
 def test_stages_are_read_from_a_config_file_and_written_back():

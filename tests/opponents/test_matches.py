@@ -9,7 +9,7 @@ import pytest
 import corral
 from corral.core.errors import UsageError
 from corral.envs.factory import resolve_env
-from corral.envs.lifecycle import facts_of
+from corral.envs.lifecycle import probe_env
 from corral.opponents import matches
 from corral.opponents.matches import play_match, wilson
 from tests.toy_envs import Counter, HighCard, MortalHighCard
@@ -94,5 +94,5 @@ def test_odd_numbers_of_games_are_refused(side):
 
 
 def test_an_env_says_who_its_opponents_are():
-    assert facts_of(resolve_env(HighCard)).opponents == ("random", "miser")
-    assert facts_of(resolve_env(Counter)).opponents == ()
+    assert probe_env(resolve_env(HighCard)).opponents == ("random", "miser")
+    assert probe_env(resolve_env(Counter)).opponents == ()

@@ -9,14 +9,14 @@ from corral.core.errors import UsageError
 from corral.core.spaces import Layout
 from corral.policy.cnn import PictureEncoder
 from corral.policy.device import is_slow_in_bf16
-from corral.policy.images import pictures_in
+from corral.policy.images import image_leaves
 from corral.policy.policy import Policy
 
 BYTES = {"low": 0, "high": 255, "dtype": np.uint8}
 
 
 def found(shape, **box):
-    return pictures_in(Layout(spaces.Box(shape=shape, **{**BYTES, **box})))
+    return image_leaves(Layout(spaces.Box(shape=shape, **{**BYTES, **box})))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_nature_is_that_of_stable_baselines():
     torch.manual_seed(0)
     space = spaces.Box(shape=(4, 84, 84), **BYTES)
     theirs = extractor(space, features_dim=512)
-    ours = PictureEncoder(pictures_in(Layout(space)), "nature", 512, True)
+    ours = PictureEncoder(image_leaves(Layout(space)), "nature", 512, True)
     with torch.no_grad():
         for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
             mine.copy_(other)

@@ -7,7 +7,7 @@ from gymnasium import spaces
 from torch import nn
 
 from corral.policy.policy import Policy
-from corral.policy.recurrent import Memory, RecurrentCore, state_size
+from corral.policy.recurrent import RecurrentCore, SequenceStart, state_size
 
 KINDS = ("gru", "lstm")
 F, H, B, L = 5, 7, 3, 6
@@ -39,8 +39,8 @@ def test_sequences_and_their_gradients_are_those_of_step_after_step(kind, how):
     for t in range(L):
         state = torch.where(begins[:, t, None], torch.zeros_like(state), state)
         state = core.step(features.view(B, L, F)[:, t], state)
-        shown.append(core.shown(state))
-    expected, found = torch.stack(shown, 1).reshape(B * L, H), core(features, Memory(states, begins.reshape(-1)))
+        shown.append(core.output(state))
+    expected, found = torch.stack(shown, 1).reshape(B * L, H), core(features, SequenceStart(states, begins.reshape(-1)))
     torch.testing.assert_close(found, expected)
     weight, of = torch.randn_like(found), [features, *core.parameters()]
     for one, two in zip(
@@ -64,7 +64,9 @@ def test_it_is_torchs_layer(kind):
             theirs.bias_hh_l0[2 * H :] = core.bias
     parts = tuple(part[None].contiguous() for part in states.split(H, 1))
     expected, _ = theirs(features.view(B, L, F), parts[0] if kind == "gru" else parts)
-    torch.testing.assert_close(core(features, Memory(states, flags("whole").reshape(-1))), expected.reshape(B * L, H))
+    torch.testing.assert_close(
+        core(features, SequenceStart(states, flags("whole").reshape(-1))), expected.reshape(B * L, H)
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -93,7 +95,7 @@ def test_a_policy_with_a_memory_unrolls_as_it_steps(kind):
     for row in range(B * L):
         policy.layout.write(leaves, row, space.sample())
     states = torch.rand(B, policy.n_state)
-    params, values = policy(policy.prepare(leaves), memory=Memory(states, flags("whole").reshape(-1)))
+    params, values = policy(policy.prepare(leaves), memory=SequenceStart(states, flags("whole").reshape(-1)))
     for t in range(L):
         some = {path: leaf[t::L] for path, leaf in leaves.items()}
         step_params, step_values, states = policy.step(policy.prepare(some), states)

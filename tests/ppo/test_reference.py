@@ -11,7 +11,7 @@ from corral.policy import array_distributions, distributions
 from corral.policy.policy import Policy, n_action_params
 from corral.ppo.engine_torch import TorchEngine
 from corral.ppo.learner import Learner, UpdateSettings
-from corral.ppo.loss_terms import Terms, terms_at
+from corral.ppo.loss_terms import LossTerms, terms_at
 from tests.policy.test_mlp import ACTIONS, legal_masks
 from tests.ppo.test_learner import CPU, ENVS, rollout_and_learner
 
@@ -92,7 +92,7 @@ def test_numpy_and_autograd_stay_near_a_reference_alike(name, normalize_obs):
         learner.set_reference(
             {key: weight.abs() + 0.5 if "deviation" in key else weight for key, weight in reference.items()}
         )
-        stats = learner.update(rollout, estimate, UpdateSettings(0, 1e-3, Terms(kl_ref=0.7)))
+        stats = learner.update(rollout, estimate, UpdateSettings(0, 1e-3, LossTerms(kl_ref=0.7)))
         learners.append((learner, stats))
     (mine, my_stats), (torchs, their_stats) = learners
     assert my_stats.kl_ref == pytest.approx(their_stats.kl_ref, rel=1e-3) and my_stats.kl_ref > 0
@@ -107,7 +107,7 @@ def test_a_large_weight_keeps_the_policy_where_it_is(kind, name):
     def how_far(weight):
         rollout, estimate, learner = rollout_and_learner(ENVS[name], kind, kl_ref_coef=1.0)
         learner.set_reference(learner.policy.state_dict())
-        learner.update(rollout, estimate, UpdateSettings(0, 3e-3, Terms(kl_ref=weight)))
+        learner.update(rollout, estimate, UpdateSettings(0, 3e-3, LossTerms(kl_ref=weight)))
         log_probs, _ = learner.engine.evaluate(rollout)
         return float(np.abs(log_probs - rollout.log_probs).mean())
 
@@ -118,7 +118,7 @@ def test_a_large_weight_keeps_the_policy_where_it_is(kind, name):
 def test_a_policy_goes_to_its_reference(kind):
     rollout, estimate, learner = rollout_and_learner(ENVS["scored"], kind, kl_ref_coef=1.0, n_epochs=5)
     learner.set_reference(moved(learner.policy, by=0.2))
-    stats = [learner.update(rollout, estimate, UpdateSettings(i, 3e-3, Terms(kl_ref=100.0))) for i in range(6)]
+    stats = [learner.update(rollout, estimate, UpdateSettings(i, 3e-3, LossTerms(kl_ref=100.0))) for i in range(6)]
     assert stats[-1].kl_ref < 0.2 * stats[0].kl_ref
 
 
@@ -128,7 +128,7 @@ def test_a_held_policy_keeps_every_bit_while_values_are_learned(kind, name):
     rollout, estimate, learner = rollout_and_learner(ENVS[name], kind, kl_ref_coef=0.5, ent_coef=0.01, n_epochs=2)
     learner.set_reference(moved(learner.policy))
     before = {key: weight.clone() for key, weight in learner.policy.state_dict().items()}
-    stats = learner.update(rollout, estimate, UpdateSettings(0, 1e-3, Terms(kl_ref=0.5, hold_policy=True)))
+    stats = learner.update(rollout, estimate, UpdateSettings(0, 1e-3, LossTerms(kl_ref=0.5, freeze_policy=True)))
     after = learner.policy.state_dict()
     for key, weight in before.items():
         is_value = key.startswith("network.vf.")
@@ -141,7 +141,7 @@ def test_after_a_warm_up_numpy_and_autograd_go_on_alike():
     learners = []
     for kind in KINDS:
         rollout, estimate, learner = rollout_and_learner("CartPole-v1", kind, n_epochs=2)
-        learner.update(rollout, estimate, UpdateSettings(0, 1e-3, Terms(hold_policy=True)))
+        learner.update(rollout, estimate, UpdateSettings(0, 1e-3, LossTerms(freeze_policy=True)))
         _, moments = learner.engine.copies()
         _, _, again = rollout_and_learner("CartPole-v1", kind, n_epochs=2)
         again.policy.load_state_dict(learner.policy.state_dict())
@@ -170,7 +170,7 @@ def test_a_network_with_a_shared_trunk_is_held_by_what_the_action_depends_on():
     policy = Policy(plain.policy.layout.space, plain.policy.codec.layout.space, network=Shared)
     learner = Learner(policy, plain.config, 0, CPU, TorchEngine(policy, plain.config, CPU))
     before = {key: weight.clone() for key, weight in policy.state_dict().items()}
-    learner.update(rollout, estimate, UpdateSettings(0, 1e-2, Terms(hold_policy=True)))
+    learner.update(rollout, estimate, UpdateSettings(0, 1e-2, LossTerms(freeze_policy=True)))
     changed = {key for key, weight in policy.state_dict().items() if not torch.equal(weight, before[key])}
     assert changed == {"network.vf.weight", "network.vf.bias"}
 
@@ -178,9 +178,9 @@ def test_a_network_with_a_shared_trunk_is_held_by_what_the_action_depends_on():
 def test_the_weight_falls_to_nothing():
     config = parse_config({"env": "x", "kl_ref_coef": 2.0, "timesteps": 1000, "critic_warmup": 300})
     assert [terms_at(config, t).kl_ref for t in (0, 500, 1000, 2000)] == [2.0, 1.0, 0.0, 0.0]
-    assert [terms_at(config, t).hold_policy for t in (0, 299, 300)] == [True, True, False]
+    assert [terms_at(config, t).freeze_policy for t in (0, 299, 300)] == [True, True, False]
     assert config.kl_ref_steps == 1000  # recorded, so that a longer budget does not change it
-    assert terms_at(parse_config({"env": "x"}), 0) == Terms()
+    assert terms_at(parse_config({"env": "x"}), 0) == LossTerms()
     assert terms_at(parse_config({"env": "x", "kl_ref_coef": 1, "kl_ref_steps": 10}), 5).kl_ref == 0.5
 
 
@@ -191,6 +191,6 @@ def test_what_cannot_be_done_is_refused():
         parse_config({"env": "x", "kl_ref_steps": 5})
     rollout, estimate, learner = rollout_and_learner("CartPole-v1", kl_ref_coef=1.0)
     with pytest.raises(UsageError, match="kl_ref_coef 1 needs a reference policy"):
-        learner.update(rollout, estimate, UpdateSettings(0, 1e-3, Terms(kl_ref=1.0)))
+        learner.update(rollout, estimate, UpdateSettings(0, 1e-3, LossTerms(kl_ref=1.0)))
     with pytest.raises(UsageError, match="the reference does not fit"):
         learner.set_reference({"network.pi.0.weight": np.zeros((2, 2))})

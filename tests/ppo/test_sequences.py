@@ -7,11 +7,11 @@ import torch
 from corral.config.schema import parse_config
 from corral.envs.factory import resolve_env
 from corral.policy.policy import Policy
-from corral.policy.recurrent import Memory
+from corral.policy.recurrent import SequenceStart
 from corral.ppo.engine_torch import TorchEngine
 from corral.ppo.gae import estimate_advantages
 from corral.ppo.learner import Learner, UpdateSettings
-from corral.ppo.loss_terms import Terms
+from corral.ppo.loss_terms import LossTerms
 from corral.rollout.actors import actor_setup
 from corral.rollout.source_local import LocalSource
 from corral.vec import make_vector_env
@@ -78,7 +78,7 @@ def test_unrolled_sequences_are_what_was_collected(name, kind):
     with torch.no_grad():
         for rows in engine._order:
             masks = None if engine._masks is None else engine._masks[rows]
-            memory = engine._memories(rows, engine._length)
+            memory = engine._sequence_starts(rows, engine._length)
             now = learner.policy.evaluate(engine._inputs(rows), engine._actions[rows], masks, memory)
             then, values, _ = engine._scalars[rows].unbind(1)
             torch.testing.assert_close(now.log_probs, then, atol=2e-4, rtol=1e-4)
@@ -141,12 +141,12 @@ def test_a_reference_and_a_held_policy_work_with_a_memory():
     rollout, estimate, learner = collected(ENVS["everything"], kl_ref_coef=1.0, kl_ref_steps=100)
     learner.set_reference(learner.policy.state_dict())
     before = {name: p.clone() for name, p in learner.policy.named_parameters()}
-    stats = learner.update(rollout, estimate, UpdateSettings(0, 1e-3, Terms(kl_ref=1.0, hold_policy=True)))
+    stats = learner.update(rollout, estimate, UpdateSettings(0, 1e-3, LossTerms(kl_ref=1.0, freeze_policy=True)))
     assert stats.kl_ref == pytest.approx(0.0, abs=1e-5)
     for name, parameter in learner.policy.named_parameters():
         assert torch.equal(parameter, before[name]) == (not name.startswith("network.vf")), name
-    learner.update(rollout, estimate, UpdateSettings(1, 1e-2, Terms()))
-    assert learner.update(rollout, estimate, UpdateSettings(2, 1e-3, Terms(kl_ref=1.0))).kl_ref > 1e-4
+    learner.update(rollout, estimate, UpdateSettings(1, 1e-2, LossTerms()))
+    assert learner.update(rollout, estimate, UpdateSettings(2, 1e-3, LossTerms(kl_ref=1.0))).kl_ref > 1e-4
 
 
 def test_gradients_do_not_flow_past_the_start_of_a_sequence_or_an_episode():
@@ -155,6 +155,6 @@ def test_gradients_do_not_flow_past_the_start_of_a_sequence_or_an_episode():
     features = torch.randn(2 * 4, 2, requires_grad=True)
     begins = torch.zeros(8, dtype=torch.bool)
     begins[2] = True
-    shown = learner.policy.core(features, Memory(torch.randn(2, 12), begins))
+    shown = learner.policy.core(features, SequenceStart(torch.randn(2, 12), begins))
     (flow,) = torch.autograd.grad(shown[3].sum(), features)
     assert (flow.abs().sum(1) > 0).tolist() == [False, False, True, True, False, False, False, False]

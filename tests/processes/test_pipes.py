@@ -26,9 +26,9 @@ def test_messages_are_those_of_a_connection(size, ours):
 def test_an_end_that_stands_still_is_noticed_in_either_direction():
     one, two = Pipe()
     started = time.monotonic()
-    with pytest.raises(pipes.Stuck):
+    with pytest.raises(pipes.PeerStalled):
         pipes.send(one, bytes(10_000_000), 1)
-    with pytest.raises(pipes.Stuck):
+    with pytest.raises(pipes.PeerStalled):
         pipes.receive(two, 1)  # half of it is there
     assert time.monotonic() - started < 60
     one.close()

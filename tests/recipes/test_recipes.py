@@ -12,10 +12,10 @@ import yaml
 import corral
 from corral.cli.main import main
 from corral.core.errors import UsageError
-from corral.opponents.presets import Roles, roles_of_names
+from corral.opponents.presets import ReferenceOpponents, reference_opponents_of_names
 from corral.recipes.curriculum import curriculum, curriculum_stages
 from corral.recipes.hybrid import hybrid
-from corral.recipes.recipe_settings import roles_of
+from corral.recipes.recipe_settings import reference_opponents
 from corral.recipes.selfplay import selfplay
 from corral.storage.metrics_file import read_metrics
 from corral.storage.run_dir import find_run
@@ -41,7 +41,7 @@ FLAGS = [
 
 
 def test_self_play_has_the_mix_that_it_promises():
-    roles = Roles("random", "greedy")
+    roles = ReferenceOpponents("random", "greedy")
     assert roles.selfplay(0.2, 0.2) == "mixed:checkpoint=0.3,greedy=0.3,current=0.2,random=0.2"
     assert roles.selfplay(0.5, 0.1) == "mixed:checkpoint=0.2,greedy=0.2,current=0.5,random=0.1"
     for weights in ((0.8, 0.3), (-0.1, 0.2)):
@@ -63,7 +63,7 @@ def test_the_number_of_envs_does_not_change_when_past_selves_are_kept():
 
 
 def test_the_curricula_have_the_stages_that_they_promise():
-    roles = Roles("random", "greedy")
+    roles = ReferenceOpponents("random", "greedy")
     stages = [(s.name, s.opponent, s.timesteps, s.win_rate) for s in curriculum_stages(roles)]
     assert stages == [("random", "random", 50_000, 0.85), ("greedy", "greedy", 200_000, 0.55)]
     stages = [(s.opponent, s.timesteps, s.win_rate) for s in curriculum_stages(roles, "v2", fast=True)]
@@ -123,9 +123,9 @@ def test_stages_of_ones_own_leave_no_room_for_a_preset(capsys):
 
 
 def test_stages_have_names_that_directories_can_have():
-    names = [stage.name for stage in curriculum_stages(Roles("very weak", "../mixed"), "v2")]
+    names = [stage.name for stage in curriculum_stages(ReferenceOpponents("very weak", "../mixed"), "v2")]
     assert names == ["very-weak", "mixed", "mixed-3"]
-    assert [stage.name for stage in curriculum_stages(Roles("only", "only"))] == ["only", "only-2"]
+    assert [stage.name for stage in curriculum_stages(ReferenceOpponents("only", "only"))] == ["only", "only-2"]
     with pytest.raises(UsageError, match="stages"):
         corral.train(HighCard, stages=[{"name": ".", "opponent": "random"}], **SMALL)
 
@@ -165,8 +165,8 @@ def test_a_run_that_goes_on_ends_with_games_too(capsys):
 
 
 def test_parts_are_played_by_whom_an_env_has():
-    assert roles_of_names(("random", "greedy", "mcts")) == Roles("random", "greedy")
-    assert roles_of(HighCard, {}) == Roles("random", "miser")
+    assert reference_opponents_of_names(("random", "greedy", "mcts")) == ReferenceOpponents("random", "greedy")
+    assert reference_opponents(HighCard, {}) == ReferenceOpponents("random", "miser")
     with pytest.raises(UsageError, match="has no opponents"):
         selfplay(Counter, timesteps=100, **SMALL)
     with pytest.raises(UsageError, match="says who the opponents are"):

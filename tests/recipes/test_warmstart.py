@@ -10,14 +10,14 @@ import corral
 from corral.core.errors import EnvFault, UsageError
 from corral.envs.factory import resolve_env
 from corral.opponents.expert_rollouts import collect_expert_games
-from corral.processes.supervision import Care
+from corral.processes.supervision import RecoveryConfig
 from corral.recipes.warmstart import warmstart
 from corral.storage.checkpoint import list_checkpoints
 from corral.storage.metrics_file import read_metrics
 from tests.toy_envs import Counter, HighCard, MortalHighCard
 
 SMALL = {"n_envs": 4, "n_steps": 32, "batch_size": 64, "n_epochs": 2, "eval_freq": 0, "tensorboard": False, "seed": 1}
-HOW = {"n_envs": 4, "start_method": "auto", "seed": 3, "gamma": 0.9, "care": Care(heal=True)}
+HOW = {"n_envs": 4, "start_method": "auto", "seed": 3, "gamma": 0.9, "recovery": RecoveryConfig(heal=True)}
 
 
 def same(one, two):
@@ -41,7 +41,7 @@ def test_workers_that_die_leave_no_trace_in_expert_games():
     Path("deaths").mkdir()
     mortal = resolve_env(MortalHighCard, {"directory": str(Path("deaths").absolute())})
     games = collect_expert_games(mortal, "miser", {"opponent": "random"}, 400, num_workers=2, **HOW)
-    assert games.mishaps.restarts == len(list(Path("deaths").iterdir())) > 0
+    assert games.recovery_counts.restarts == len(list(Path("deaths").iterdir())) > 0
     same(games, collect_expert_games(resolve_env(HighCard), "miser", {"opponent": "random"}, 400, num_workers=1, **HOW))
 
 

@@ -17,7 +17,7 @@ class Counter(gym.Env):
     metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 1000}
     observation_space = gym.spaces.Box(0, 1, (1,), np.float32)
     action_space = gym.spaces.Discrete(2)
-    keys_told = "the letter k counts"
+    key_help = "the letter k counts"
 
     def __init__(self, render_mode=None):
         self.render_mode, self._episodes = render_mode, 0

@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from corral.reporting.console import QuietBoard
+from corral.reporting.console import SilentConsole
 from corral.reporting.reporter import ALL_ROWS, Reporter, RowFiles
 from corral.reporting.tensorboard import TensorBoardWriter
 from corral.reporting.writers import CsvWriter, JsonLinesWriter
@@ -158,8 +158,8 @@ def scalars(directory, name):
 def test_late_in_a_long_run_short_iterations_share_rows(tmp_path):
     """The first ten thousand have one each; then one a second, and all that must not be lost."""
     metrics, progress = tmp_path / "metrics.jsonl", tmp_path / "progress.csv"
-    board = QuietBoard()
-    reporter = Reporter(RowFiles(RunDirectory(tmp_path), [STEPS], False, None, board.warn), board)
+    console = SilentConsole()
+    reporter = Reporter(RowFiles(RunDirectory(tmp_path), [STEPS], False, None, console.warn), console)
     for i in range(1, ALL_ROWS + 501):
         reporter.write({STEPS: 10 * i, "time/iterations": i}, i, keep=i == ALL_ROWS + 77)
     reporter.close()

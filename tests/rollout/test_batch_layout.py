@@ -15,12 +15,12 @@ from corral.policy.mlp import MlpShape
 from corral.policy.policy import Policy
 from corral.rollout import actor_torch, mlp_actor
 from corral.rollout.actors import actor_setup
-from corral.rollout.batch_layout import Placement, find_placement
+from corral.rollout.batch_layout import BatchLayout, find_batch_layout
 
 
 @given(st.integers(1, 20), st.lists(st.integers(0, 200), min_size=1, max_size=60))
 def test_an_env_keeps_its_row_of_a_tile(tile, envs):
-    place = Placement(tile, 3).of(envs)
+    place = BatchLayout(tile, 3).rows_of(envs)
     rows = np.arange(place.padded)[place.rows]
     assert (rows % tile == np.array(envs) % tile).all()
     assert len(set(rows.tolist())) == len(envs) and place.padded % tile == 0
@@ -28,17 +28,17 @@ def test_an_env_keeps_its_row_of_a_tile(tile, envs):
 
 @given(st.integers(1, 5), st.integers(1, 40))
 def test_no_call_is_larger_than_what_was_tried(most, n):
-    place = Placement(4, most).of(range(n))
+    place = BatchLayout(4, most).rows_of(range(n))
     calls = place.calls()
     assert [row for call in calls for row in range(place.padded)[call]] == list(range(place.padded))
     assert all(call.stop - call.start <= 4 * most for call in calls)
 
 
 def test_consecutive_rows_are_a_slice_and_need_no_copy():
-    assert Placement(12, 4).of(range(4, 8)).rows == slice(4, 8)
-    assert Placement(12, 4).of(range(4, 8)).padded == 12
-    assert isinstance(Placement(12, 4).of(range(8, 16)).rows, np.ndarray)  # wraps around
-    assert Placement(12, 4).of(range(8, 16)).padded == 12
+    assert BatchLayout(12, 4).rows_of(range(4, 8)).rows == slice(4, 8)
+    assert BatchLayout(12, 4).rows_of(range(4, 8)).padded == 12
+    assert isinstance(BatchLayout(12, 4).rows_of(range(8, 16)).rows, np.ndarray)  # wraps around
+    assert BatchLayout(12, 4).rows_of(range(8, 16)).padded == 12
 
 
 def test_the_smallest_tile_that_holds_is_found():
@@ -48,9 +48,9 @@ def test_the_smallest_tile_that_holds_is_found():
         out[(stop - first) // 8 * 8 :] += 1e-9
         return [out]
 
-    assert find_placement(odd, 20) == Placement(8, 48)
+    assert find_batch_layout(odd, 20) == BatchLayout(8, 48)
     calls = iter(range(10**6))
-    assert find_placement(lambda rows, first, stop: [np.full(stop - first, next(calls))], 8) == Placement(16, 1)
+    assert find_batch_layout(lambda rows, first, stop: [np.full(stop - first, next(calls))], 8) == BatchLayout(16, 1)
 
 
 @pytest.mark.parametrize("activation", ["tanh", "gelu"])  # numpy and torch
@@ -60,7 +60,7 @@ def test_actors_answer_alike_for_any_share_of_the_envs(activation, most):
     policy = Policy(spaces.Box(-1, 1, (5,)), spaces.MultiDiscrete([3, 2]), activation_fn=activation)
     setup = actor_setup(policy, None, torch.device("cpu"), 29)
     if most is not None:
-        setup = dataclasses.replace(setup, placement=Placement(16, most))
+        setup = dataclasses.replace(setup, batch_layout=BatchLayout(16, most))
     rng = np.random.default_rng(0)
     observations = rng.standard_normal((29, 5)).astype(np.float32)
     noise = (1 - rng.random((29, 2))).astype(np.float32)
@@ -130,7 +130,7 @@ def test_final_observations_are_valued_alike_in_any_company():
 
 def test_the_built_in_network_is_tried_out_once_for_all_small_numbers_of_envs(monkeypatch):
     tried = []
-    monkeypatch.setattr(mlp_actor, "find_placement", lambda run, n: tried.append(n) or find_placement(run, n))
+    monkeypatch.setattr(mlp_actor, "find_batch_layout", lambda run, n: tried.append(n) or find_batch_layout(run, n))
     mlp_actor._search.cache_clear()
     shape = MlpShape(5, 2, (8,), (8,), "tanh")
     found = {n: mlp_actor.find_mlp_placement(shape, n) for n in (1, 8, 48, 48, 49)}
@@ -145,6 +145,6 @@ def test_the_built_in_network_is_tried_out_once_for_all_small_numbers_of_envs(mo
 def test_a_very_large_network_is_not_tried_out(monkeypatch, activation, observations, actions):
     """That would take minutes. Its rows always come sixteen at a time."""
     for module in (mlp_actor, actor_torch):
-        monkeypatch.setattr(module, "find_placement", lambda *arguments, **kwargs: pytest.fail("tried out"))
+        monkeypatch.setattr(module, "find_batch_layout", lambda *arguments, **kwargs: pytest.fail("tried out"))
     policy = Policy(observations, spaces.Discrete(actions), activation_fn=activation, ortho_init=False)
-    assert actor_setup(policy, None, torch.device("cpu"), 8).placement == Placement(16, 1)
+    assert actor_setup(policy, None, torch.device("cpu"), 8).batch_layout == BatchLayout(16, 1)

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from corral.core.seeding import action_noise
-from corral.core.types import Acts, Choice
+from corral.core.types import ActionSample, GreedyAction
 from corral.envs.factory import resolve_env
 from corral.policy.policy import Policy
 from corral.rollout.actors import actor_setup
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 class Scripted:
     """Values are the second observation number; actions are always 0."""
 
-    values_later = False
+    defers_values = False
     n_state = 0
 
     def load(self, weights):
@@ -27,10 +27,12 @@ class Scripted:
 
     def act(self, observations, masks, noise, states=None):
         n = len(noise)
-        return Acts(np.zeros((n, 1), np.int64), np.zeros(n, np.float32), self.values(observations, np.arange(n)))
+        return ActionSample(
+            np.zeros((n, 1), np.int64), np.zeros(n, np.float32), self.values(observations, np.arange(n))
+        )
 
     def best(self, observations, masks, states=None):
-        return Choice(np.zeros((len(next(iter(observations.values()))), 1), np.int64))
+        return GreedyAction(np.zeros((len(next(iter(observations.values()))), 1), np.int64))
 
     def values(self, observations, envs, states=None):
         return observations[""][:, 1].astype(np.float32)
@@ -124,7 +126,7 @@ def workers_are_one(env, torchs, *ways):
     for backend, workers in (("serial", 1), *ways):
         if backend == "worker":
             c = WorkerSource(resolve_env(env), 3, workers, 40, 7)
-            policy, setup = policy_and_setup(c.facts.observation_space, c.facts.action_space, 3, torchs)
+            policy, setup = policy_and_setup(c.env_info.observation_space, c.env_info.action_space, 3, torchs)
             c.connect(setup, policy.state_dict())
             c.publish(policy.state_dict(), 0)
         else:

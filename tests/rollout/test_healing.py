@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from corral.core.errors import EnvFault, UsageError, WorkerDied
-from corral.core.types import Mishaps
-from corral.processes.supervision import Care
+from corral.core.types import RecoveryCounts
+from corral.processes.supervision import RecoveryConfig
 from tests.rollout.test_source_workers import collect, connected
 from tests.toy_envs import Counter, Deadly, Leaking, Slow, Stateful, Unlike
 
@@ -36,12 +36,12 @@ def run(env, disturb, iterations=4, **settings):
     """The last of some rollouts; ``disturb(source, crew, iteration)`` is called while each is under way."""
     source, crew = connected(env, **settings)
     try:
-        mishaps = Mishaps()
+        recovery_counts = RecoveryCounts()
         for iteration in range(iterations):
             source.begin(iteration)
             disturb(source, crew, iteration)
             rollout = source.collect()
-            mishaps += rollout.mishaps
+            recovery_counts += rollout.recovery_counts
         kept = {
             f.name: np.copy(v)
             for f in dataclasses.fields(rollout)
@@ -51,7 +51,7 @@ def run(env, disturb, iterations=4, **settings):
             name: {p: a.copy() for p, a in getattr(rollout, name).items()}
             for name in ("observations", "last_observations")
         }
-        return dataclasses.replace(rollout, **kept, **leaves), mishaps
+        return dataclasses.replace(rollout, **kept, **leaves), recovery_counts
     finally:
         source.close()
 
@@ -75,36 +75,36 @@ def kill(number, which=0, when=2):
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_worker_that_is_killed_leaves_no_trace(env, overlap):
     one, _ = run(env, nothing, overlap=overlap)
-    two, mishaps = run(env, kill(signal.SIGKILL, 1), overlap=overlap)
+    two, recovery_counts = run(env, kill(signal.SIGKILL, 1), overlap=overlap)
     alike(one, two)
-    assert mishaps == Mishaps(restarts=1)
+    assert recovery_counts == RecoveryCounts(restarts=1)
 
 
 def test_a_new_worker_remembers_what_the_old_one_did():
     settings = {"recurrent": "lstm", "n_steps": 24}
     one, _ = run(lambda: Slow(length=11, truncate=True), nothing, **settings)
-    two, mishaps = run(lambda: Slow(length=11, truncate=True), kill(signal.SIGKILL, 1), **settings)
+    two, recovery_counts = run(lambda: Slow(length=11, truncate=True), kill(signal.SIGKILL, 1), **settings)
     alike(one, two)
     assert np.array_equal(one.states, two.states) and np.array_equal(one.last_states, two.last_states)
-    assert one.states.any() and mishaps == Mishaps(restarts=1)
+    assert one.states.any() and recovery_counts == RecoveryCounts(restarts=1)
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_however_workers_are_started(method):
     one, _ = run(Slow, nothing, start_method=method)
-    two, mishaps = run(Slow, kill(signal.SIGKILL), start_method=method)
+    two, recovery_counts = run(Slow, kill(signal.SIGKILL), start_method=method)
     alike(one, two)
-    assert mishaps.restarts == 1
+    assert recovery_counts.restarts == 1
 
 
 def test_a_stopped_worker_is_replaced_after_the_time_out_and_a_slow_one_is_not():
     said = []
-    care = Care(heal=True, step_timeout=1.0, warn=said.append)
-    one, untouched = run(Slow, nothing, care=care)
-    assert untouched == Mishaps()
-    two, mishaps = run(Slow, kill(signal.SIGSTOP), care=care)
+    recovery = RecoveryConfig(heal=True, step_timeout=1.0, warn=said.append)
+    one, untouched = run(Slow, nothing, recovery=recovery)
+    assert untouched == RecoveryCounts()
+    two, recovery_counts = run(Slow, kill(signal.SIGSTOP), recovery=recovery)
     alike(one, two)
-    assert mishaps.restarts == 1 and "gave no sign of life for 1 s (--step-timeout)" in said[0]
+    assert recovery_counts.restarts == 1 and "gave no sign of life for 1 s (--step-timeout)" in said[0]
 
 
 def test_a_worker_that_dies_idle_or_after_its_part_is_replaced():
@@ -117,9 +117,9 @@ def test_a_worker_that_dies_idle_or_after_its_part_is_replaced():
 
     settings = {"n": 3, "n_steps": 12}
     one, _ = run(Slow, nothing, **settings)
-    two, mishaps = run(Slow, late, **settings)
+    two, recovery_counts = run(Slow, late, **settings)
     alike(one, two)
-    assert mishaps.restarts == 1
+    assert recovery_counts.restarts == 1
     source, _ = connected(Slow, overlap=True, **settings)  # all done while nobody looks, then one dies
     for iteration in range(4):
         source.begin(iteration)
@@ -144,7 +144,7 @@ def test_a_worker_that_dies_idle_or_after_its_part_is_replaced():
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_shares_of_a_helper_that_is_gone_are_computed_by_the_trainer(number):
-    source, crew = connected("CartPole-v1", helpers=1, care=Care(heal=True, step_timeout=0.5))
+    source, crew = connected("CartPole-v1", helpers=1, recovery=RecoveryConfig(heal=True, step_timeout=0.5))
     collect(source)
     arrays, rng = crew.shares.arrays, np.random.default_rng(0)
     arrays["batch"][...] = rng.random(arrays["batch"].shape)
@@ -162,7 +162,7 @@ def test_shares_of_a_helper_that_is_gone_are_computed_by_the_trainer(number):
     assert np.array_equal(together, arrays["gradients"])
     source.begin(1)
     rollout = source.collect()
-    assert rollout.mishaps.restarts == 1 and rollout.n_steps == 16
+    assert rollout.recovery_counts.restarts == 1 and rollout.n_steps == 16
     crew.begin()
     crew.compute(0)
     crew.end()
@@ -181,17 +181,20 @@ def test_the_number_of_restarts_can_be_limited():
     def always(source, crew, iteration):
         kill(signal.SIGKILL, iteration % 2, iteration)(source, crew, iteration)
 
-    assert run(Slow, always, care=Care(heal=True, max_restarts=4))[1].restarts == 4
+    assert run(Slow, always, recovery=RecoveryConfig(heal=True, max_restarts=4))[1].restarts == 4
     with pytest.raises(WorkerDied, match="the 3 of --max-restarts"):
-        run(Slow, always, care=Care(heal=True, max_restarts=3))
+        run(Slow, always, recovery=RecoveryConfig(heal=True, max_restarts=3))
 
 
 def test_an_env_that_cannot_be_brought_back_ends_its_episode_as_truncated():
     said = []
-    rollout, mishaps = run(
-        lambda: Unlike(length=1000), kill(signal.SIGKILL), iterations=3, care=Care(heal=True, warn=said.append)
+    rollout, recovery_counts = run(
+        lambda: Unlike(length=1000),
+        kill(signal.SIGKILL),
+        iterations=3,
+        recovery=RecoveryConfig(heal=True, warn=said.append),
     )
-    assert mishaps == Mishaps(restarts=1, inexact=2)
+    assert recovery_counts == RecoveryCounts(restarts=1, inexact=2)
     assert rollout.truncated[:, :2].sum(0).tolist() == [1, 1] and not rollout.truncated[:, 2:].any()
     t = int(rollout.truncated[:, 0].argmax())
     assert rollout.rewards[t, 0] == 0 and rollout.observations[""][t + 1, 0, 1] == 0  # the next begins
@@ -200,9 +203,9 @@ def test_an_env_that_cannot_be_brought_back_ends_its_episode_as_truncated():
 
 def test_an_env_that_can_say_where_it_is_need_not_be_replayed():
     one, _ = run(lambda: Stateful(length=1000), nothing)
-    two, mishaps = run(lambda: Stateful(length=1000), kill(signal.SIGKILL))
+    two, recovery_counts = run(lambda: Stateful(length=1000), kill(signal.SIGKILL))
     alike(one, two)
-    assert mishaps == Mishaps(restarts=1)
+    assert recovery_counts == RecoveryCounts(restarts=1)
     assert two.infos["replayed"].total == 0 < two.infos["replayed"].count
 
 
@@ -210,16 +213,19 @@ def test_a_worker_that_grows_is_replaced_at_the_end_of_an_episode():
     settings = {"n_steps": 60, "iterations": 2}
     one, _ = run(lambda: Leaking(length=5), nothing, **settings)
     said = []
-    two, mishaps = run(
-        lambda: Leaking(length=5), nothing, care=Care(heal=True, max_rss=300, warn=said.append), **settings
+    two, recovery_counts = run(
+        lambda: Leaking(length=5),
+        nothing,
+        recovery=RecoveryConfig(heal=True, max_rss=300, warn=said.append),
+        **settings,
     )
     alike(one, two)
-    assert mishaps.recycled >= 2 and mishaps.restarts == 0 and "uses more than 300 MB" in said[0]
+    assert recovery_counts.recycled >= 2 and recovery_counts.restarts == 0 and "uses more than 300 MB" in said[0]
 
 
 def test_a_limit_below_what_a_new_worker_needs_is_refused():
     with pytest.raises(UsageError, match=r"worker_max_rss 10: a new worker uses \d+ MB already"):
-        connected(Counter, care=Care(heal=True, max_rss=10))
+        connected(Counter, recovery=RecoveryConfig(heal=True, max_rss=10))
 
 
 def test_workers_that_die_while_envs_move_are_replaced():
@@ -238,9 +244,9 @@ def test_workers_that_die_while_envs_move_are_replaced():
         return disturb
 
     one, _ = run(Slow, move(False), iterations=3, adaptive=True)
-    two, mishaps = run(Slow, move(True), iterations=3, adaptive=True)
+    two, recovery_counts = run(Slow, move(True), iterations=3, adaptive=True)
     alike(one, two)
-    assert mishaps.restarts == 1
+    assert recovery_counts.restarts == 1
 
 
 class _DiesInReplay(Slow):

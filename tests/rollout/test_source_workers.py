@@ -26,7 +26,9 @@ CPU = torch.device("cpu")
 def connected(env, n=4, workers=2, n_steps=16, helpers=0, recurrent="none", **kwargs):
     source = WorkerSource(resolve_env(env), n, workers, n_steps, 7, **kwargs)
     torch.manual_seed(0)
-    policy = Policy(source.facts.observation_space, source.facts.action_space, recurrent=recurrent, recurrent_size=8)
+    policy = Policy(
+        source.env_info.observation_space, source.env_info.action_space, recurrent=recurrent, recurrent_size=8
+    )
     config = parse_config({"env": "x", "n_envs": n, "n_steps": n_steps, "batch_size": n * n_steps, "learner_shares": 2})
     shape = policy.mlp_shape()
     shares = None if shape is None else share_setup(policy, shape, config, source.has_masks)

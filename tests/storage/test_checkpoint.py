@@ -44,13 +44,13 @@ def test_what_is_saved_is_loaded(tmp_path):
     assert all(
         torch.equal(loaded.policy[k], v) and loaded.policy[k].dtype == v.dtype for k, v in checkpoint().policy.items()
     )
-    assert loaded.state == checkpoint().state and loaded.behind is None
+    assert loaded.state == checkpoint().state and loaded.lagged_weights is None
     assert torch.equal(loaded.envs["episode"], torch.arange(2)) and loaded.envs["actions/0"].shape == (0, 1)
 
 
 def test_weights_that_lag_behind_are_saved_with_the_rest(tmp_path):
     path = save_checkpoint(tmp_path, checkpoint(behind=True))
-    assert torch.equal(load_checkpoint(path).behind["w"], torch.ones(3, 2))
+    assert torch.equal(load_checkpoint(path).lagged_weights["w"], torch.ones(3, 2))
     manifest = json.loads((path / "manifest.json").read_text())
     del manifest["sha256"]["envs.safetensors"]
     (path / "manifest.json").write_text(json.dumps(manifest))

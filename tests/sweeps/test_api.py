@@ -22,7 +22,7 @@ from corral.config.yaml_file import load_yaml
 from corral.core.errors import CorralError, RunInUse, UsageError
 from corral.storage.metrics_file import read_metrics
 from corral.storage.run_dir import RunDirectory
-from corral.sweeps.api import _wind_down, resume_sweep, sweep
+from corral.sweeps.api import _stop_jobs, resume_sweep, sweep
 from corral.training.closing import summarize
 from tests.toy_envs import Counter
 
@@ -156,7 +156,7 @@ def test_trials_that_fall_behind_are_given_up_and_told_apart():
 def test_evaluation_decides_where_it_is_on():
     settings = {**TINY, "eval_freq": 1000, "eval_episodes": 2}
     result = sweep("CartPole-v1", presets={"a": {}, "b": {"gamma": 0.9}}, quiet=True, **settings)
-    assert result.judged_by == "evaluation reward"
+    assert result.objective_name == "evaluation reward"
     assert all(trial.objective == summary(trial.path)["eval_reward"] for trial in result.results)
 
 
@@ -277,13 +277,13 @@ def test_a_job_that_does_not_end_is_killed(monkeypatch):
     monkeypatch.setattr("corral.sweeps.api._SAVE_SECONDS", 0.1)
     calls = []
 
-    class Stuck:
+    class PeerStalled:
         label = "0"
 
         def __getattr__(self, name):
             return lambda: calls.append(name)
 
-    _wind_down([Stuck()], queue.Queue())
+    _stop_jobs([PeerStalled()], queue.Queue())
     assert calls == ["interrupt", "kill", "close"]
 
 

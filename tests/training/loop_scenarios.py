@@ -21,7 +21,7 @@ import torch
 
 from corral.config.schema import TrainConfig
 from corral.core.errors import DeadlinePassed, EnvFault
-from corral.core.types import EpisodeRecord, Mishaps, Rollout
+from corral.core.types import EpisodeRecord, RecoveryCounts, Rollout
 from corral.ppo.learner import UpdateStats
 from corral.ppo.normalization import ReturnScaler, RunningMoments
 from corral.storage.checkpoint import Checkpoint
@@ -73,7 +73,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "faults": BOTH,
     "budget": ("timesteps", "num_episodes", "duration"),
 }
-PLAIN = Scenario(*(values[0] for values in VALUES.values()))
+NO_EXTRA_TERMS = Scenario(*(values[0] for values in VALUES.values()))
 
 
 def is_possible(scenario: Scenario) -> bool:
@@ -181,11 +181,11 @@ class World:
         run = Run(
             config=config,
             factory=None,
-            care=None,
+            recovery=None,
             seed=1,
             backend=None,
             why_device="",
-            placement="",
+            batch_layout="",
             source=SourceStandIn(self),
             actor=ActorStandIn(),
             learner=learner,
@@ -349,7 +349,7 @@ class SourceStandIn:
             last_values=floats[0],
             last_observations={},
             episodes=tuple(EpisodeRecord(env, iteration + 0.5, 3, False, row=1) for env in range(ended)),
-            mishaps=Mishaps(env_faults=2) if self._world.scenario.faults else Mishaps(),
+            recovery_counts=RecoveryCounts(env_faults=2) if self._world.scenario.faults else RecoveryCounts(),
             faults=faults if self._world.scenario.faults else (),
         )
 
@@ -359,13 +359,13 @@ class SourceStandIn:
     def opponents(self) -> Any:
         return np.full(N, self._collected)
 
-    def whereabouts(self) -> dict[str, Any]:
+    def env_positions(self) -> dict[str, Any]:
         return {"collected": np.array([self._collected])}
 
-    def drain_mishaps(self) -> Mishaps:
+    def drain_recovery_counts(self) -> RecoveryCounts:
         self.drained = True
         self._world.enter("drain mishaps")
-        return Mishaps(restarts=1)
+        return RecoveryCounts(restarts=1)
 
 
 class LeagueStandIn:
@@ -375,8 +375,8 @@ class LeagueStandIn:
         self._world = world
         self._ends_at = {"one ends": 3 * SIZE, "last ends": 4 * SIZE}[world.scenario.stages]
         self.stages = [SimpleNamespace(name="first"), SimpleNamespace(name="second")]
-        self.lineup = SimpleNamespace(setup=SimpleNamespace(own=[]))
-        self.yardstick = {"opponent": "strongest"}
+        self.opponent_table = SimpleNamespace(setup=SimpleNamespace(own=[]))
+        self.eval_options = {"opponent": "strongest"}
         self.played = int(world.scenario.stages == "last ends")
         self.now = {"stage": self.played, "games": 0, "drawn": 0}
         self._before: dict[str, int] | None = None
@@ -452,14 +452,14 @@ class EvalEnvStandIn:
 
     def drain(self) -> Any:
         faults = (EnvFault("fault in evaluation", "env 0"),) if self.world.scenario.faults else ()
-        return SimpleNamespace(mishaps=Mishaps(retries=1), faults=faults)
+        return SimpleNamespace(recovery_counts=RecoveryCounts(retries=1), faults=faults)
 
 
 class ReporterStandIn:
     """A reporter that is its own board: rows of metrics and console lines."""
 
     def __init__(self, world: World) -> None:
-        self.world, self.board = world, self
+        self.world, self.console = world, self
 
     def write(self, row: dict[str, float], done: float, keep: bool = True) -> None:
         self.world.rows.append(str(row))
@@ -519,12 +519,12 @@ def _evaluate_actor(env: EvalEnvStandIn, actor: ActorStandIn, *settings: Any, **
     return EvaluationResult((-abs(actor.version - 2.5),), (7,), 0, {})
 
 
-def warm_start(run: Any, board: ReporterStandIn) -> None:
+def warm_start(run: Any, console: ReporterStandIn) -> None:
     """Stand in for the imitation of an expert."""
-    board.note("warm start")
-    CLOCK.seconds += board.world.warm_start_seconds
+    console.note("warm start")
+    CLOCK.seconds += console.world.warm_start_seconds
     run.learner.policy.version = run.learner.policy.version + 0.125
-    board.world.reach("warm start")
+    console.world.reach("warm start")
     run.learner.policy.version = run.learner.policy.version + 0.125
 
 

@@ -11,9 +11,9 @@ from gymnasium.wrappers import FrameStackObservation
 
 import corral
 from corral.core.errors import UsageError
-from corral.core.frame_stacks import Observed, stacks_of
+from corral.core.frame_stacks import ObservationView, stacks_of
 from corral.core.spaces import Layout
-from corral.core.types import Acts
+from corral.core.types import ActionSample
 from corral.rollout.buffers import allocate, named_columns
 from corral.rollout.collector import Collector
 from corral.vec.serial import SerialVectorEnv
@@ -41,10 +41,12 @@ def weights(env, **settings):
 class Coin:
     """An actor that tosses the noise."""
 
-    values_later, valued, n_state = False, None, 0
+    defers_values, value_leaves, n_state = False, None, 0
 
     def act(self, observations, masks, noise, states=None):
-        return Acts((noise < 0.5).astype(np.int64), np.zeros(len(noise), np.float32), np.zeros(len(noise), np.float32))
+        return ActionSample(
+            (noise < 0.5).astype(np.int64), np.zeros(len(noise), np.float32), np.zeros(len(noise), np.float32)
+        )
 
     def values(self, observations, envs, states=None):
         return np.zeros(len(envs), np.float32)
@@ -54,7 +56,7 @@ def collected(env, iterations=2, n_steps=20):
     vector = SerialVectorEnv(env, 4, seed=1, infos="summed")
     vector.reset_arrays()
     collector = Collector(vector, Coin(), n_steps, 0)
-    rollout = allocate(vector.layout, vector.codec, n_steps, 4, False, vector.facts.stacks)
+    rollout = allocate(vector.layout, vector.codec, n_steps, 4, False, vector.env_info.stacks)
     for iteration in range(iterations):
         collector.collect(iteration, rollout)
         yield rollout
@@ -69,8 +71,8 @@ def test_stacks_come_out_as_they_were_shown(frames):
         assert (once.terminated | once.truncated).any()
         rows = np.random.default_rng(0).permutation(80)[:30]
         for found, expected in (
-            (Observed(once).all(), Observed(whole).all()),
-            (Observed(once)[rows], Observed(whole)[rows]),
+            (ObservationView(once).all(), ObservationView(whole).all()),
+            (ObservationView(once)[rows], ObservationView(whole)[rows]),
         ):
             for path, leaf in expected.items():
                 assert found[path].dtype == leaf.dtype

@@ -29,7 +29,7 @@ from corral.training.pipeline import RolloutPipeline
 from corral.training.progress import Stopwatch, budgets_of, ended_by, learning_rate, seconds_left
 from corral.training.run import Run, capture
 from tests.training import loop_scenarios as stand_in
-from tests.training.loop_scenarios import CLOCK, PLAIN, VALUES, Scenario, World, journal_of
+from tests.training.loop_scenarios import CLOCK, NO_EXTRA_TERMS, VALUES, Scenario, World, journal_of
 
 SAMPLE = stand_in.sample_scenarios(150)
 
@@ -50,7 +50,7 @@ def train_inlined(world: World) -> str:
     so do warnings of faults. New since then is the user's hook, which is called before the callback.
     """
     run, signals, hooks, callback = world.run, world.signals, world.hooks, world.callback
-    config, progress, learner, source, board = run.config, run.progress, run.learner, run.source, run.reporter.board
+    config, progress, learner, source, console = run.config, run.progress, run.learner, run.source, run.reporter.console
     league, policy = run.opponents, run.learner.policy
 
     def budget_reached() -> str | None:
@@ -58,7 +58,7 @@ def train_inlined(world: World) -> str:
 
     def save() -> None:
         stand_in._save_checkpoint(run.directory.checkpoints, run.recovery_point)
-        board.note(f"checkpoint at {run.recovery_point.timesteps:,} steps")
+        console.note(f"checkpoint at {run.recovery_point.timesteps:,} steps")
         stand_in._prune(run.directory.checkpoints, config.keep_checkpoints)
         run.last_saved_step = run.recovery_point.timesteps
 
@@ -83,10 +83,10 @@ def train_inlined(world: World) -> str:
             stand_in._check_replay(run)
             run.actor.load(policy.state_dict())
             settings = config.eval_episodes, run.seed, config.eval_max_steps
-            options = None if league is None else league.yardstick
+            options = None if league is None else league.eval_options
             result = stand_in._evaluate_actor(run.eval_env, run.actor, *settings, options=options, sample=False)
             report = run.eval_env.drain()
-        progress.mishaps += report.mishaps
+        progress.recovery_counts += report.recovery_counts
         run.log_faults(report.faults)
         seconds = CLOCK.seconds - started
         progress.eval_seconds += seconds
@@ -98,7 +98,7 @@ def train_inlined(world: World) -> str:
         if is_best:
             stand_in._save_checkpoint(run.directory.best, run.recovery_point)
             stand_in._prune(run.directory.best, 1)
-        board.note(
+        console.note(
             f"evaluation at {progress.timesteps:,} steps: reward {result.mean_reward:,.2f} "
             f"(deviation {result.std_reward:,.2f}, {config.eval_episodes} episodes)"
         )
@@ -111,7 +111,7 @@ def train_inlined(world: World) -> str:
         run.recovery_point = capture(run)
         if config.expert is not None:
             with signals.allowed():
-                stand_in.warm_start(run, board)
+                stand_in.warm_start(run, console)
     for hook in hooks:
         hook.on_start(SimpleNamespace(resumed=resumed))
         run.refresh_recovery_point(hook.name, hook.state_dict())
@@ -134,7 +134,7 @@ def train_inlined(world: World) -> str:
                 if deadline is not None and progress.iteration > 0:
                     source.set_deadline(deadline)
                 if not begun:
-                    behind = run.recovery_point.behind
+                    behind = run.recovery_point.lagged_weights
                     prepare_opponents(behind or policy.state_dict(), progress.timesteps)
                     if behind is not None:
                         source.publish(behind, progress.iteration - 1)
@@ -185,15 +185,15 @@ def train_inlined(world: World) -> str:
                 total, times = config.num_episodes, (before.seconds, before.seconds + training)
                 earlier, shape = before.recent_rewards, (rollout.n_steps, rollout.n_envs)
                 for line in episode_lines(rollout.episodes, earlier, before.episodes, total, steps, shape, times):
-                    board.note(line)
+                    console.note(line)
             run.log_faults(rollout.faults)
             if stage_ended is not None:
-                board.note(stage_ended)
+                console.note(stage_ended)
             if config.log_episodes:
                 epochs = (learner.n_updates - before.n_updates) * config.minibatch_size / config.rollout_size
                 for epoch in range(1, int(epochs) + 1):
-                    board.note(epoch_line(epoch, config.n_epochs))
-                board.note(update_line(row, epochs, config.rollout_size, progress.seconds))
+                    console.note(epoch_line(epoch, config.n_epochs))
+                console.note(update_line(row, epochs, config.rollout_size, progress.seconds))
             state = CallbackState(run, row, reason)
             try:
                 if reason is not None or is_due(config.eval_freq, steps, progress.timesteps):
@@ -215,7 +215,7 @@ def train_inlined(world: World) -> str:
             if save_due:
                 save()
     finally:
-        progress.mishaps += source.drain_mishaps()
+        progress.recovery_counts += source.drain_recovery_counts()
         if run.recovery_point.timesteps != run.last_saved_step:
             save()
         for hook in reversed(hooks):
@@ -288,19 +288,21 @@ def test_the_loop_with_hooks_does_the_same_in_every_scenario():
 
 
 def test_update_lines_tell_how_many_epochs_there_were():
-    scenario = PLAIN._replace(log_episodes=True)
+    scenario = NO_EXTRA_TERMS._replace(log_episodes=True)
     assert journal_of(World(scenario), train_with_hooks) == journal_of(World(scenario), train_inlined)
 
 
 def test_the_time_of_a_warm_start_is_not_training_time():
-    scenario = PLAIN._replace(expert=True)
+    scenario = NO_EXTRA_TERMS._replace(expert=True)
     worlds = [World(scenario, warm_start_seconds=7) for _ in range(2)]
     assert journal_of(worlds[0], train_with_hooks) == journal_of(worlds[1], train_inlined)
 
 
 def test_a_run_that_was_interrupted_ends_without_a_reason():
     """``End.reason`` is documented to be None if something was raised."""
-    world = World(PLAIN._replace(resumed=True, evaluation=True, hook=True, signal="evaluation", budget="duration"))
+    world = World(
+        NO_EXTRA_TERMS._replace(resumed=True, evaluation=True, hook=True, signal="evaluation", budget="duration")
+    )
     journal = journal_of(world, train_with_hooks)
     assert "deadline passed: " in journal and any(line.startswith("raised: Interrupted") for line in journal)
     assert world.hooks[0].end.reason is None

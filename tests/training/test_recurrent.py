@@ -162,10 +162,10 @@ def test_two_policies_that_remember_meet_and_forget_between_games(monkeypatch):
     assert match == play_match(resolve_env(HighCard), side, side, 40, seed=0)
     player = side.player()
     mask, seen = np.ones(8, np.bool_), np.ones(18, np.float32)
-    first = player.anew()
+    first = player.for_new_game()
     for _ in range(3):
         first(seen, mask, np.random.default_rng(0))
-    assert first._states.any() and not player._states.any() and not first.anew()._states.any()
+    assert first._states.any() and not player._states.any() and not first.for_new_game()._states.any()
 
 
 class Shown(HighCard):
@@ -208,9 +208,9 @@ def test_predict_takes_and_gives_what_is_remembered():
     assert both.shape == (2, 16)
     np.testing.assert_allclose(both[:1], state, atol=1e-6)
     _, later = model.predict(seen[1], state=state)
-    _, anew = model.predict(seen[1], state=state, episode_start=True)
+    _, for_new_game = model.predict(seen[1], state=state, episode_start=True)
     _, fresh = model.predict(seen[1])
-    assert np.array_equal(anew, fresh) and not np.array_equal(later, fresh)
+    assert np.array_equal(for_new_game, fresh) and not np.array_equal(later, fresh)
     _, mixed = model.predict(seen[:2], state=both, episode_start=np.array([True, False]))
     np.testing.assert_allclose(mixed[:1], state, atol=1e-6)
     with pytest.raises(ValueError, match=r"state of shape \(3, 16\), expected \(2, 16\)"):

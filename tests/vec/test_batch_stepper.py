@@ -12,15 +12,15 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import NormalizeObservation
 
-from corral.core.errors import BadEnvData, CorralError, EnvFault, MissingPackage, UsageError
+from corral.core.errors import CorralError, EnvFault, InvalidEnvData, MissingPackage, UsageError
 from corral.core.machine import available_cores
 from corral.core.seeding import episode_seed
-from corral.core.types import Mishaps
+from corral.core.types import RecoveryCounts
 from corral.envs import envpool
 from corral.envs.factory import make_env, resolve_env
 from corral.vec import make_vector_env
 from corral.vec.api import merge_sums
-from corral.vec.batch_stepper import NativeStepper
+from corral.vec.batch_stepper import BatchStepper
 from corral.vec.env_stepper import Stepper
 from corral.vec.make_vec import make_parallel_env
 from corral.vec.replay_log import EnvPosition
@@ -270,9 +270,9 @@ def test_what_raises_is_made_again_and_its_episodes_are_cut_off():
     assert np.array_equal(a.final_observations[""], before)
     assert (a.observations[""][:, 1] == 0).all() and (a.episode == 1).all()
     said = env.drain()
-    assert said.mishaps == Mishaps(env_faults=1, inexact=3) and "the dragon won" in str(said.faults[0])
+    assert said.recovery_counts == RecoveryCounts(env_faults=1, inexact=3) and "the dragon won" in str(said.faults[0])
     step(env, 3)
-    assert env.drain().mishaps == Mishaps()
+    assert env.drain().recovery_counts == RecoveryCounts()
     env.close()
 
 
@@ -296,7 +296,7 @@ def test_what_always_raises_ends_the_run_at_once():
 def test_data_that_no_learner_could_use_is_refused(how, words):
     env = fragile(at=(4,), how=how)
     step(env, 3)
-    with pytest.raises(BadEnvData, match=words):
+    with pytest.raises(InvalidEnvData, match=words):
         step(env)
 
 
@@ -325,7 +325,7 @@ class Outside(SyncVectorEnv):
 def test_numbers_outside_a_space_of_choices_are_refused(space, value, words):
     env = SerialVectorEnv(resolve_env(lambda num_envs: Outside(num_envs, space, value)), 2, seed=1)
     env.reset_arrays()
-    with pytest.raises(BadEnvData, match=words):
+    with pytest.raises(InvalidEnvData, match=words):
         step(env)
 
 
@@ -333,7 +333,7 @@ def test_what_raises_in_every_episode_ends_the_run():
     env = fragile(at=(5,))  # each new one at its fifth step
     with pytest.raises(EnvFault, match="the dragon won"):
         step(env, 16)
-    assert env.drain().mishaps == Mishaps(env_faults=2, inexact=6)
+    assert env.drain().recovery_counts == RecoveryCounts(env_faults=2, inexact=6)
 
 
 class Doomed(Counter):
@@ -354,7 +354,7 @@ def test_what_always_raises_in_one_env_ends_the_run_though_others_go_on():
     env.reset_arrays()
     with pytest.raises(EnvFault, match="the vector env of envs 0 to 2 raised ValueError: the dragon won"):
         step(env, 100)
-    assert env.drain().mishaps == Mishaps(env_faults=2, inexact=6)
+    assert env.drain().recovery_counts == RecoveryCounts(env_faults=2, inexact=6)
 
 
 def test_what_raises_now_and_then_goes_on():
@@ -367,7 +367,7 @@ def test_what_raises_now_and_then_goes_on():
     env = SerialVectorEnv(resolve_env(make), 2, seed=1, infos="summed", heal=True)
     env.reset_arrays()
     step(env, 1000)
-    assert env.drain().mishaps.env_faults >= 8
+    assert env.drain().recovery_counts.env_faults >= 8
     env.close()
 
 
@@ -378,13 +378,13 @@ def test_a_wrong_mask_is_told_of_the_env_that_has_it():
 
     env = SerialVectorEnv(resolve_env(make), 3, seed=1, infos="summed")
     env.reset_arrays()
-    with pytest.raises(BadEnvData, match="forbids every action") as fault:
+    with pytest.raises(InvalidEnvData, match="forbids every action") as fault:
         for _ in range(3):
             env.codec.decode(env.codec.random(env.masks, 3, np.random.default_rng(0)), env.arrays.actions)
             env.send()
             env.recv()
-    place = fault.value.place
-    assert (place.env, place.step, place.seed) == (2, 3, episode_seed(1, 2, 0)) and place.action in "0123"
+    location = fault.value.location
+    assert (location.env, location.step, location.seed) == (2, 3, episode_seed(1, 2, 0)) and location.action in "0123"
 
 
 class Lives(SyncVectorEnv):
@@ -438,7 +438,7 @@ def test_a_position_cannot_be_reached_and_that_is_counted():
     step(env)
     a = env.arrays
     assert a.truncated.all() and (a.final_observations[""] == shown[""]).all() and (a.episode == 5).all()
-    assert env.drain().mishaps == Mishaps(inexact=3)
+    assert env.drain().recovery_counts == RecoveryCounts(inexact=3)
     env.close()
 
 
@@ -488,7 +488,7 @@ def test_envpools_envs_do_not_depend_on_their_neighbours(task):
 def test_envpool_ends_episodes_as_the_contract_says():
     factory = resolve_env("envpool:Pendulum-v1", {"max_episode_steps": 20})
     env = SerialVectorEnv(factory, 2, seed=1, infos="summed")
-    assert isinstance(env.stepper, NativeStepper)
+    assert isinstance(env.stepper, BatchStepper)
     env.reset_arrays()
     step(env, 19)
     before = env.arrays.observations[""].copy()
@@ -552,7 +552,7 @@ def test_one_of_envpools_envs_is_an_env():
 
 def test_processes_share_the_cores():
     def threads(task, processes):
-        vector = resolve_env(f"envpool:{task}").sharing(processes).many(4)
+        vector = resolve_env(f"envpool:{task}").for_processes(processes).make_vector(4)
         found = vector.config["num_threads"]
         vector.close()
         return found

@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
-from corral.core.errors import BadEnvData, CorralError, EnvFault, UsageError, WorkerDied
+from corral.core.errors import CorralError, EnvFault, InvalidEnvData, UsageError, WorkerDied
 from corral.envs.factory import resolve_env
 from corral.processes import shared_memory
 from corral.processes.pool import split_envs
@@ -52,8 +52,8 @@ def test_an_exception_brings_its_own_traceback_and_place(backend, how):
     fault = caught.value
     named = {"raise": "ValueError: the dragon won", "unpicklable": "Local: cannot travel", "sys_exit": "SystemExit: 3"}
     assert named[how] in str(fault)
-    assert fault.place.env in (0, 2) and (fault.place.step, fault.place.episode) == (3, 0)
-    assert fault.place.seed is not None and fault.place.action is not None
+    assert fault.location.env in (0, 2) and (fault.location.step, fault.location.episode) == (3, 0)
+    assert fault.location.seed is not None and fault.location.action is not None
     assert "in _go_wrong" in fault.env_traceback and "stepper.py" not in fault.env_traceback
     assert fault.exit_code == 1
 
@@ -76,10 +76,10 @@ def test_an_exception_brings_its_own_traceback_and_place(backend, how):
 )
 @pytest.mark.parametrize("at", [3, 10])  # in the middle of an episode, and in its last step
 def test_bad_data_is_named_before_anyone_learns_from_it(backend, how, complaint, at):
-    with pytest.raises(BadEnvData, match=complaint) as caught:
+    with pytest.raises(InvalidEnvData, match=complaint) as caught:
         run_until_it_breaks(lambda: Broken(how, at), backend)
-    place = caught.value.place
-    assert place.env in (0, 2) and place.step == at and place.action is not None
+    location = caught.value.location
+    assert location.env in (0, 2) and location.step == at and location.action is not None
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
@@ -92,9 +92,9 @@ def test_halves_that_are_not_finite_are_named_too(number):
                 observation["action_features"][1, 2] = number
             return observation, *rest
 
-    with pytest.raises(BadEnvData, match="observation is not finite") as caught:
+    with pytest.raises(InvalidEnvData, match="observation is not finite") as caught:
         run_until_it_breaks(Halves, "serial")
-    assert caught.value.place.step == 3
+    assert caught.value.location.step == 3
 
 
 @BACKENDS
@@ -109,7 +109,7 @@ def test_halves_that_are_not_finite_are_named_too(number):
     ],
 )
 def test_bad_masks_are_named(backend, wrong, complaint):
-    with pytest.raises(BadEnvData, match=complaint):
+    with pytest.raises(InvalidEnvData, match=complaint):
         run_until_it_breaks(lambda: Masked("info", wrong), backend)
 
 
@@ -139,7 +139,7 @@ def test_envs_that_mask_without_choices_are_named(backend):
         def action_masks(self):
             return np.ones(2, bool)
 
-    with pytest.raises(BadEnvData, match="no choices to mask"):
+    with pytest.raises(InvalidEnvData, match="no choices to mask"):
         run_until_it_breaks(Odd, backend)
 
 
@@ -176,8 +176,8 @@ def test_closing_ends_stopped_and_stuck_workers():
 @pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
 def test_workers_do_not_outlive_a_killed_parent(tmp_path, method):
     """Even those that are stuck in a step, in C code that holds the GIL."""
-    script = tmp_path / "parent.py"  # no __main__ guard: it needs none
-    script.write_text(
+    reproduction = tmp_path / "parent.py"  # no __main__ guard: it needs none
+    reproduction.write_text(
         "import ctypes, sys, time\nimport numpy as np\nfrom corral.vec.make_vec import make_parallel_env\n"
         "from tests.toy_envs import Counter\n"
         "class Stuck(Counter):\n"
@@ -188,7 +188,7 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path, method):
     )
     root = Path(__file__).parents[2]
     parent = subprocess.Popen(
-        [sys.executable, script],
+        [sys.executable, reproduction],
         stdout=subprocess.PIPE,
         text=True,
         cwd=root,
@@ -333,7 +333,7 @@ def test_masks_that_come_late_or_raise_are_named(backend):
 
     with pytest.raises(EnvFault, match="SystemExit"):
         run_until_it_breaks(Exiting, backend)
-    with pytest.raises(BadEnvData, match="though the first reset had none"):
+    with pytest.raises(InvalidEnvData, match="though the first reset had none"):
         run_until_it_breaks(Late, backend)
     with pytest.raises(EnvFault, match=r"the env raised RuntimeError: no mask today .*step 2"):
         run_until_it_breaks(Raising, backend)

@@ -15,19 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import corral
-from corral.core.errors import BadEnvData, EnvFault
-from corral.core.types import Mishaps
+from corral.core.errors import EnvFault, InvalidEnvData
+from corral.core.types import RecoveryCounts
 from corral.doctor.replay import replay_fault
 from corral.envs.factory import resolve_env
-from corral.processes.supervision import Care, Patience
+from corral.processes.supervision import HangDetector, RecoveryConfig
 from corral.vec import make_vector_env
-from corral.vec.replay_log import History
+from corral.vec.replay_log import ReplayLog
 from tests.toy_envs import Counter, Masked, OnceBroken, Picky, Stateful
 
 BACKENDS = pytest.mark.parametrize("backend", ["serial", "process"])
 
 
-def play(env, backend="serial", steps=30, disturb=lambda env, t: None, n=4, seed=5, **care):
+def play(env, backend="serial", steps=30, disturb=lambda env, t: None, n=4, seed=5, **recovery):
     """What a vector env shows over some steps of fixed actions, and what was mended."""
     said = []
     vector = make_vector_env(
@@ -37,7 +37,7 @@ def play(env, backend="serial", steps=30, disturb=lambda env, t: None, n=4, seed
         num_workers=2 if backend == "process" else None,
         seed=seed,
         infos="summed",
-        care=Care(heal=True, warn=said.append, **care),
+        recovery=RecoveryConfig(heal=True, warn=said.append, **recovery),
     )
     try:
         vector.reset_arrays()
@@ -81,7 +81,7 @@ def test_workers_of_vector_envs_may_die_at_the_same_step_of_many_episodes():
             os.kill(env.pids[0], signal.SIGKILL)
 
     _, drained, _ = play(lambda num_envs: SyncVectorEnv([lambda: Counter(1)] * num_envs), "process", disturb=kill)
-    assert drained.mishaps.restarts == 4
+    assert drained.recovery_counts.restarts == 4
 
 
 def same(one, two):
@@ -96,24 +96,26 @@ def test_an_env_that_raises_once_is_made_again_and_goes_on(backend, where, tmp_p
     undisturbed, _, _ = play(lambda: OnceBroken(where, None))
     trace, drained, _ = play(lambda: OnceBroken(where, tmp_path / "done"), backend)
     assert (tmp_path / "done").exists() and same(undisturbed, trace)
-    assert drained.mishaps == Mishaps(retries=1)
+    assert drained.recovery_counts == RecoveryCounts(retries=1)
     (fault,) = drained.faults
-    assert "the dragon won" in fault.summary and fault.script is not None
+    assert "the dragon won" in fault.summary and fault.reproduction is not None
 
 
 @BACKENDS
 @pytest.mark.parametrize("where", ["step", "reset"])
 def test_an_episode_that_always_raises_at_the_same_step_is_the_only_one_lost(backend, where):
     trace, drained, _ = play(lambda: Picky(where), backend, steps=60, seed=38)
-    assert drained.mishaps.env_faults >= 2 and drained.mishaps == Mishaps(env_faults=drained.mishaps.env_faults)
-    lost = [fault.place for fault in drained.faults]
-    assert all(place.seed % 5 == 0 and place.step == (2 if where == "step" else 0) for place in lost)
+    assert drained.recovery_counts.env_faults >= 2 and drained.recovery_counts == RecoveryCounts(
+        env_faults=drained.recovery_counts.env_faults
+    )
+    lost = [fault.location for fault in drained.faults]
+    assert all(location.seed % 5 == 0 and location.step == (2 if where == "step" else 0) for location in lost)
     if where == "step":
         cut = sum(int(truncated.sum()) for _, _, truncated, *_ in trace)
         assert cut == len(lost)  # nothing else is cut off
     else:
         numbers = np.array([episode for _, _, _, episode, *_ in trace])
-        assert {place.episode for place in lost} & set(numbers.ravel()) != {*range(numbers.max() + 1)}
+        assert {location.episode for location in lost} & set(numbers.ravel()) != {*range(numbers.max() + 1)}
     assert same(trace, play(lambda: Picky(where), steps=60, seed=38)[0])
 
 
@@ -122,16 +124,16 @@ def test_three_lost_episodes_in_a_row_end_the_run_with_enough_to_see_it_again(ba
     with pytest.raises(EnvFault, match="3 episodes in a row") as caught:
         play(lambda: Picky("step", every=1), backend)
     fault = caught.value
-    assert fault.place.episode == 2 and "in _maybe" in fault.env_traceback and fault.exit_code == 1
+    assert fault.location.episode == 2 and "in _maybe" in fault.env_traceback and fault.exit_code == 1
     path = tmp_path / "fault.json"
-    path.write_text(json.dumps({**fault.script, "env_kwargs": {}}))
+    path.write_text(json.dumps({**fault.reproduction, "env_kwargs": {}}))
     assert "ValueError: not this one" in replay_fault(path, lambda: Picky("step", every=1))
     assert corral.replay_fault(path, Counter) is None
 
 
 @BACKENDS
 def test_bad_data_is_not_healed(backend):
-    with pytest.raises(BadEnvData, match="forbids every action"):
+    with pytest.raises(InvalidEnvData, match="forbids every action"):
         play(lambda: Masked("info", "empty"), backend)
 
 
@@ -147,7 +149,7 @@ def test_an_env_that_raises_now_and_then_does_not_stop_anything(backend):
             return super().step(action)
 
     trace, drained, _ = play(lambda: Shaky(12), backend, steps=100, n=2)
-    assert len(trace) == 100 and drained.mishaps.retries > 2
+    assert len(trace) == 100 and drained.recovery_counts.retries > 2
 
 
 @pytest.mark.parametrize("moment", ["between steps", "in a step"])
@@ -163,7 +165,7 @@ def test_a_worker_that_is_killed_leaves_no_trace(env, moment):
 
     trace, drained, said = play(env, "process", disturb=kill)
     assert same(trace, play(env)[0])
-    assert drained.mishaps == Mishaps(restarts=3) and "killed by SIGKILL" in said[0]
+    assert drained.recovery_counts == RecoveryCounts(restarts=3) and "killed by SIGKILL" in said[0]
 
 
 def test_a_hung_worker_is_replaced_and_a_slow_one_is_waited_for(tmp_path):
@@ -177,7 +179,7 @@ def test_a_hung_worker_is_replaced_and_a_slow_one_is_waited_for(tmp_path):
             return super().step(action)
 
     trace, drained, said = play(Sleepy, "process", steps=8, n=2, step_timeout=1.0)
-    assert same(trace, play(Counter, steps=8, n=2)[0]) and drained.mishaps == Mishaps(restarts=1)
+    assert same(trace, play(Counter, steps=8, n=2)[0]) and drained.recovery_counts == RecoveryCounts(restarts=1)
     assert "gave no sign of life for 1 s" in said[0] and "step 4" in said[0]
 
 
@@ -188,7 +190,7 @@ def test_a_step_that_is_too_slow_once_gets_twice_the_time():
             return super().step(action)
 
     _, drained, said = play(Slow, "process", steps=4, n=2, step_timeout=1.0)
-    assert drained.mishaps.restarts == len(said) == 2  # one for each worker, and no more
+    assert drained.recovery_counts.restarts == len(said) == 2  # one for each worker, and no more
 
 
 def test_a_state_spares_the_replay_in_a_vector_env_too():
@@ -199,7 +201,7 @@ def test_a_state_spares_the_replay_in_a_vector_env_too():
             os.kill(vector.pids[0], signal.SIGKILL)
 
     trace, drained, _ = play(lambda: Stateful(1000), "process", disturb=kill)
-    assert same(trace, play(lambda: Stateful(1000))[0]) and drained.mishaps == Mishaps(restarts=1)
+    assert same(trace, play(lambda: Stateful(1000))[0]) and drained.recovery_counts == RecoveryCounts(restarts=1)
 
 
 def test_without_a_seed_an_episode_cannot_be_repeated_and_ends_as_truncated():
@@ -223,16 +225,16 @@ def test_without_a_seed_an_episode_cannot_be_repeated_and_ends_as_truncated():
 @BACKENDS
 def test_envs_can_be_brought_anywhere(backend):
     """From one vector env to another of either kind, in the middle of episodes."""
-    care = Care(heal=True)
-    first = make_vector_env(resolve_env("CartPole-v1"), 3, backend="serial", seed=1, care=care)
-    second = make_vector_env(resolve_env("CartPole-v1"), 3, backend=backend, seed=1, care=care)
+    recovery = RecoveryConfig(heal=True)
+    first = make_vector_env(resolve_env("CartPole-v1"), 3, backend="serial", seed=1, recovery=recovery)
+    second = make_vector_env(resolve_env("CartPole-v1"), 3, backend=backend, seed=1, recovery=recovery)
     first.reset_arrays(), second.reset_arrays()
     rng, a, b = np.random.default_rng(0), first.arrays, second.arrays
     for _ in range(50):
         a.actions[""][...] = rng.integers(0, 2, 3)
         first.send(), first.recv()
     seen = [{"": a.observations[""][i].copy()} for i in range(3)]
-    positions = [first.stepper._history.position(i, seen[i], None) for i in range(3)]
+    positions = [first.stepper._replay_log.position(i, seen[i], None) for i in range(3)]
     assert second.restore(positions) == []
     for _ in range(50):
         a.actions[""][...] = b.actions[""][...] = rng.integers(0, 2, 3)
@@ -246,37 +248,37 @@ def test_envs_can_be_brought_anywhere(backend):
 def test_a_history_is_what_was_played_since_the_last_reset(events, limit, rows):
     """Against the obvious: one list for each env."""
     actions = {"": np.zeros(3, np.int64)}
-    history, expected, before = History(actions, 0, 7, limit, rows), [[], [], []], [0, 0, 0]
+    replay_log, expected, before = ReplayLog(actions, 0, 7, limit, rows), [[], [], []], [0, 0, 0]
     for i in range(3):
-        history.begin(i, 0)
+        replay_log.begin(i, 0)
     for k, (env, resets) in enumerate(events):
         actions[""][:] = [k, k + 1000, k + 2000]
-        history.played()
+        replay_log.append()
         for i in range(3):
             expected[i].append(k + 1000 * i)
         if resets:
-            history.begin(env, k)
+            replay_log.begin(env, k)
             expected[env], before[env] = [], 0
         elif k % 5 == 4:
-            history.rebase(env, b"here")
+            replay_log.start_from_state(env, b"here")
             before[env] += len(expected[env])
             expected[env] = []
     for i in range(3):
-        position = history.position(i, {}, None)
+        position = replay_log.position(i, {}, None)
         assert position.steps == before[i] + len(expected[i])
         if len(expected[i]) > limit:
             assert position.actions is None and not position.repeatable
         else:
             assert position.actions[""].tolist() == expected[i]
-    again = History(actions, 0, 7, limit, rows)
-    again.go_on([history.position(i, {}, None) for i in range(3)])
+    again = ReplayLog(actions, 0, 7, limit, rows)
+    again.restore([replay_log.position(i, {}, None) for i in range(3)])
     actions[""][:] = -1
     for _ in range(9):
-        again.played()
-    again.go_on([history.position(i, {}, None) for i in range(3)])
-    again.played()
+        again.append()
+    again.restore([replay_log.position(i, {}, None) for i in range(3)])
+    again.append()
     for i in range(3):
-        one, two = again.position(i, {}, None, undone=True), history.position(i, {}, None)
+        one, two = again.position(i, {}, None, undone=True), replay_log.position(i, {}, None)
         assert (one.episode, one.seed, one.steps, one.state) == (two.episode, two.seed, two.steps, two.state)
         assert one.repeatable == two.repeatable and (
             not one.repeatable or one.actions[""].tolist() == two.actions[""].tolist()
@@ -286,27 +288,27 @@ def test_a_history_is_what_was_played_since_the_last_reset(events, limit, rows):
 def test_patience_counts_only_what_it_saw(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr("corral.processes.supervision.time.monotonic", lambda: clock[0])
-    patience = Patience(None, "--step-timeout")
+    patience = HangDetector(None, "--step-timeout")
 
     def silent(seconds, sign, every=1.0):
         over = False
         for _ in range(int(seconds / every)):
             clock[0] += every
-            over = patience.is_over(0, sign)
+            over = patience.is_hung(0, sign)
         return over
 
     assert not silent(59, "a") and silent(3, "a")
     assert not silent(1, "b")
-    patience.look_away()
+    patience.stop_watching()
     clock[0] += 3600  # nobody was watching
     assert not silent(10, "b") and not silent(3600, "b", every=3600)  # we were stopped ourselves
     assert not silent(40, "b")
     assert not silent(1, "c")  # it was slow, but it goes on: from now on more is allowed
     assert not silent(600, "c") and silent(700, "c")
-    short = Patience(2.0, "--step-timeout")
+    short = HangDetector(2.0, "--step-timeout")
     short.double(1)
     assert (short.limit(1), short.limit(2)) == (4.0, 2.0)
-    short.relax()
+    short.reset_limits()
     assert short.limit(1) == 2.0
 
 
@@ -328,7 +330,7 @@ def test_long_episodes_can_be_brought_back(backend):
             os.kill(vector.pids[0], signal.SIGKILL)
 
     trace, drained, _ = play(lambda: Counter(10_000), backend, steps=2600, n=2, disturb=kill)
-    assert drained.mishaps == Mishaps(restarts=int(backend == "process"))
+    assert drained.recovery_counts == RecoveryCounts(restarts=int(backend == "process"))
     assert trace[-1][0].tolist() == [2600, 2600]
 
 
@@ -350,7 +352,7 @@ def test_a_worker_that_dies_after_a_step_that_ended_an_episode_is_exact():
             os.kill(vector.pids[0], signal.SIGKILL)
 
     trace, drained, _ = play(lambda: Uneven(3), "process", steps=8, disturb=kill)
-    assert same(trace, play(lambda: Counter(3), steps=8)[0]) and drained.mishaps == Mishaps(restarts=1)
+    assert same(trace, play(lambda: Counter(3), steps=8)[0]) and drained.recovery_counts == RecoveryCounts(restarts=1)
 
 
 @BACKENDS

@@ -13,7 +13,7 @@ from corral.config.schema import TrainConfig, parse_config
 from corral.core.errors import UsageError
 from corral.core.machine import available_cores, available_memory
 
-__all__ = ["BackendChoice", "EnvsChoice", "choose_backend", "choose_n_envs", "past_returns", "predict"]
+__all__ = ["BackendChoice", "EnvsChoice", "choose_backend", "choose_n_envs", "diminishing_returns", "predict"]
 
 _MESSAGE_US = 60.0
 """To tell the workers something and hear back from them, in each step of ``process``."""
@@ -79,7 +79,7 @@ def choose_backend(config: TrainConfig, costs: Callable[[], Costs], central: boo
         why = f"auto: there is {reason}, so workers would have nothing to share"
         return BackendChoice("serial", 1, why, alone if config.overlap else None)
     found = costs()
-    rates = {way: predict(config, found, *way, cores) for way in _ways(config, central, cores)}
+    rates = {way: predict(config, found, *way, cores) for way in _candidates(config, central, cores)}
     fastest = best = max(rates, key=lambda way: rates[way])
     reason = ""
     if fastest != ("serial", 1):
@@ -89,10 +89,10 @@ def choose_backend(config: TrainConfig, costs: Callable[[], Costs], central: boo
             best, reason = ("serial", 1), ", but the run is too short to make up for their start"
     words = ", ".join(f"{rates[way]:,.0f} with {_named(*way)}" for way in dict.fromkeys([*list(rates)[:1], fastest]))
     why = f"auto: {_told(config, found)}; expected steps/s: {words}{reason}"
-    return BackendChoice(best[0], best[1], why, past_returns(config, found, best[0], best[1], cores))
+    return BackendChoice(best[0], best[1], why, diminishing_returns(config, found, best[0], best[1], cores))
 
 
-def _ways(config: TrainConfig, central: bool, cores: int) -> list[tuple[str, int]]:
+def _candidates(config: TrainConfig, central: bool, cores: int) -> list[tuple[str, int]]:
     """What could be done: as asked, or alone and with each number of workers."""
     if config.backend == "serial":
         return [("serial", 1)]
@@ -138,7 +138,7 @@ def predict(config: TrainConfig, costs: Costs, backend: str, workers: int, cores
     return config.rollout_size / total * 1e6
 
 
-def past_returns(config: TrainConfig, costs: Costs, backend: str, workers: int, cores: int) -> str | None:
+def diminishing_returns(config: TrainConfig, costs: Costs, backend: str, workers: int, cores: int) -> str | None:
     """A warning, if half the envs would be as fast."""
     half = config.n_envs // 2
     if half < max(workers, 8) or (half * config.n_steps) % config.minibatch_size:
@@ -173,7 +173,7 @@ def choose_n_envs(
     fitting = [config for config in fitting if config.n_envs <= most] or fitting[:1]
     rates = []
     for config in fitting:
-        rates.append(max(predict(config, costs, *way, cores) for way in _ways(config, central, cores)))
+        rates.append(max(predict(config, costs, *way, cores) for way in _candidates(config, central, cores)))
     chosen = next(i for i, rate in enumerate(rates) if rate >= _ENOUGH * max(rates))
     best = max(range(len(rates)), key=lambda i: rates[i])
     why = (

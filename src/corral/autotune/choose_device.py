@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from corral.core.spaces import Layout
 from corral.envs.factory import EnvFactory
-from corral.envs.lifecycle import facts_of
+from corral.envs.lifecycle import probe_env
 from corral.policy.device import DeviceChoice, choose_device
-from corral.policy.images import pictures_in
+from corral.policy.images import image_leaves
 from corral.policy.policy import NetworkFactory
 
 __all__ = ["device_for"]
@@ -15,8 +15,8 @@ __all__ = ["device_for"]
 def device_for(wanted: str, cnn: str, factory: EnvFactory, network: NetworkFactory | None) -> DeviceChoice:
     """The device called ``wanted``; ``auto`` depends on whether the policy sees pictures."""
 
-    def sees_pictures() -> bool:
+    def has_images() -> bool:
         plain = network is not None or cnn == "none"
-        return not plain and bool(pictures_in(Layout(facts_of(factory).observation_space)))
+        return not plain and bool(image_leaves(Layout(probe_env(factory).observation_space)))
 
-    return choose_device(wanted, sees_pictures)
+    return choose_device(wanted, has_images)

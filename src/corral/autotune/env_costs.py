@@ -24,10 +24,10 @@ from corral.envs.factory import EnvFactory
 from corral.envs.opponent_protocol import OPPONENT
 from corral.opponents.stages import mix_of, reset_options_of, stages_of
 from corral.processes.pool import StartMethod
-from corral.processes.supervision import Care
+from corral.processes.supervision import RecoveryConfig
 from corral.rollout import worker
-from corral.vec.api import EnvFacts
-from corral.vec.child_call import Pulse, call_in_child
+from corral.vec.api import EnvInfo
+from corral.vec.child_call import Heartbeat, call_in_child
 from corral.vec.serial import SerialVectorEnv
 
 __all__ = ["EnvCosts", "FirstMix", "first_mix", "measure_env", "measure_vector_step", "try_env"]
@@ -40,7 +40,7 @@ _TRY_SECONDS, _TRY_STEPS = 0.2, 20
 class EnvCosts:
     """What the measured env is like, and what it costs."""
 
-    facts: EnvFacts
+    env_info: EnvInfo
     observations: Leaves
     """Each [1, ...]: one that it showed."""
     masks: npt.NDArray[np.bool_] | None
@@ -59,17 +59,17 @@ class FirstMix:
     options: Mapping[str, Mapping[str, Any]] | None
     """What the env is reset with for each of them; None if the env's own ``opponents`` say so."""
 
-    def seats(self, opponents: Sequence[str]) -> _OwnSeats | None:
+    def opponent_sampler(self, opponents: Sequence[str]) -> EnvOnlySampler | None:
         """Seats for an env with these opponents; None if the mix has none of them."""
         own = {name: {OPPONENT: name} for name in opponents} if self.options is None else self.options
         met = {name: share for name, share in self.shares.items() if name in own}
-        return _OwnSeats([own[name] for name in met], list(normalized_shares(met).values())) if met else None
+        return EnvOnlySampler([own[name] for name in met], list(normalized_shares(met).values())) if met else None
 
 
-class _OwnSeats:
+class EnvOnlySampler:
     """Seats none but the env's own opponents."""
 
-    remembers = False
+    is_recurrent = False
 
     def __init__(self, options: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> None:
         self._options, self._shares = options, shares
@@ -82,18 +82,28 @@ class _OwnSeats:
 
 
 def measure_env(
-    factory: EnvFactory, n_envs: int, mix: FirstMix | None, care: Care, start_method: StartMethod, memory: bool = False
+    factory: EnvFactory,
+    n_envs: int,
+    mix: FirstMix | None,
+    recovery: RecoveryConfig,
+    start_method: StartMethod,
+    memory: bool = False,
 ) -> EnvCosts:
     """Make an env in another process and step it for a second; a vector env with ``n_envs`` of its envs.
 
     ``memory``: make another one there afterwards, to see how much memory it takes.
     """
     function = functools.partial(_measure, factory=factory, n_envs=n_envs, mix=mix, memory=memory)
-    return call_in_child(function, f"measuring {factory.name}", care, start_method, worker.__name__)
+    return call_in_child(function, f"measuring {factory.name}", recovery, start_method, worker.__name__)
 
 
 def try_env(
-    factory: EnvFactory, n_envs: int, seed: int, mix: FirstMix | None, care: Care, start_method: StartMethod
+    factory: EnvFactory,
+    n_envs: int,
+    seed: int,
+    mix: FirstMix | None,
+    recovery: RecoveryConfig,
+    start_method: StartMethod,
 ) -> None:
     """Make envs in another process and take a few steps, so that a crash or a hang shows there."""
     if multiprocessing.current_process().daemon:  # it may not have children
@@ -104,56 +114,58 @@ def try_env(
         what += f", {n_envs} envs in one process"
         if not factory.is_vector:
             what += " (if there can be only one: --num-workers as many as --n-envs)"
-    call_in_child(function, what, care, start_method, worker.__name__)
+    call_in_child(function, what, recovery, start_method, worker.__name__)
 
 
-def measure_vector_step(factory: EnvFactory, n_envs: int, pause: float, care: Care, start_method: StartMethod) -> float:
+def measure_vector_step(
+    factory: EnvFactory, n_envs: int, pause: float, recovery: RecoveryConfig, start_method: StartMethod
+) -> float:
     """Microseconds of a step of ``n_envs`` envs of a vector env, with so many microseconds of other work before each.
 
     The threads of such envs fall asleep between steps.
     """
     function = functools.partial(_measure_vector, factory=factory, n_envs=n_envs, pause=pause)
-    return call_in_child(function, f"measuring {factory.name}", care, start_method, worker.__name__)
+    return call_in_child(function, f"measuring {factory.name}", recovery, start_method, worker.__name__)
 
 
-def _measure(pulse: Pulse, factory: EnvFactory, n_envs: int, mix: FirstMix | None, memory: bool) -> EnvCosts:
-    with _opened(pulse, factory, n_envs, 0, mix) as env:
+def _measure(heartbeat: Heartbeat, factory: EnvFactory, n_envs: int, mix: FirstMix | None, memory: bool) -> EnvCosts:
+    with _opened(heartbeat, factory, n_envs, 0, mix) as env:
         times = _step_times(env)
         observations = {path: leaf[:1].copy() for path, leaf in env.arrays.observations.items()}
         masks = None if env.masks is None else env.masks[:1].copy()
         memory_mb = 0.0
         if memory:
-            with pulse.making():
-                memory_mb = _memory_of_another(factory, pulse)
-        return EnvCosts(env.facts, observations, masks, times, memory_mb)
+            with heartbeat.making():
+                memory_mb = _memory_of_another(factory, heartbeat)
+        return EnvCosts(env.env_info, observations, masks, times, memory_mb)
 
 
-def _try(pulse: Pulse, factory: EnvFactory, n_envs: int, seed: int, mix: FirstMix | None) -> None:
-    with _opened(pulse, factory, n_envs, seed, mix) as env:
+def _try(heartbeat: Heartbeat, factory: EnvFactory, n_envs: int, seed: int, mix: FirstMix | None) -> None:
+    with _opened(heartbeat, factory, n_envs, seed, mix) as env:
         _step_times(env, seconds=_TRY_SECONDS, most=_TRY_STEPS)
 
 
 @contextlib.contextmanager
 def _opened(
-    pulse: Pulse, factory: EnvFactory, n_envs: int, seed: int, mix: FirstMix | None = None
+    heartbeat: Heartbeat, factory: EnvFactory, n_envs: int, seed: int, mix: FirstMix | None = None
 ) -> Iterator[SerialVectorEnv]:
     """Envs that were reset, with opponents of the mix."""
-    with pulse.making():
-        env = SerialVectorEnv(factory, n_envs, seed=seed, infos="summed", heal=True, pulse=pulse.cells)
+    with heartbeat.making():
+        env = SerialVectorEnv(factory, n_envs, seed=seed, infos="summed", heal=True, heartbeat=heartbeat.cells)
     try:
-        with pulse.making():
-            env.stepper.seats = None if mix is None else mix.seats(env.facts.opponents)
+        with heartbeat.making():
+            env.stepper.opponent_sampler = None if mix is None else mix.opponent_sampler(env.env_info.opponents)
             env.reset_arrays()
         yield env
     finally:
         env.close()
 
 
-def _memory_of_another(factory: EnvFactory, pulse: Pulse) -> float:
+def _memory_of_another(factory: EnvFactory, heartbeat: Heartbeat) -> float:
     """MB of one env more; the first one also loaded what all of them share. 0 if there can be only one in a process."""
     before = psutil.Process().memory_info().rss
     try:
-        env = SerialVectorEnv(factory, 1, seed=1, infos="summed", heal=True, pulse=pulse.cells)
+        env = SerialVectorEnv(factory, 1, seed=1, infos="summed", heal=True, heartbeat=heartbeat.cells)
     except CorralError:
         return 0.0
     try:
@@ -165,8 +177,8 @@ def _memory_of_another(factory: EnvFactory, pulse: Pulse) -> float:
         env.close()
 
 
-def _measure_vector(pulse: Pulse, factory: EnvFactory, n_envs: int, pause: float) -> float:
-    with _opened(pulse, factory, n_envs, 0) as env:
+def _measure_vector(heartbeat: Heartbeat, factory: EnvFactory, n_envs: int, pause: float) -> float:
+    with _opened(heartbeat, factory, n_envs, 0) as env:
         return n_envs * statistics.fmean(_step_times(env, lambda: _work(pause)))
 
 

@@ -23,14 +23,14 @@ from corral.policy.policy import NetworkFactory, Policy
 from corral.ppo.engine_torch import TorchEngine
 from corral.ppo.gae import Advantages
 from corral.ppo.learner import Engine
-from corral.ppo.minibatch_shards import LEAST_ROWS, SideBySide, set_torch_threads, shares_of
+from corral.ppo.minibatch_shards import LEAST_ROWS, ShardThreads, set_torch_threads, shares_of
 from corral.ppo.mlp_engine import MlpEngine, numpy_shape, share_setup
 from corral.ppo.shares import Shares
-from corral.processes.supervision import Care, say_nothing
+from corral.processes.supervision import RecoveryConfig, say_nothing
 from corral.rollout.actors import actor_setup
 from corral.rollout.buffers import named_columns
 
-__all__ = ["Costs", "measure"]
+__all__ = ["Costs", "measure_costs"]
 
 _REPEATS = 7
 _LONG = 1e6  # microseconds; what takes longer is measured once
@@ -74,7 +74,7 @@ class Costs:
         return self.act + self.act_per_env * self.tile * (-(-n // self.tile) - 1)
 
 
-def measure(
+def measure_costs(
     config: TrainConfig,
     factory: EnvFactory,
     network: NetworkFactory | None,
@@ -85,29 +85,29 @@ def measure(
 ) -> Costs:
     """Step, act and learn a little, with the real parts and throw-away weights; ``memory``: measure that of an env."""
     note(f"measuring a step of {factory.name}, the policy and the learner ...")
-    care = Care(
+    recovery = RecoveryConfig(
         heal=True,
         step_timeout=config.step_timeout,
         start_timeout=config.start_timeout,
         max_restarts=config.max_restarts,
         warn=warn,
     )
-    alone, start, n = factory.sharing(available_cores()), config.parallel_start_method, config.n_envs
-    env = measure_env(alone, n if factory.is_vector else 1, first_mix(config), care, start, memory)
-    facts = env.facts
-    policy = build_policy(config, facts.observation_space, facts.action_space, network).to(device).eval()
-    if (advice := large_run_warning(config, facts, policy, env.masks is not None)) is not None:
+    alone, start, n = factory.for_processes(available_cores()), config.parallel_start_method, config.n_envs
+    env = measure_env(alone, n if factory.is_vector else 1, first_mix(config), recovery, start, memory)
+    env_info = env.env_info
+    policy = build_policy(config, env_info.observation_space, env_info.action_space, network).to(device).eval()
+    if (advice := large_run_warning(config, env_info, policy, env.masks is not None)) is not None:
         warn(advice)
     set_torch_threads(policy, config)
     setup = actor_setup(policy, network, device, n)
     step, call, gain = statistics.fmean(env.step_times), 0.0, 1.0
     if factory.is_vector and n > 1:
-        one = measure_vector_step(alone, 1, 0.0, care, start)
-        all_ = measure_vector_step(factory, n, _median(_actions(env, setup, policy, n)), care, start)
+        one = measure_vector_step(alone, 1, 0.0, recovery, start)
+        all_ = measure_vector_step(factory, n, _median(_actions(env, setup, policy, n)), recovery, start)
         whole, step = n * step, max(0.0, n * step - one) / (n - 1)
         call = max(0.0, whole - n * step)
         gain = max(1.0, (whole - call) / max(1.0, all_ - call))
-    few = setup.placement.tile
+    few = setup.batch_layout.tile
     many = few * max(2, -(-n // few))
     acting = [_median(_actions(env, setup, policy, some)) for some in (few, many)]
     return Costs(
@@ -118,7 +118,7 @@ def measure(
         gradient_per_row=_gradient_time(config, policy, env, device),
         memory_mb=env.memory_mb,
         helped=numpy_shape(policy, config, device) is not None,
-        gradient_threads=SideBySide(shares_of(policy, config), config.learner_threads).threads,
+        gradient_threads=ShardThreads(shares_of(policy, config), config.learner_threads).threads,
         call=call,
         gain=gain,
         tile=few,
@@ -132,14 +132,14 @@ def _actions(env: EnvCosts, setup: ActorSpec, policy: Policy, n: int) -> Callabl
     rows = np.zeros(n, np.int64)
     observations = {path: leaf[rows] for path, leaf in env.observations.items()}
     masks = None if env.masks is None else env.masks[rows]
-    noise = np.full((n, ActionCodec(env.facts.action_space).n_actions), 0.5, np.float32)
+    noise = np.full((n, ActionCodec(env.env_info.action_space).n_actions), 0.5, np.float32)
     states = np.zeros((n, actor.n_state), np.float32) if actor.n_state else None
     return lambda: actor.act(observations, masks, noise, states)
 
 
 def _gradient_time(config: TrainConfig, policy: Policy, env: EnvCosts, device: torch.device) -> float:
     """A gradient step on a rollout that says nothing, by row; on fewer rows than a run's, if those are many."""
-    layout, codec = Layout(env.facts.observation_space), ActionCodec(env.facts.action_space)
+    layout, codec = Layout(env.env_info.observation_space), ActionCodec(env.env_info.action_space)
     row_bytes = sum(int(leaf[0].nbytes) for leaf in env.observations.values()) + 4 * codec.n_params
     rows = min(config.minibatch_size, _ROWS, max(64, _BYTES // max(row_bytes, 1)))
     rows = max(1, rows // (length := config.sequence_length or 1)) * length
@@ -155,7 +155,7 @@ def _gradient_time(config: TrainConfig, policy: Policy, env: EnvCosts, device: t
     else:
         engine = MlpEngine(policy, small, Shares.here(share_setup(policy, shape, small, masked)))
     named = named_columns(layout, codec, rows, 1, masked, stacks={}, n_state=policy.n_state)
-    rollout = Rollout.of({name: np.zeros(shape, dtype) for name, (shape, dtype) in named.items()})
+    rollout = Rollout.from_arrays({name: np.zeros(shape, dtype) for name, (shape, dtype) in named.items()})
     for path, leaf in env.observations.items():
         rollout.observations[path][...] = leaf[0]
     rollout.actions[...] = codec.random(env.masks, 1, np.random.default_rng(0))

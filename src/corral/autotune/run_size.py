@@ -12,7 +12,7 @@ from corral.core.machine import available_cores, available_memory
 from corral.core.spaces import Layout
 from corral.policy.policy import Policy
 from corral.rollout.buffers import named_columns
-from corral.vec.api import EnvFacts
+from corral.vec.api import EnvInfo
 
 __all__ = ["large_run_warning"]
 
@@ -22,10 +22,10 @@ _LONG_SECONDS = 60.0
 _COPIES = 3  # of a rollout, at most: while it is learned from, and while it is prepared
 
 
-def large_run_warning(config: TrainConfig, facts: EnvFacts, policy: Policy, masked: bool) -> str | None:
+def large_run_warning(config: TrainConfig, env_info: EnvInfo, policy: Policy, masked: bool) -> str | None:
     """Say in one line what is too large and what to change; None if nothing is."""
-    layout, codec = Layout(facts.observation_space), ActionCodec(facts.action_space)
-    named = named_columns(layout, codec, config.n_steps, config.n_envs, masked, facts.stacks, policy.n_state)
+    layout, codec = Layout(env_info.observation_space), ActionCodec(env_info.action_space)
+    named = named_columns(layout, codec, config.n_steps, config.n_envs, masked, env_info.stacks, policy.n_state)
     rollout = sum(math.prod(shape) * dtype.itemsize for shape, dtype in named.values()) * (2 if config.overlap else 1)
     weights = sum(parameter.numel() for parameter in policy.parameters() if not is_lazy(parameter))
     work = _OPERATIONS_PER_WEIGHT * weights * config.rollout_size * config.n_epochs

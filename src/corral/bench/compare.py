@@ -132,7 +132,7 @@ def _common_reward(a: RunRecord, b: RunRecord) -> _Reach | None:
 
 def _rows(a: RunRecord, b: RunRecord, speed_up: float | None, reach: _Reach | None) -> list[Row]:
     rows = [
-        Row("run", a.shown, b.shown),
+        Row("run", a.display_path, b.display_path),
         Row("env", a.config.env, b.config.env),
         Row("backend", a.config.backend, b.config.backend),
         Row("envs", f"{a.config.n_envs:,}", f"{b.config.n_envs:,}"),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from corral.config.schema import CARE
+from corral.config.schema import RECOVERY
 from corral.config.yaml_file import load_yaml
 from corral.core.errors import UsageError
 from corral.core.files import replace_file
@@ -22,7 +22,7 @@ __all__ = ["timed_settings", "write_benchmark_metrics"]
 BENCHMARK = "benchmark_metrics.json"
 LAST_ROWS = 10
 """Iterations in the mean loss."""
-HOW_PARALLEL = ("backend", "num_workers", "num_envs_per_worker", "parallel_start_method", "adaptive", *CARE)
+HOW_PARALLEL = ("backend", "num_workers", "num_envs_per_worker", "parallel_start_method", "adaptive", *RECOVERY)
 
 
 def timed_settings(file: str | os.PathLike[str] | None, flags: Mapping[str, Any], sequential: bool) -> dict[str, Any]:

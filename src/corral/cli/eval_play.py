@@ -22,16 +22,16 @@ from corral.core.errors import UsageError
 from corral.core.files import exists, is_file
 from corral.core.suggestions import did_you_mean
 from corral.envs.factory import EnvFactory, resolve_env
-from corral.envs.lifecycle import facts_of
+from corral.envs.lifecycle import probe_env
 from corral.envs.opponent_protocol import OPPONENT
 from corral.envs.registry import BY_HAND
 from corral.opponents.frozen_policy import FrozenPolicy
-from corral.rendering.contact_sheet import Sheet
-from corral.rendering.human_play import has_window, play_by_hand
+from corral.rendering.contact_sheet import ContactSheet
+from corral.rendering.human_play import has_window, play_as_human
 from corral.rendering.terminal_screen import Screen
 from corral.rendering.video import check_video, save_video
 from corral.reporting.console import print_table
-from corral.storage.named_code import bare, check_named_code
+from corral.storage.named_code import require_same_code, without_directory
 from corral.storage.run_dir import find_run
 from corral.training.evaluate import evaluate_actor
 from corral.training.model import Model, load
@@ -87,7 +87,7 @@ def run_eval(options: argparse.Namespace) -> int:
 
 
 def _eval_games(options: argparse.Namespace, model: Model, factory: EnvFactory, run: str) -> int:
-    known = facts_of(factory).opponents
+    known = probe_env(factory).opponents
     if not known:
         raise UsageError(f"{factory.name} has no opponents: --opponent and --vs mean nothing for it")
     for name in options.opponent:
@@ -105,7 +105,7 @@ def _rival(run: str, spaces: tuple[Any, Any], model: Model | None) -> FrozenPoli
     directory = find_run(run)
     named = directory.read_config().policy
     known = None if model is None else model.config.policy
-    if named is not None and (known is None or bare(named) != bare(known)):
+    if named is not None and (known is None or without_directory(named) != without_directory(known)):
         raise UsageError(
             f"{run} has a network of its own, {named}, so it can only meet runs with the same network, not "
             f"{'random play' if model is None else known or 'the built-in one'}"
@@ -170,7 +170,7 @@ def _play_by_hand(options: argparse.Namespace) -> int:
     if model is not None:
         raise UsageError(f"{options.run} is a run; a person plays an env: corral play {factory.name} --human")
     kwargs = {**BY_HAND.get(factory.name, {}), **factory.kwargs}
-    play_by_hand(resolve_env(factory.name, kwargs) if kwargs else factory, options.seed, options.fps)
+    play_as_human(resolve_env(factory.name, kwargs) if kwargs else factory, options.seed, options.fps)
     return 0
 
 
@@ -205,7 +205,7 @@ def _watch(moments: Iterable[Moment], options: argparse.Namespace, factory: EnvF
 
 def _save_sheet(path: Path, moments: Iterable[Moment], title: str) -> None:
     """One picture of each episode; the first has the name that was given."""
-    sheet, count = Sheet(), 0
+    sheet, count = ContactSheet(), 0
     for moment in _announced(moments):
         numbers = {"reward": moment.reward, **moment.info} if moment.step else {}
         sheet.add(moment.step, np.asarray(moment.frame, np.uint8), numbers)
@@ -214,30 +214,30 @@ def _save_sheet(path: Path, moments: Iterable[Moment], title: str) -> None:
             here = path if count == 1 else path.with_stem(f"{path.stem}-{count}")
             sheet.save(here, title)
             print(f"saved to {here}")
-            sheet = Sheet()
+            sheet = ContactSheet()
 
 
 def _seated(opponent: str | None, factory: EnvFactory, model: Model | None) -> dict[str, Any]:
     """The reset options that seat an opponent: one of the env's own, or the policy of a run."""
     if opponent is None:
         return {}
-    facts = facts_of(factory)
-    if not facts.opponents:
+    env_info = probe_env(factory)
+    if not env_info.opponents:
         raise UsageError(f"{factory.name} has no opponents: --opponent means nothing for it")
-    if opponent in facts.opponents:
+    if opponent in env_info.opponents:
         return {OPPONENT: opponent}
     if not is_file(Path(opponent) / "config.yaml"):
-        raise UsageError(f"--opponent {opponent}: should be one of {', '.join(facts.opponents)}, or a run directory")
-    return {OPPONENT: _rival(opponent, (facts.observation_space, facts.action_space), model).player()}
+        raise UsageError(f"--opponent {opponent}: should be one of {', '.join(env_info.opponents)}, or a run directory")
+    return {OPPONENT: _rival(opponent, (env_info.observation_space, env_info.action_space), model).player()}
 
 
 def resolve_fps(factory: EnvFactory) -> int:
     """The env's own frame rate, or 30."""
-    return int(facts_of(factory).metadata.get("render_fps") or 30)
+    return int(probe_env(factory).metadata.get("render_fps") or 30)
 
 
 def _watch_mode(factory: EnvFactory, in_terminal: bool) -> str:
-    modes = facts_of(factory).metadata.get("render_modes") or []
+    modes = probe_env(factory).metadata.get("render_modes") or []
     if "ansi" in modes:
         return "ansi"
     if in_terminal and "rgb_array" in modes:
@@ -283,19 +283,19 @@ def _subject(options: argparse.Namespace) -> _Subject:
 def _load(options: argparse.Namespace) -> _Subject:
     directory = find_run(options.run)
     config = directory.read_config()
-    check_named_code(config, options.env, options.policy)
+    require_same_code(config, options.env, options.policy)
     changed = parse_env_kwargs(own_kwargs(options, config.env, options.env_kwargs))
     factory = resolve_env(options.env or config.env, {**config.env_kwargs, **changed})
     named = options.policy or config.policy
     network = import_callable(named, "policy") if named is not None else None
     model = load(directory.path, checkpoint=options.checkpoint, policy=network)
-    facts = facts_of(factory)
-    if (facts.observation_space, facts.action_space) != (model.observation_space, model.action_space):
+    env_info = probe_env(factory)
+    if (env_info.observation_space, env_info.action_space) != (model.observation_space, model.action_space):
         env = f"with {changed} the env" if changed else factory.name
         raise UsageError(f"{env} has other observations or actions than the run was trained on")
     last = config.stages[-1].options if config.stages else {}
     given = {name: value for name, value in last.items() if name not in changed} or None
-    return _Subject(model, factory, given, directory.shown)
+    return _Subject(model, factory, given, directory.display_path)
 
 
 def _samples(options: argparse.Namespace, model: Model | None) -> bool:

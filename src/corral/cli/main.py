@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 from corral.cli.verbs import Script, verbs_of
-from corral.core.errors import CorralError, UnrepeatedCode
-from corral.core.stdio import command, forgive_output
+from corral.core.errors import CodeNotConfirmed, CorralError
+from corral.core.stdio import command, tolerate_closed_stdout
 from corral.core.suggestions import did_you_mean
 from corral.training import signals
 from corral.training.signals import Interrupted
@@ -25,7 +25,7 @@ __all__ = ["guarded", "main"]
 def main(argv: Sequence[str] | None = None, script: Script | None = None) -> int:
     """Entry point of the ``corral`` command, and of scripts that stand for a verb; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    forgive_output()
+    tolerate_closed_stdout()
     parser, verbs = verbs_of(script)
     for word in words:
         try:
@@ -50,7 +50,7 @@ def guarded(prog: str, words: Sequence[str], call: Callable[[], int]) -> int:
     try:
         with _terminable(), _told_plainly():
             return call()
-    except UnrepeatedCode as error:
+    except CodeNotConfirmed as error:
         typed = f"{command()} {shlex.join(words)} {error.flags}"
         print(f"{prog}: the run names code to import; if you trust it, repeat it: {typed}", file=sys.stderr)
         return error.exit_code
@@ -80,13 +80,13 @@ def _terminable() -> Iterator[None]:
         return
 
     def end(number: int, _frame: FrameType | None) -> None:
-        signals.early.append(number)
+        signals.signals_before_start.append(number)
         raise Interrupted(number)
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        signals.early.clear()
+        signals.signals_before_start.clear()
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -18,7 +18,7 @@ from corral.core.files import replace_file
 from corral.envs.factory import EnvFactory, resolve_env
 from corral.opponents.frozen_policy import FrozenPolicy
 from corral.opponents.matches import Match, play_match
-from corral.opponents.presets import Roles, roles_of_names
+from corral.opponents.presets import ReferenceOpponents, reference_opponents_of_names
 from corral.recipes.curriculum import curriculum
 from corral.recipes.hybrid import hybrid
 from corral.recipes.selfplay import selfplay
@@ -79,8 +79,10 @@ def _closing_games(result: TrainResult, games: int, env: str | None, policy: str
     factory = resolve_env(env or config.env, config.env_kwargs)
     network = network_of(config.policy, policy)
     side = load(result.run_dir, checkpoint="latest", policy=network).frozen("policy")
-    roles: Roles = roles_of_names(result.env_opponents)
-    matches = play_matches(factory, side, roles.both, games, 0, "games of the final policy, most likely moves")
+    roles: ReferenceOpponents = reference_opponents_of_names(result.env_opponents)
+    matches = play_matches(
+        factory, side, roles.evaluated_against, games, 0, "games of the final policy, most likely moves"
+    )
     told = [
         {"opponent": match.opponent, "games": len(match.outcomes), "win_rate": match.win_rate}
         | {"interval": match.interval, "mean_length": match.mean_length}

@@ -11,7 +11,7 @@ from corral.config.schema import TrainConfig
 from corral.config.yaml_file import load_yaml
 from corral.core.errors import UsageError
 from corral.core.files import is_file
-from corral.core.suggestions import shown
+from corral.core.suggestions import short_repr
 from corral.training.api import resume, train
 
 __all__ = ["run_resume", "run_train", "settings_of"]
@@ -39,7 +39,7 @@ def settings_of(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     if env is None:
         raise UsageError("which env? For example: corral train CartPole-v1 (`corral list` shows what there is)")
     if not isinstance(env, str):
-        raise UsageError(f"env {shown(env)}: should be the name of an env")
+        raise UsageError(f"env {short_repr(env)}: should be the name of an env")
     values.pop("env", None)
     if kwargs := own_kwargs(options, env, values.get("env_kwargs", {})):
         values["env_kwargs"] = kwargs

@@ -16,7 +16,7 @@ from corral.config.backends import BACKENDS
 from corral.config.rules import MOST_ENVS, MOST_WORKERS, RULES
 from corral.config.values import WIDEST_LAYER, Cnn, KeyValues, NetArch, Recurrent, Stage, check_text, validation_line
 from corral.core.errors import UsageError
-from corral.core.suggestions import did_you_mean, shown
+from corral.core.suggestions import did_you_mean, short_repr
 
 __all__ = ["RESUMABLE", "SECTIONS", "TrainConfig", "parse_config", "parse_env_kwargs"]
 
@@ -26,7 +26,7 @@ _MOST_COMPLAINTS = 3
 _PRINTED = ("env", "policy", "hooks")
 """Names that commands to type are made of."""
 MOST_STEPS = 10**9
-CARE = ("step_timeout", "start_timeout", "max_restarts", "worker_max_rss")
+RECOVERY = ("step_timeout", "start_timeout", "max_restarts", "worker_max_rss")
 """Settings about workers that die, hang or grow."""
 RESUMABLE = (
     "timesteps",
@@ -37,7 +37,7 @@ RESUMABLE = (
     "num_envs_per_worker",
     "parallel_start_method",
     "adaptive",
-    *CARE,
+    *RECOVERY,
     "device",
     "eval_freq",
     "eval_episodes",
@@ -274,7 +274,7 @@ class TrainConfig(BaseModel):
     @property
     def needs_workers(self) -> str | None:
         """A setting that only worker processes can honour."""
-        names = ("parallel_start_method", *CARE)
+        names = ("parallel_start_method", *RECOVERY)
         return next((name for name in names if getattr(self, name) != type(self).model_fields[name].default), None)
 
     @property
@@ -297,7 +297,7 @@ def parse_config(values: Mapping[str, Any]) -> TrainConfig:
     """Check ``values`` (from YAML, flags or keyword arguments) and freeze them."""
     for key in values:
         if key not in TrainConfig.model_fields:
-            raise UsageError(f"unknown setting {shown(key)}{did_you_mean(str(key), TrainConfig.model_fields)}")
+            raise UsageError(f"unknown setting {short_repr(key)}{did_you_mean(str(key), TrainConfig.model_fields)}")
         try:
             check_text(values[key], printed=key in _PRINTED)
         except ValueError as error:
@@ -316,7 +316,7 @@ def _number(key: str, value: Any) -> Any:
     if isinstance(value, bool) and kinds & {int, float}:
         raise UsageError(f"{key} {value}: should be a number")
     if isinstance(value, int) and kinds & {int, float} and abs(value) >= 2**63:
-        raise UsageError(f"{key} {shown(value)}: should be less than 2**63")
+        raise UsageError(f"{key} {short_repr(value)}: should be less than 2**63")
     if isinstance(value, str) and int in kinds and re.fullmatch(r"\d+(\.\d+)?[eE]\+?\d{1,2}", value):
         return float(value)  # taken as a whole number if it is one
     return value

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from corral.config.yaml_values import UNREADABLE, PlainLoader
 from corral.core.errors import one_line
-from corral.core.suggestions import shown
+from corral.core.suggestions import short_repr
 
 __all__ = ["DEFAULT_LAYERS", "WIDEST_LAYER", "Cnn", "KeyValues", "NetArch", "Recurrent", "Stage", "validation_line"]
 
@@ -47,18 +47,18 @@ def check_text(value: Any, printed: bool = False) -> None:
             try:
                 item.encode()
             except UnicodeEncodeError:
-                raise ValueError(f"{shown(item)}: should be text that UTF-8 can hold") from None
+                raise ValueError(f"{short_repr(item)}: should be text that UTF-8 can hold") from None
             names += [item] if printed else []
         elif isinstance(item, Mapping | list | tuple | set) and id(item) not in seen:
             seen.add(id(item))  # aliases repeat what they stand for, and may contain themselves
             left += [*item, *item.values()] if isinstance(item, Mapping) else item
     for name in names:
         if "\0" in name:
-            raise ValueError(f"{shown(name)}: should have no null character in it")
+            raise ValueError(f"{short_repr(name)}: should have no null character in it")
         if printed and len(name) > _LONGEST_NAME:
-            raise ValueError(f"{shown(name)}: should have at most {_LONGEST_NAME} characters")
+            raise ValueError(f"{short_repr(name)}: should have at most {_LONGEST_NAME} characters")
         if printed and any(unicodedata.category(c) in _UNSEEN and c not in _JOINERS for c in name):
-            raise ValueError(f"{shown(name)}: should have no control characters in it")
+            raise ValueError(f"{short_repr(name)}: should have no control characters in it")
 
 
 def _words_to_mapping(given: Any) -> Any:
@@ -69,7 +69,7 @@ def _words_to_mapping(given: Any) -> Any:
     for word in given:
         key, equals, value = str(word).partition("=")
         if not equals or not key:
-            raise ValueError(f"{shown(word)} is not of the form key=value")
+            raise ValueError(f"{short_repr(word)} is not of the form key=value")
         if key in pairs:
             raise ValueError(f"{key} is given twice")
         pairs[key] = _yaml_scalar(value)
@@ -85,7 +85,7 @@ def _plain_data(given: dict[str, Any]) -> dict[str, Any]:
         except (TypeError, ValueError, RecursionError):
             pass
         raise ValueError(
-            f"{key} is {type(value).__name__} {shown(value)}; a config holds numbers, text and lists of them. "
+            f"{key} is {type(value).__name__} {short_repr(value)}; a config holds numbers, text and lists of them. "
             "Bind it in the env itself: lambda: make_env(...)"
         )
     return given
@@ -178,4 +178,4 @@ def validation_line(detail: Any, values: Mapping[str, Any]) -> str:
         return str(message)
     name, *inside = (str(part) for part in detail["loc"])
     where = f" ({inside[-1]} of stage {inside[0]})" if name == "stages" and len(inside) > 1 else ""
-    return f"{name} {shown(values.get(name))}{where}: {message[0].lower()}{message[1:]}"
+    return f"{name} {short_repr(values.get(name))}{where}: {message[0].lower()}{message[1:]}"

@@ -15,7 +15,7 @@ from corral.config.schema import SECTIONS, TrainConfig
 from corral.config.yaml_values import MOST_NODES, UNREADABLE, PlainLoader
 from corral.core.errors import UsageError, one_line
 from corral.core.files import read_regular
-from corral.core.suggestions import did_you_mean, shown
+from corral.core.suggestions import did_you_mean, short_repr
 
 __all__ = ["dump_yaml", "load_yaml", "read_mapping"]
 
@@ -34,7 +34,7 @@ class _OneValuePerKey(PlainLoader):
         counts = Counter(key for key in keys if isinstance(key, Hashable))
         twice = [key for key, count in counts.items() if count > 1]
         if twice:
-            raise yaml.MarkedYAMLError(problem=f"{shown(twice[0])} is set twice", problem_mark=node.start_mark)
+            raise yaml.MarkedYAMLError(problem=f"{short_repr(twice[0])} is set twice", problem_mark=node.start_mark)
         return super().construct_mapping(node, deep)
 
 
@@ -112,10 +112,10 @@ def load_yaml(path: str | os.PathLike[str], untrusted: bool = False) -> dict[str
         items = (value or {}).items() if section else [(key, value)]
         for name, setting in items:
             if name in flat:
-                raise UsageError(f"config {str(path)!r} sets {shown(name)} twice")
+                raise UsageError(f"config {str(path)!r} sets {short_repr(name)} twice")
             if name not in TrainConfig.model_fields:
                 near = did_you_mean(name, TrainConfig.model_fields) if isinstance(name, str) else ""
-                raise UsageError(f"unknown key {shown(name)} in {str(path)!r}{near}")
+                raise UsageError(f"unknown key {short_repr(name)} in {str(path)!r}{near}")
             flat[str(name)] = setting
     return flat
 
@@ -129,6 +129,6 @@ def dump_yaml(config: TrainConfig, notes: Mapping[str, str] | None = None) -> st
             continue
         if key in notes:
             lines.append(f"# {notes[key]}")
-        shown = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000, allow_unicode=True)
-        lines.append(f"{key}: {shown.removesuffix('...' + chr(10)).strip()}")
+        short_repr = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000, allow_unicode=True)
+        lines.append(f"{key}: {short_repr.removesuffix('...' + chr(10)).strip()}")
     return "\n".join(lines) + "\n"

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from corral.core.suggestions import shown
+from corral.core.suggestions import short_repr
 
 __all__ = ["UNREADABLE", "PlainLoader"]
 
@@ -49,7 +49,7 @@ class PlainLoader(yaml.SafeLoader):
             return super().construct_object(node, deep)
         except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError):
             kind = node.tag.rpartition(":")[2]
-            problem = f"{shown(node.value)} cannot be read as {kind}"
+            problem = f"{short_repr(node.value)} cannot be read as {kind}"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
 
 

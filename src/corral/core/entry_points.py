@@ -16,7 +16,7 @@ import cloudpickle
 
 from corral.core.errors import UsageError
 from corral.core.files import is_file
-from corral.core.suggestions import did_you_mean, shown
+from corral.core.suggestions import did_you_mean, short_repr
 
 __all__ = [
     "absolute_spec",
@@ -45,7 +45,7 @@ def import_callable(spec: str, what: str) -> Callable[..., Any]:
     """The object behind ``package.module:callable`` or ``file.py:callable``, which the user named."""
     source, _, attribute = spec.rpartition(":") if isinstance(spec, str) else ("", "", "")
     if not source or not attribute or (not source.endswith(".py") and "" in source.split(".")):
-        raise UsageError(f"{what} {shown(spec)} should look like package.module:callable or file.py:callable")
+        raise UsageError(f"{what} {short_repr(spec)} should look like package.module:callable or file.py:callable")
     module = import_file(source, what) if source.endswith(".py") else import_module(source, what)
     found: Any = module
     for part in attribute.split("."):

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
-    "BadEnvData",
     "CheckpointError",
+    "CodeNotConfirmed",
     "CorralError",
     "DeadlinePassed",
     "EnvFault",
-    "EnvPlace",
+    "EnvLocation",
+    "InvalidEnvData",
     "MissingPackage",
     "RunInUse",
-    "UnrepeatedCode",
     "UsageError",
     "WorkerDied",
     "cut_words",
@@ -42,7 +42,7 @@ class UsageError(CorralError, ValueError):
         super().__init__(cut_words(message))
 
 
-class UnrepeatedCode(UsageError):
+class CodeNotConfirmed(UsageError):
     """A run directory names code to import, and the user did not say that it may be; ``flags`` says so."""
 
     def __init__(self, flags: str) -> None:
@@ -76,7 +76,7 @@ class WorkerDied(CorralError):
 
 
 @dataclass(frozen=True, slots=True)
-class EnvPlace:
+class EnvLocation:
     """Where in training an env was: enough to go back there and see the same thing again."""
 
     env: int
@@ -103,16 +103,18 @@ class EnvFault(CorralError):
     def __init__(
         self,
         summary: str,
-        place: EnvPlace,
+        location: EnvLocation,
         env_traceback: str = "",
         at_start: bool = False,
-        script: Mapping[str, Any] | None = None,
+        reproduction: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(summary, place, env_traceback, at_start, script)  # all of it, so that it survives pickling
+        super().__init__(
+            summary, location, env_traceback, at_start, reproduction
+        )  # all of it, so that it survives pickling
         self.summary = summary
-        self.script = script
+        self.reproduction = reproduction
         """The episode until here as plain data: enough to play it again; None if that cannot be done."""
-        self.place = place
+        self.location = location
         self.env_traceback = env_traceback
         self.at_start = at_start
         # A fault before the first completed step is a wrong set-up, not an accident of training.
@@ -121,7 +123,7 @@ class EnvFault(CorralError):
         """What to do about it."""
 
     def __str__(self) -> str:
-        text = f"{self.summary} ({self.place})"
+        text = f"{self.summary} ({self.location})"
         if self.env_traceback:
             text += f"\n\nThe env's own traceback:\n{self.env_traceback.rstrip()}"
         return text if self.advice is None else f"{text}\n\n{self.advice}"
@@ -139,5 +141,5 @@ def one_line(text: object, most: int = 200) -> str:
     return line if len(line) <= most else f"{line[:most]}..."
 
 
-class BadEnvData(EnvFault):
+class InvalidEnvData(EnvFault):
     """An env returned something its spaces or the learner cannot take."""

@@ -20,7 +20,7 @@ from corral.core.errors import UsageError
 from corral.core.spaces import Layout, Leaf
 from corral.core.types import Leaves, Rollout
 
-__all__ = ["ColumnWriter", "Observed", "Stacks", "checked_stacks", "column_shape", "stacks_of"]
+__all__ = ["ColumnWriter", "ObservationView", "Stacks", "checked_stacks", "column_shape", "stacks_of"]
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
@@ -123,7 +123,7 @@ class ColumnWriter:
         return f"the env says that its observation {self._path!r} is {self._earlier + 1} frames, oldest first"
 
 
-class Observed:
+class ObservationView:
     """The observations of a rollout (or some leaves) by row, ``t * N + n``; stacks are put together when asked for."""
 
     def __init__(self, rollout: Rollout, paths: Collection[str] | None = None) -> None:

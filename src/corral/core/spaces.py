@@ -16,7 +16,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from corral.core.errors import UsageError
-from corral.core.suggestions import shown
+from corral.core.suggestions import short_repr
 from corral.core.types import Leaves
 
 __all__ = ["Layout", "Leaf", "limits_of", "poisoned", "space_from_data", "space_to_data"]
@@ -88,7 +88,7 @@ class Layout:
         empty = [leaf.path for leaf in self.leaves if not math.prod(leaf.shape)]
         if empty or not self.leaves:
             where = f" at {empty[0]!r}" if empty and empty[0] else ""
-            raise UsageError(f"the {role} space {shown(space)} has no numbers in it{where}; {_ADVICE[role]}")
+            raise UsageError(f"the {role} space {short_repr(space)} has no numbers in it{where}; {_ADVICE[role]}")
         if len(set(self.paths)) < len(self.leaves):
             raise UsageError(
                 f"two entries of the {role} space have the same path among {self.paths}; avoid '/' in keys"

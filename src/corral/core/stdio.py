@@ -17,14 +17,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["command", "forgive_output", "occupy_descriptors"]
+__all__ = ["command", "reserve_standard_descriptors", "tolerate_closed_stdout"]
 
 _MAY_PASS = {errno.EAGAIN, errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
-def forgive_output() -> None:
+def tolerate_closed_stdout() -> None:
     """From now on this process's ``print`` succeeds, whoever reads it. May be called twice."""
-    occupy_descriptors()
+    reserve_standard_descriptors()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, _Forgiving):
@@ -37,7 +37,7 @@ def forgive_output() -> None:
         setattr(sys, name, _Forgiving(stream, name))
 
 
-def occupy_descriptors() -> None:
+def reserve_standard_descriptors() -> None:
     """Let no pipe of ours become descriptor 0, 1 or 2: what prints without asking Python would write to it."""
     for descriptor in range(3):
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from corral.core.errors import one_line
 
-__all__ = ["did_you_mean", "shown"]
+__all__ = ["did_you_mean", "short_repr"]
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
@@ -36,7 +36,7 @@ def did_you_mean(word: str, known: Any) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """What was given, for a message: one line, cut off where it is long."""
     try:
         return one_line(_SHORT.repr(value))

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LIFE_LOST",
-    "MISHAP_KEYS",
+    "RECOVERY_KEYS",
+    "ActionSample",
     "Actor",
     "ActorSpec",
-    "Acts",
-    "Choice",
     "EpisodeRecord",
+    "GreedyAction",
     "InfoSums",
     "Leaves",
-    "Mishaps",
+    "RecoveryCounts",
     "Rollout",
     "RolloutSource",
     "Seconds",
@@ -45,7 +45,7 @@ Weights = Mapping[str, Any]
 """Named parameters and buffers of a policy."""
 
 
-class Acts(NamedTuple):
+class ActionSample(NamedTuple):
     """What an actor decides for one step of N envs."""
 
     actions: Array  # [N, D], unclipped, as the learner will see them
@@ -54,11 +54,11 @@ class Acts(NamedTuple):
     states: npt.NDArray[np.float32] | None = None  # [N, S] what a policy with a memory remembers afterwards
 
 
-class Choice(NamedTuple):
+class GreedyAction(NamedTuple):
     """The most likely actions of N envs."""
 
     actions: Array  # [N, D]
-    states: npt.NDArray[np.float32] | None = None  # [N, S], as of ``Acts``
+    states: npt.NDArray[np.float32] | None = None  # [N, S], as of ``ActionSample``
 
 
 class Actor(Protocol):
@@ -70,9 +70,9 @@ class Actor(Protocol):
 
     n_state: int
     """S, the numbers that are remembered of an env; 0 for a policy without memory, which takes and gives no states."""
-    values_later: bool
+    defers_values: bool
     """Whether ``act`` leaves values out, because it is cheaper to ask for many at once."""
-    valued: frozenset[str] | None
+    value_leaves: frozenset[str] | None
     """Paths of the leaves that ``values`` looks at; None for all."""
 
     def load(self, weights: Weights) -> None:
@@ -85,11 +85,13 @@ class Actor(Protocol):
         masks: Array | None,
         noise: npt.NDArray[np.float32],
         states: npt.NDArray[np.float32] | None = None,
-    ) -> Acts:
+    ) -> ActionSample:
         """Sample actions for N envs; ``noise`` [N, D] is all the randomness there is."""
         ...
 
-    def best(self, observations: Leaves, masks: Array | None, states: npt.NDArray[np.float32] | None = None) -> Choice:
+    def act_greedy(
+        self, observations: Leaves, masks: Array | None, states: npt.NDArray[np.float32] | None = None
+    ) -> GreedyAction:
         """The most likely action of each env."""
         ...
 
@@ -130,7 +132,7 @@ class InfoSums:
 
 
 @dataclass(frozen=True, slots=True)
-class Mishaps:
+class RecoveryCounts:
     """What went wrong with workers and envs and was mended, counted."""
 
     restarts: int = 0
@@ -144,20 +146,20 @@ class Mishaps:
     inexact: int = 0
     """Episodes that were cut off, because the env could not be brought back to where it was."""
 
-    def __add__(self, other: Mishaps) -> Mishaps:
-        return Mishaps(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+    def __add__(self, other: RecoveryCounts) -> RecoveryCounts:
+        return RecoveryCounts(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
     def counts(self) -> dict[str, int]:
         """Return the counts by the names that they have in checkpoints, metrics and summaries."""
-        return to_data(self, MISHAP_KEYS)
+        return to_data(self, RECOVERY_KEYS)
 
     @classmethod
-    def from_counts(cls, counts: Mapping[str, int]) -> Mishaps:
+    def from_counts(cls, counts: Mapping[str, int]) -> RecoveryCounts:
         """Return what ``counts`` gave."""
-        return cls(**{name: int(count) for name, count in by_attribute(counts, MISHAP_KEYS).items()})
+        return cls(**{name: int(count) for name, count in by_attribute(counts, RECOVERY_KEYS).items()})
 
 
-MISHAP_KEYS = {
+RECOVERY_KEYS = {
     "restarts": "restarts",
     "recycled": "recycled",
     "retries": "retries",
@@ -188,8 +190,8 @@ class Rollout:
     truncated: npt.NDArray[np.bool_]  # [T, N]
     life_lost: npt.NDArray[np.bool_]  # [T, N] the return ends here, though the episode goes on
     final_values: npt.NDArray[np.float32]  # [T, N] value of the final observation where truncated, else 0
-    began: npt.NDArray[np.int64]  # [T, N] where an episode ended: the number of the one that began then
-    opponents: npt.NDArray[np.int64]  # [T, N] and who plays the other side in it; -1 for the env's own choice
+    next_episode: npt.NDArray[np.int64]  # [T, N] where an episode ended: the number of the one that began then
+    next_opponent: npt.NDArray[np.int64]  # [T, N] and who plays the other side in it; -1 for the env's own choice
     last_values: npt.NDArray[np.float32]  # [N] value of the observation after the last step
     last_observations: Leaves  # each [N, ...], and that observation
     masks: npt.NDArray[np.bool_] | None = None  # [T, N, A]
@@ -201,7 +203,7 @@ class Rollout:
     seconds: Seconds = Seconds()
     collectors: int = 1
     """Processes that chose actions for it."""
-    mishaps: Mishaps = Mishaps()
+    recovery_counts: RecoveryCounts = RecoveryCounts()
     """On the way to it."""
     faults: tuple[EnvFault, ...] = ()
     """What envs raised in it that did not end the run."""
@@ -209,7 +211,7 @@ class Rollout:
     """By path, the frames of observations that are several of them."""
 
     @classmethod
-    def of(cls, arrays: Mapping[str, Array], stacks: Mapping[str, int] | None = None) -> Rollout:
+    def from_arrays(cls, arrays: Mapping[str, Array], stacks: Mapping[str, int] | None = None) -> Rollout:
         """A rollout of named arrays (see ``to_columns``), about which nothing is known yet."""
         return cls(**to_columns(arrays), stacks=stacks or {})
 
@@ -251,15 +253,15 @@ class RolloutSource(Protocol):
         """Who plays the other side in the episode that each env is in, [N]; -1 for the env's own choice."""
         ...
 
-    def whereabouts(self) -> dict[str, Array]:
+    def env_positions(self) -> dict[str, Array]:
         """Where every env is, at the end of the rollout that was last collected: for a checkpoint."""
         ...
 
-    def restore(self, whereabouts: Mapping[str, Array]) -> None:
+    def restore(self, env_positions: Mapping[str, Array]) -> None:
         """Bring every env to where it was; before the first rollout."""
         ...
 
-    def drain_mishaps(self) -> Mishaps:
+    def drain_recovery_counts(self) -> RecoveryCounts:
         """What was mended since the last rollout was collected."""
         ...
 

@@ -18,11 +18,11 @@ from corral.core.types import Leaves
 from corral.doctor.apart import apart
 from corral.doctor.finding import Finding
 from corral.envs.factory import EnvFactory
-from corral.envs.lifecycle import RAISED, named
+from corral.envs.lifecycle import ENV_EXCEPTIONS, named
 from corral.envs.state_protocol import state_methods
-from corral.vec.child_call import Pulse
+from corral.vec.child_call import Heartbeat
 from corral.vec.serial import SerialVectorEnv
-from corral.vec.stepper_factory import stays_together
+from corral.vec.stepper_factory import is_inseparable
 
 __all__ = ["check_coming_back", "check_seeds", "check_states"]
 
@@ -83,11 +83,11 @@ def check_seeds(factory: EnvFactory) -> list[Finding]:
     return [found, Finding("pass", "other seed, other episode", "two seeds differ")]
 
 
-def _all_traces(pulse: Pulse, factory: EnvFactory) -> _Traces:
+def _all_traces(heartbeat: Heartbeat, factory: EnvFactory) -> _Traces:
     """All of them in this process, one env after the other, because some envs allow only one at a time."""
-    first, used = _first_traces(pulse, factory)
-    again = _one_trace(pulse, factory, _FIRST_SEED, len(first.steps))
-    return _Traces(first, used, again, _one_trace(pulse, factory, _OTHER_SEED, first.lengths[0] + 1))
+    first, used = _first_traces(heartbeat, factory)
+    again = _one_trace(heartbeat, factory, _FIRST_SEED, len(first.steps))
+    return _Traces(first, used, again, _one_trace(heartbeat, factory, _OTHER_SEED, first.lengths[0] + 1))
 
 
 def _separate_traces(factory: EnvFactory) -> _Traces:
@@ -98,23 +98,23 @@ def _separate_traces(factory: EnvFactory) -> _Traces:
     return _Traces(first, used, again, other)
 
 
-def _first_traces(pulse: Pulse, factory: EnvFactory) -> tuple[_Trace, _Trace]:
-    with _opened(factory, pulse) as env:
-        first = _trace(env, pulse, _FIRST_SEED)
-        return first, _trace(env, pulse, _FIRST_SEED, len(first.steps))
+def _first_traces(heartbeat: Heartbeat, factory: EnvFactory) -> tuple[_Trace, _Trace]:
+    with _opened(factory, heartbeat) as env:
+        first = _trace(env, heartbeat, _FIRST_SEED)
+        return first, _trace(env, heartbeat, _FIRST_SEED, len(first.steps))
 
 
-def _one_trace(pulse: Pulse, factory: EnvFactory, seed: int, n: int, own_generators: bool = False) -> _Trace:
+def _one_trace(heartbeat: Heartbeat, factory: EnvFactory, seed: int, n: int, own_generators: bool = False) -> _Trace:
     if own_generators:
         seed_global_generators(fresh_seed())
-    with _opened(factory, pulse) as env:
-        return _trace(env, pulse, seed, n)
+    with _opened(factory, heartbeat) as env:
+        return _trace(env, heartbeat, seed, n)
 
 
 @contextlib.contextmanager
-def _opened(factory: EnvFactory, pulse: Pulse) -> Iterator[SerialVectorEnv]:
-    with pulse.making():
-        env = SerialVectorEnv(factory, 1, pulse=pulse.cells)
+def _opened(factory: EnvFactory, heartbeat: Heartbeat) -> Iterator[SerialVectorEnv]:
+    with heartbeat.making():
+        env = SerialVectorEnv(factory, 1, heartbeat=heartbeat.cells)
     try:
         yield env
     finally:
@@ -131,7 +131,7 @@ def _where(one: _Trace, two: _Trace) -> str:
     return "at the end"
 
 
-def _trace(env: SerialVectorEnv, pulse: Pulse, seed: int, n: int | None = None) -> _Trace:
+def _trace(env: SerialVectorEnv, heartbeat: Heartbeat, seed: int, n: int | None = None) -> _Trace:
     """Play episodes with the seeds from ``seed`` on: ``n`` steps and resets, or as many as there is time for."""
     trace, end = _Trace(), time.perf_counter() + _TRACE_SECONDS
 
@@ -142,7 +142,7 @@ def _trace(env: SerialVectorEnv, pulse: Pulse, seed: int, n: int | None = None) 
         return played >= _TRACE_STEPS or (played >= _LEAST_STEPS and time.perf_counter() > end)
 
     while not done():
-        with pulse.making():
+        with heartbeat.making():
             env.reset_arrays([seed + len(trace.lengths)])
         trace.lengths.append(-1)  # its reset is no step
         for arrays in _steps(env):
@@ -178,22 +178,22 @@ def check_states(factory: EnvFactory) -> list[Finding]:
     return [Finding("fail", what, "another env goes on from the state differently", remedy)]
 
 
-def _play_to_the_middle(pulse: Pulse, factory: EnvFactory) -> _Middle | tuple[str, str] | None:
+def _play_to_the_middle(heartbeat: Heartbeat, factory: EnvFactory) -> _Middle | tuple[str, str] | None:
     """Take a state and go on; or say why there is none, with a remedy; or None, if the env offers none."""
-    with _opened(factory, pulse) as env:
+    with _opened(factory, heartbeat) as env:
         methods = state_methods(env.envs[0])
         if methods is None:
             if all(env.envs[0].has_wrapper_attr(name) for name in ("get_state", "set_state")):
                 seen = "a wrapper around the env has none of its own, so they are not used"
                 return seen, "offer both on the outermost wrapper, with its own state in the bytes"
             return None
-        with pulse.making():
+        with heartbeat.making():
             env.reset_arrays([1])
         for _, _ in zip(range(21), _steps(env), strict=False):
             pass
         try:
             state = methods.get_raw()
-        except RAISED as error:
+        except ENV_EXCEPTIONS as error:
             return f"get_state() raised {named(error)}, so they are not used", "correct it, or ignore this"
         if not isinstance(state, bytes | bytearray):
             return "get_state() gives no bytes, so they are not used", "return bytes, or ignore this"
@@ -201,16 +201,16 @@ def _play_to_the_middle(pulse: Pulse, factory: EnvFactory) -> _Middle | tuple[st
         return _Middle(bytes(state), shown, env.arrays.masks.copy(), _play_on(env))
 
 
-def _go_on(pulse: Pulse, factory: EnvFactory, middle: _Middle) -> list[bytes] | str:
+def _go_on(heartbeat: Heartbeat, factory: EnvFactory, middle: _Middle) -> list[bytes] | str:
     """Digests of how another env goes on from there; or what was raised when it was given the state, or then."""
-    with _opened(factory, pulse) as env:
-        with pulse.making():
+    with _opened(factory, heartbeat) as env:
+        with heartbeat.making():
             env.reset_arrays([2])
         methods = state_methods(env.envs[0])
         assert methods is not None
         try:
             methods.set(middle.state)
-        except RAISED as error:
+        except ENV_EXCEPTIONS as error:
             return f"set_state() raised {named(error)}"
         for path, leaf in middle.observations.items():
             env.arrays.observations[path][...] = leaf
@@ -221,10 +221,10 @@ def _go_on(pulse: Pulse, factory: EnvFactory, middle: _Middle) -> list[bytes] | 
             return f"after set_state(), {fault.summary}"
 
 
-def check_coming_back(pulse: Pulse, factory: EnvFactory) -> list[Finding]:
+def check_coming_back(heartbeat: Heartbeat, factory: EnvFactory) -> list[Finding]:
     """Say which envs cannot be brought back after a crash; of plain envs the seeds have told."""
-    with pulse.making():
-        if not stays_together(factory):
+    with heartbeat.making():
+        if not is_inseparable(factory):
             return []
     seen = "not those of a vector env: where a worker is replaced or a run is resumed, their episodes are cut off"
     return [Finding("warn", "envs come back after a crash", seen, "nothing to do; the run counts them as inexact")]

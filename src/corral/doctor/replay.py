@@ -16,7 +16,7 @@ from corral.core.actions import ActionCodec
 from corral.core.errors import UsageError
 from corral.envs.factory import resolve_env
 from corral.storage.fault_files import read_fault
-from corral.storage.named_code import bare
+from corral.storage.named_code import without_directory
 
 __all__ = ["replay_fault"]
 
@@ -29,7 +29,7 @@ def replay_fault(path: str | os.PathLike[str], env: str | Callable[..., gym.Env[
     """
     told = read_fault(os.fspath(path))
     named = env if isinstance(env, str) else None
-    if named is not None and bare(named) != bare(str(told.get("env", named))):
+    if named is not None and without_directory(named) != without_directory(str(told.get("env", named))):
         raise UsageError(f"{path} is of another env: {told['env']}")
     made = resolve_env(env, parse_env_kwargs(told.get("env_kwargs", {})))()
     try:

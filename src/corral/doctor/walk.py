@@ -15,7 +15,7 @@ from corral.core.spaces import Layout
 from corral.doctor.finding import Finding
 from corral.envs.factory import EnvFactory
 from corral.policy.images import is_normalizable
-from corral.vec.child_call import Pulse
+from corral.vec.child_call import Heartbeat
 from corral.vec.serial import SerialVectorEnv
 
 __all__ = ["check_data"]
@@ -40,22 +40,22 @@ class _Walk:
     legal_share: list[float] = field(default_factory=list)
 
 
-def check_data(pulse: Pulse, factory: EnvFactory, steps: int) -> list[Finding]:
+def check_data(heartbeat: Heartbeat, factory: EnvFactory, steps: int) -> list[Finding]:
     """Walk ``steps`` random legal steps and look at what comes back."""
-    with pulse.making():  # one that can be looked into, also of a vector env
-        env = SerialVectorEnv(lambda: factory(), 1, seed=0, pulse=pulse.cells)
-    facts = f"{env.single_observation_space}, {env.single_action_space}"
+    with heartbeat.making():  # one that can be looked into, also of a vector env
+        env = SerialVectorEnv(lambda: factory(), 1, seed=0, heartbeat=heartbeat.cells)
+    env_info = f"{env.single_observation_space}, {env.single_action_space}"
     try:
-        walk = undisturbed = _walk(env, pulse, steps)
+        walk = undisturbed = _walk(env, heartbeat, steps)
         for _ in range(_WALKS - 1):
             if _vary(undisturbed.step_costs):
-                undisturbed = _walk(env, pulse, steps)
+                undisturbed = _walk(env, heartbeat, steps)
     finally:
         env.close()
-    return [_fits(walk, facts), _masks(walk), _episodes(walk, steps), _scale(walk), _speed(undisturbed)]
+    return [_fits(walk, env_info), _masks(walk), _episodes(walk, steps), _scale(walk), _speed(undisturbed)]
 
 
-def _fits(walk: _Walk, facts: str) -> Finding:
+def _fits(walk: _Walk, env_info: str) -> Finding:
     if walk.outside:
         return Finding(
             "warn", "returned data fits the spaces", walk.outside, "widen the bounds of the observation space"
@@ -67,14 +67,14 @@ def _fits(walk: _Walk, facts: str) -> Finding:
             walk.converted,
             "harmless; declare that dtype to save the conversion",
         )
-    return Finding("pass", "returned data fits the spaces", f"{facts:.160}")
+    return Finding("pass", "returned data fits the spaces", f"{env_info:.160}")
 
 
-def _walk(env: SerialVectorEnv, pulse: Pulse, steps: int) -> _Walk:
+def _walk(env: SerialVectorEnv, heartbeat: Heartbeat, steps: int) -> _Walk:
     walk, generator = _Walk(), np.random.default_rng(0)
     inner = env.envs[0]
     watcher = env.envs[0] = _Watcher(inner, env.layout)
-    with pulse.making():
+    with heartbeat.making():
         env.reset_arrays([0])
     for _ in range(steps):
         if env.masks is not None:

@@ -51,4 +51,6 @@ def resolve_envs(
     if any(factory.is_vector for factory in known.values()):
         raise UsageError("a factory that takes num_envs makes all envs at once; give it alone, not in a list")
     first = each[0]
-    return EnvFactoryList(first.name, first.kwargs, first.pickled, first.live, spec=first.spec, each=each), len(given)
+    return EnvFactoryList(
+        first.name, first.kwargs, first.pickled, first.local_callable, spec=first.spec, each=each
+    ), len(given)

@@ -99,7 +99,7 @@ def make(
             raise UsageError(f"envpool:{task} has several players or agents, and Corral trains one: {space!r:.120}")
     # It would begin an episode in the step after the last one's end. Corral asks for it before that.
     vector.metadata = {**vector.metadata, "autoreset_mode": AutoresetMode.DISABLED}
-    vector.untold, vector.begin_some = _UNTOLD, _begin_some
+    vector.hidden_info_keys, vector.begin_some = _UNTOLD, _begin_some
     if family == "envpool.atari":
         vector.counts_lives = True
         if (frames := vector.config["stack_num"]) > 1:

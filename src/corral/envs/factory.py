@@ -23,10 +23,10 @@ import gymnasium as gym
 from corral.core.entry_points import absolute_spec, import_callable, import_module, import_own, pickle_code, python_name
 from corral.core.errors import MissingPackage, UsageError
 from corral.core.machine import available_cores
-from corral.core.suggestions import did_you_mean, shown
+from corral.core.suggestions import did_you_mean, short_repr
 from corral.envs.atari import is_atari
 from corral.envs.registry import ATARI_MODULE, BUILT_IN, ENVPOOL, ENVPOOL_MODULE
-from corral.envs.vector_adapter import OneEnv, VectorEnv
+from corral.envs.vector_adapter import SingleEnvAdapter, VectorEnv
 
 __all__ = ["EnvFactory", "make_env", "resolve_env"]
 
@@ -45,7 +45,7 @@ class EnvFactory:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     pickled: bytes | None = None
     """A cloudpickled callable or Gymnasium ``EnvSpec``; None if ``name`` says it all."""
-    live: Any = field(default=None, compare=False)
+    local_callable: Any = field(default=None, compare=False)
     """The same as an object, where it never left the process; it is not sent."""
     processes: int = field(default=1, compare=False)
     """How many make envs at the same time: envs with threads of their own share the cores among them."""
@@ -53,32 +53,34 @@ class EnvFactory:
     """``name`` with the absolute path of its file, for an env may change the working directory."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        sent = {part.name: getattr(self, part.name) for part in dataclasses.fields(self) if part.name != "live"}
+        sent = {
+            part.name: getattr(self, part.name) for part in dataclasses.fields(self) if part.name != "local_callable"
+        }
         return functools.partial(type(self), **sent), ()
 
     @property
     def is_vector(self) -> bool:
         """Whether it makes many envs at a time, as a ``gymnasium.vector.VectorEnv``."""
-        if self.born_seeded:
+        if self.seeded_at_construction:
             return True
         maker = self._maker()
         return not isinstance(maker, gym.envs.registration.EnvSpec) and "num_envs" in _parameters(maker)
 
     @property
-    def born_seeded(self) -> bool:
+    def seeded_at_construction(self) -> bool:
         """Whether such envs take their seeds when they are made, and never again."""
         return self.name.startswith(ENVPOOL)
 
-    def sharing(self, processes: int) -> EnvFactory:
+    def for_processes(self, processes: int) -> EnvFactory:
         """The same, for one of so many processes."""
         return dataclasses.replace(self, processes=processes)
 
-    def many(self, n: int, seeds: Sequence[int] | None = None, render_mode: str | None = None) -> VectorEnv:
+    def make_vector(self, n: int, seeds: Sequence[int] | None = None, render_mode: str | None = None) -> VectorEnv:
         """Make ``n`` envs as a vector env; ``seeds`` are for those that are born seeded."""
         kwargs, maker = dict(self.kwargs), self._maker()
         if "num_envs" in kwargs:
             raise UsageError(f"{self.name} gets num_envs from the run (n_envs); leave it out of env_kwargs")
-        if self.born_seeded:
+        if self.seeded_at_construction:
             threads = max(1, available_cores() // self.processes)
             vector = maker(self.name.removeprefix(ENVPOOL), n, seeds, threads, render_mode, kwargs)
         else:
@@ -95,7 +97,7 @@ class EnvFactory:
     def __call__(self, render_mode: str | None = None) -> Env:
         """Make one env."""
         if self.is_vector:
-            return OneEnv(lambda seeds: self.many(1, seeds, render_mode), self.born_seeded)
+            return SingleEnvAdapter(lambda seeds: self.make_vector(1, seeds, render_mode), self.seeded_at_construction)
         try:
             return self._one(render_mode)
         except TypeError as error:
@@ -122,11 +124,11 @@ class EnvFactory:
         return env
 
     def _maker(self) -> Any:
-        if self.live is not None:
-            return self.live
+        if self.local_callable is not None:
+            return self.local_callable
         if is_atari(self.name):
             return functools.partial(import_own(f"{ATARI_MODULE}:make"), self.name)
-        if self.born_seeded:
+        if self.seeded_at_construction:
             return import_own(f"{ENVPOOL_MODULE}:make")
         if self.name in BUILT_IN:
             return import_own(BUILT_IN[self.name])
@@ -149,7 +151,7 @@ def resolve_env(env: str | Callable[..., Env] | EnvFactory, kwargs: Mapping[str,
     if callable(env):
         return EnvFactory(python_name(env), kwargs, pickle_code(env, "env factory"), env)
     if not isinstance(env, str):
-        raise UsageError(f"env {shown(env)}: should be the name of an env, or a callable that makes one")
+        raise UsageError(f"env {short_repr(env)}: should be the name of an env, or a callable that makes one")
     if env in BUILT_IN or env.startswith(ENVPOOL):
         return EnvFactory(env, kwargs)
     if is_atari(env):

@@ -14,30 +14,30 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from corral.core.errors import EnvFault, EnvPlace, MissingPackage, UsageError
+from corral.core.errors import EnvFault, EnvLocation, MissingPackage, UsageError
 from corral.core.seeding import making_seed, seed_global_generators
-from corral.envs.env_info import EnvFacts
+from corral.envs.env_info import EnvInfo
 from corral.envs.env_lists import factory_of
 from corral.envs.vector_adapter import VectorEnv
 
 __all__ = [
+    "ENV_EXCEPTIONS",
     "FLAG",
-    "RAISED",
     "build_envs",
     "close_env",
-    "facts_of",
+    "format_action",
     "mask_after",
     "mask_method",
     "named",
     "note_in_use",
     "own_traceback",
+    "probe_env",
     "scalar",
     "seeding_maker",
-    "shown",
 ]
 
 Env = gym.Env[Any, Any]
-RAISED = (Exception, SystemExit)
+ENV_EXCEPTIONS = (Exception, SystemExit)
 """What an env may raise that is its own affair."""
 _OURS = ("corral.vec.", "corral.envs.lifecycle", "corral.processes.")
 """How the names of modules begin that call envs."""
@@ -55,8 +55,8 @@ def build_envs(factory: Callable[[], Env], first_env: int, n: int) -> list[Env]:
             env = factory_of(factory, i)()
             note_in_use(env, factory)
             envs.append(env)
-            EnvFacts.of(envs[0]).check_same(EnvFacts.of(envs[-1]))
-    except RAISED as error:
+            EnvInfo.from_env(envs[0]).check_same(EnvInfo.from_env(envs[-1]))
+    except ENV_EXCEPTIONS as error:
         another = bool(_in_use)
         for i, made in enumerate(envs):
             close_env(made, first_env + i)
@@ -64,8 +64,8 @@ def build_envs(factory: Callable[[], Env], first_env: int, n: int) -> list[Env]:
             raise
         if isinstance(error, gym.error.DependencyNotInstalled):
             raise MissingPackage(f"the env cannot be made: {error}") from None
-        place = EnvPlace(first_env + len(envs), episode=-1, seed=None, step=0)
-        fault = EnvFault(f"making the env failed: {named(error)}", place, own_traceback(error), True)
+        location = EnvLocation(first_env + len(envs), episode=-1, seed=None, step=0)
+        fault = EnvFault(f"making the env failed: {named(error)}", location, own_traceback(error), True)
         if another:
             fault.advice = (
                 "Another env was made in the same process before. If there can be only one, give each a process of its "
@@ -115,7 +115,7 @@ def named(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".rstrip(": ")
 
 
-def shown(action: Any) -> str:
+def format_action(action: Any) -> str:
     """An action in a few words."""
     plain = action.item() if isinstance(action, np.generic) else action
     return f"{plain!r:.120}"
@@ -130,13 +130,13 @@ def close_env(env: Env | VectorEnv, number: int) -> None:
         warnings.warn(f"closing env {number} raised {named(error)}", stacklevel=2)
 
 
-def facts_of(factory: Callable[[], Env]) -> EnvFacts:
+def probe_env(factory: Callable[[], Env]) -> EnvInfo:
     """What is known of an env before its first step; one is made for it, and closed."""
     with contextlib.chdir("."):  # an env may change the working directory
         (env,) = build_envs(factory, 0, 1)
-        facts = EnvFacts.of(env)
+        env_info = EnvInfo.from_env(env)
         close_env(env, 0)
-    return facts
+    return env_info
 
 
 def mask_method(env: Env) -> Callable[[], Any] | None:

@@ -16,7 +16,7 @@ __all__ = [
     "PATHS",
     "SETTINGS",
     "SWITCHES",
-    "names_code",
+    "is_code",
     "own_flags",
     "settings_of",
 ]
@@ -143,6 +143,6 @@ def settings_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in own.items() if key not in given and key not in taken}
 
 
-def names_code(spec: str) -> bool:
+def is_code(spec: str) -> bool:
     """Whether an env's name makes Python import something: such a name is not followed when it comes from a file."""
     return spec not in BUILT_IN and not spec.startswith(ENVPOOL) and (":" in spec or spec.endswith(".py"))

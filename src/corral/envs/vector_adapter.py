@@ -13,34 +13,42 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from corral.core.errors import CorralError, UsageError
 from corral.core.spaces import Layout
 
-__all__ = ["EnvInside", "OneEnv", "info_of", "mask_methods", "plain_metadata", "resets_itself", "why_not_together"]
+__all__ = [
+    "SingleEnvAdapter",
+    "SubEnvView",
+    "autoresets_in_same_step",
+    "info_of",
+    "mask_methods",
+    "plain_metadata",
+    "unsupported_reason",
+]
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 
 
-def resets_itself(vector: VectorEnv) -> bool:
+def autoresets_in_same_step(vector: VectorEnv) -> bool:
     """Whether a step that ends an episode shows the next one's first observation, and has the last one in its info."""
     return vector.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP
 
 
-def _begins_some(vector: VectorEnv) -> bool:
+def _supports_partial_reset(vector: VectorEnv) -> bool:
     """Whether an episode can begin right after another one's end, in that env alone."""
     mode = vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     return mode != AutoresetMode.NEXT_STEP or isinstance(vector.unwrapped, SyncVectorEnv | AsyncVectorEnv)
 
 
-def why_not_together(vector: VectorEnv, born_seeded: bool) -> str | None:
+def unsupported_reason(vector: VectorEnv, seeded_at_construction: bool) -> str | None:
     """Why the envs of a vector env cannot live as many single ones would; None if they can."""
-    if not _begins_some(vector):
+    if not _supports_partial_reset(vector):
         return "it begins an episode only in the step after the last one's end (autoreset_mode NEXT_STEP)"
-    if not born_seeded:
+    if not seeded_at_construction:
         seeds: Any = list(range(vector.num_envs))  # Gymnasium's types do not know of lists
         try:
             vector.reset(seed=seeds)
         except Exception as error:
             return f"reset does not take a list of seeds, one for each env ({type(error).__name__}: {error})"
         try:
-            if not resets_itself(vector):
+            if not autoresets_in_same_step(vector):
                 vector.reset(options={"reset_mask": np.arange(vector.num_envs) == 0})
         except Exception as error:
             return f"reset does not begin an episode in one env alone ({type(error).__name__}: {error})"
@@ -60,12 +68,12 @@ def plain_metadata(vector: VectorEnv) -> dict[str, Any]:
     return {name: value for name, value in vector.metadata.items() if name != "autoreset_mode"}
 
 
-def info_of(infos: Mapping[str, Any], i: int, untold: Collection[str] = ()) -> dict[str, Any]:
-    """What infos say of env ``i``, without what is ``untold``."""
+def info_of(infos: Mapping[str, Any], i: int, hidden_info_keys: Collection[str] = ()) -> dict[str, Any]:
+    """What infos say of env ``i``, without what is ``hidden_info_keys``."""
     found = {}
     for name, value in infos.items():
         there = infos.get(f"_{name}")
-        if name.startswith("_") or name in untold or (isinstance(there, np.ndarray) and not there[i]):
+        if name.startswith("_") or name in hidden_info_keys or (isinstance(there, np.ndarray) and not there[i]):
             continue
         if isinstance(value, Mapping):
             found[name] = info_of(value, i)
@@ -74,7 +82,7 @@ def info_of(infos: Mapping[str, Any], i: int, untold: Collection[str] = ()) -> d
     return found
 
 
-class EnvInside(gym.Env[Any, Any]):
+class SubEnvView(gym.Env[Any, Any]):
     """One env of a vector env, as far as it can be had alone: attributes and methods are those of the vector env."""
 
     def __init__(self, vector: VectorEnv, index: int) -> None:
@@ -108,21 +116,21 @@ class EnvInside(gym.Env[Any, Any]):
         return None if frames is None else frames[self._index]
 
 
-class OneEnv(gym.Env[Any, Any]):
+class SingleEnvAdapter(gym.Env[Any, Any]):
     """A vector env of one env, as a plain env. ``make(seeds)`` makes it, with or without a seed.
 
-    ``born_seeded``: a seed can only be given when it is made, so that it is made again for each.
+    ``seeded_at_construction``: a seed can only be given when it is made, so that it is made again for each.
     """
 
-    def __init__(self, make: Callable[[Sequence[int] | None], VectorEnv], born_seeded: bool) -> None:
-        self._make, self._born_seeded = make, born_seeded
+    def __init__(self, make: Callable[[Sequence[int] | None], VectorEnv], seeded_at_construction: bool) -> None:
+        self._make, self._seeded_at_construction = make, seeded_at_construction
         self._vector = make(None)
         self.observation_space = self._vector.single_observation_space
         self.action_space = self._vector.single_action_space
         self.metadata = plain_metadata(self._vector)
         self.render_mode = self._vector.render_mode
         self.frame_stacks = getattr(self._vector, "frame_stacks", {})
-        self._untold = getattr(self._vector, "untold", ())
+        self._hidden_info_keys = getattr(self._vector, "hidden_info_keys", ())
         self._seen, self._acted = Layout(self.observation_space), Layout(self.action_space, "action")
         self._action = self._acted.allocate(1)
         if (masks := mask_methods(self._vector)) is not None:
@@ -130,19 +138,19 @@ class OneEnv(gym.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
-        if seed is not None and self._born_seeded:
+        if seed is not None and self._seeded_at_construction:
             self._vector.close()
             self._vector, seed = self._make([seed]), None
         observation, info = self._vector.reset(seed=seed, options=options)
-        return self._first(observation), info_of(info, 0, self._untold)
+        return self._first(observation), info_of(info, 0, self._hidden_info_keys)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take a step; after an episode's end, ``reset`` begins the next."""
         self._acted.write(self._action, 0, action)
         observation, reward, terminated, truncated, info = self._vector.step(self._acted.batch(self._action))
-        told, ended = info_of(info, 0, self._untold), bool(terminated[0] or truncated[0])
+        told, ended = info_of(info, 0, self._hidden_info_keys), bool(terminated[0] or truncated[0])
         shown = self._first(observation)
-        if ended and resets_itself(self._vector):
+        if ended and autoresets_in_same_step(self._vector):
             shown, told = told["final_obs"], told["final_info"]
         return shown, float(reward[0]), bool(terminated[0]), bool(truncated[0]), told
 

@@ -213,8 +213,8 @@ class _Arguments:
     kwargs: dict[str, Any]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        named = {name: _SavedModel.of(value) for name, value in self.kwargs.items()}
-        return _unpack, (tuple(_SavedModel.of(value) for value in self.args), named)
+        named = {name: _SavedModel.wrap(value) for name, value in self.kwargs.items()}
+        return _unpack, (tuple(_SavedModel.wrap(value) for value in self.args), named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class _SavedModel:
     data: bytes
 
     @classmethod
-    def of(cls, value: Any) -> Any:
+    def wrap(cls, value: Any) -> Any:
         """A model as what it saves, and anything else as it is."""
         if not isinstance(value, BaseAlgorithm):
             return value

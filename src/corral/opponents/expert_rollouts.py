@@ -16,12 +16,12 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from corral.core.errors import UsageError
-from corral.core.types import Leaves, Mishaps
+from corral.core.types import Leaves, RecoveryCounts
 from corral.envs.factory import EnvFactory, resolve_env
 from corral.envs.lifecycle import build_envs, close_env
 from corral.envs.opponent_protocol import outcome
 from corral.processes.pool import StartMethod
-from corral.processes.supervision import Care
+from corral.processes.supervision import RecoveryConfig
 from corral.vec.make_vec import make_vector_env
 
 __all__ = ["ExpertGames", "collect_expert_games"]
@@ -39,7 +39,7 @@ class ExpertGames:
     returns: npt.NDArray[np.float32]  # [M] discounted, to the end of the episode
     games: int
     win_rate: float
-    mishaps: Mishaps
+    recovery_counts: RecoveryCounts
     """On the way to them."""
 
 
@@ -92,7 +92,7 @@ def collect_expert_games(
     start_method: StartMethod,
     seed: int,
     gamma: float,
-    care: Care,
+    recovery: RecoveryConfig,
     on_steps: Callable[[int], object] = lambda n: None,
 ) -> ExpertGames:
     """Let ``expert`` play about ``steps`` steps in parallel; only whole games count. The same games for a seed."""
@@ -106,7 +106,7 @@ def collect_expert_games(
         start_method=start_method,
         seed=seed,
         infos="summed",
-        care=care,
+        recovery=recovery,
     )
     length = -(-steps // n_envs)
     try:
@@ -125,7 +125,7 @@ def collect_expert_games(
             env.recv()
             rewards[t], terminated[t], truncated[t] = now.rewards, now.terminated, now.truncated
             on_steps(n_envs)
-        mishaps = env.drain().mishaps
+        recovery_counts = env.drain().recovery_counts
     finally:
         env.close()
     ended = terminated | truncated
@@ -143,7 +143,7 @@ def collect_expert_games(
         returns=_returns(rewards, ended, gamma)[of, n].astype(np.float32),
         games=len(outcomes),
         win_rate=float(np.mean(outcomes)),
-        mishaps=mishaps,
+        recovery_counts=recovery_counts,
     )
 
 

@@ -51,11 +51,11 @@ class PolicyPlayer:
         self._states = np.zeros((1, actor.n_state), np.float32) if actor.n_state else None
 
     @property
-    def remembers(self) -> bool:
+    def is_recurrent(self) -> bool:
         """Whether it plays by what it saw earlier in the game."""
         return self._states is not None
 
-    def anew(self) -> PolicyPlayer:
+    def for_new_game(self) -> PolicyPlayer:
         """The same player for another game, of which it remembers nothing yet."""
         if self._states is None:
             return self
@@ -70,7 +70,7 @@ class PolicyPlayer:
             mask = np.concatenate(mask)
         masks = None if mask is None else np.asarray(mask, np.bool_)[None]
         if self._best:
-            actions, self._states = self.actor.best(self._seen, masks, self._states)
+            actions, self._states = self.actor.act_greedy(self._seen, masks, self._states)
         else:
             noise = noise_row(generator, self._codec.gaussian)
             acts = self.actor.act(self._seen, masks, noise, self._states)

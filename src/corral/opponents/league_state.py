@@ -103,20 +103,20 @@ class OpponentsState:
     """All that decides how it goes on."""
 
     stage: int = 0
-    since: int = 0
+    stage_start: int = 0
     """Steps at which the stage began."""
-    looked_at: int = 0
+    prepared_at: int = 0
     """Steps at which it was last asked for opponents."""
-    noted_at: int = 0
+    counted_at: int = 0
     """Steps up to which games were taken in."""
     ended_at: int | None = None
     """The budget of the run when its last stage ended: with another one it goes on."""
-    older: list[int] = field(default_factory=list)
+    envs_from_before_stage: list[int] = field(default_factory=list)
     """Envs in an episode that began before the stage did."""
-    now: int | None = None
+    current_slot: int | None = None
     """The slot that holds the policy as it is."""
     pool: list[PastSelf] = field(default_factory=list)
-    past: list[int] = field(default_factory=list)
+    past_slots: list[int] = field(default_factory=list)
     """Slots that hold a past self, though perhaps one that left the pool and only ends its games."""
     rating: float = FIRST_RATING
     ratings: dict[str, float] = field(default_factory=dict)
@@ -139,14 +139,14 @@ class OpponentsState:
 
 OPPONENTS_KEYS = {
     "stage": "stage",
-    "since": "since",
-    "looked_at": "looked_at",
-    "noted_at": "noted_at",
+    "stage_start": "since",
+    "prepared_at": "looked_at",
+    "counted_at": "noted_at",
     "ended_at": "ended_at",
-    "older": "older",
-    "now": "now",
+    "envs_from_before_stage": "older",
+    "current_slot": "now",
     "pool": "pool",
-    "past": "past",
+    "past_slots": "past",
     "rating": "rating",
     "ratings": "ratings",
     "games": "games",
@@ -172,7 +172,8 @@ def parse_state(state: Any) -> OpponentsState:
         _ = [StageResult.from_data(result) for result in found.results]  # refuses what it does not know
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = "/".join(map(str, first["loc"]))
+        key, *rest = first["loc"]
+        place = "/".join(map(str, (OPPONENTS_KEYS.get(str(key), key), *rest)))
         raise CheckpointError(f"state.json does not fit: opponents: {one_line(place)}: {first['msg']}") from None
     except (ValueError, TypeError, AttributeError) as error:  # a number that is not finite; an unknown name
         raise CheckpointError(f"state.json does not fit: opponents: {one_line(error)}") from None
@@ -181,12 +182,16 @@ def parse_state(state: Any) -> OpponentsState:
 
 def check_state(state: OpponentsState, stages: int, n_envs: int, fixed: Sequence[str], slots: int) -> None:
     """Refuse a state that no run with so many stages, envs and slots, and with these fixed opponents, has."""
-    counts = (state.since, state.looked_at, state.noted_at, state.games, *(past.step for past in state.pool))
-    places = {*state.past, *(past.slot for past in state.pool), *([] if state.now is None else [state.now])}
+    counts = (state.stage_start, state.prepared_at, state.counted_at, state.games, *(past.step for past in state.pool))
+    places = {
+        *state.past_slots,
+        *(past.slot for past in state.pool),
+        *([] if state.current_slot is None else [state.current_slot]),
+    }
     if (
         not 0 <= state.stage < stages
         or len(state.results) != state.stage
-        or not {*state.older} <= {*range(n_envs)}
+        or not {*state.envs_from_before_stage} <= {*range(n_envs)}
         or not places <= {*range(slots)}
         or state.ratings.keys() != {*fixed}
         or not all(0 <= count <= _MOST for count in counts)
@@ -198,7 +203,7 @@ def check_weights(
     state: OpponentsState, given: Mapping[str, npt.NDArray[Any]], expected: Mapping[str, npt.NDArray[Any]]
 ) -> None:
     """Refuse weights of opponents that do not fit where they go, and a slot in use without all of its weights."""
-    used = {*(past.slot for past in state.pool), *([] if state.now is None else [state.now])}
+    used = {*(past.slot for past in state.pool), *([] if state.current_slot is None else [state.current_slot])}
     kept = {key.partition("/")[0] for key in given} | {str(slot) for slot in used} | {_GUEST}
     for key in expected:
         if key.partition("/")[0] in kept and key not in given:

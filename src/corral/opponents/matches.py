@@ -126,7 +126,7 @@ def _play_one(
 ) -> tuple[float, int]:
     masks = mask_method(env)
     unused = np.random.default_rng(0)  # the most likely moves need none
-    player, other = player.anew(), other if isinstance(other, str) else other.anew()
+    player, other = player.for_new_game(), other if isinstance(other, str) else other.for_new_game()
     observation, info = env.reset(seed=seed, options={OPPONENT: other, SEAT: seat})
     for length in range(1, 1_000_000):
         action = player(observation, info.get(MASK) if masks is None else masks(), unused)

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 from corral.core.errors import UsageError
 
-__all__ = ["Roles", "roles_of_names"]
+__all__ = ["ReferenceOpponents", "reference_opponents_of_names"]
 
 
 @dataclass(frozen=True, slots=True)
-class Roles:
+class ReferenceOpponents:
     """The opponents that recipes are written in terms of."""
 
     weakest: str
     """``random``, or the first that the env names."""
-    teacher: str
+    strongest_scripted: str
     """``greedy``, or the last that the env names."""
 
     def selfplay(self, current_weight: float, random_weight: float) -> str:
@@ -33,18 +33,18 @@ class Roles:
         half = max(rest, 0.0) / 2
         shares = [
             ("checkpoint", half),
-            (self.teacher, half),
+            (self.strongest_scripted, half),
             ("current", current_weight),
             (self.weakest, random_weight),
         ]
         return "mixed:" + ",".join(f"{name}={share:g}" for name, share in shares)
 
     @property
-    def both(self) -> tuple[str, ...]:
+    def evaluated_against(self) -> tuple[str, ...]:
         """Whom a result is measured against."""
-        return tuple(dict.fromkeys((self.weakest, self.teacher)))
+        return tuple(dict.fromkeys((self.weakest, self.strongest_scripted)))
 
 
-def roles_of_names(names: Sequence[str]) -> Roles:
+def reference_opponents_of_names(names: Sequence[str]) -> ReferenceOpponents:
     """The same, of the names that an env gives."""
-    return Roles("random" if "random" in names else names[0], "greedy" if "greedy" in names else names[-1])
+    return ReferenceOpponents("random" if "random" in names else names[0], "greedy" if "greedy" in names else names[-1])

@@ -21,20 +21,20 @@ from corral.envs.opponent_protocol import OPPONENT
 from corral.opponents.frozen_policy import FrozenPolicy, PolicyPlayer
 from corral.processes import shared_memory
 
-__all__ = ["Lineup", "LineupSetup", "SharedLineup"]
+__all__ = ["OpponentTable", "OpponentTableSpec", "SharedOpponentTable"]
 
 Array = npt.NDArray[Any]
 _TABLE, _STAMPS = "table", "stamps"
 
 
 @dataclass(frozen=True, slots=True)
-class LineupSetup:
+class OpponentTableSpec:
     """What a process needs to seat opponents, besides the shared arrays."""
 
     own: tuple[tuple[str, Mapping[str, Any]], ...]
     """What the env offers, by name, and what it is reset with to give it: its opponents, or the stages of a curriculum.
     They are numbered first, then the guests, then the slots."""
-    guests: tuple[FrozenPolicy, ...]
+    frozen_policies: tuple[FrozenPolicy, ...]
     slots: int
     actor: ActorSpec | None
     observation_space: gym.Space[Any]
@@ -48,17 +48,17 @@ class LineupSetup:
     @property
     def first_slot(self) -> int:
         """The number of the first slot."""
-        return len(self.own) + len(self.guests)
+        return len(self.own) + len(self.frozen_policies)
 
-    def build(self, arrays: Mapping[str, Array]) -> Lineup:
+    def build(self, arrays: Mapping[str, Array]) -> OpponentTable:
         """The lineup as this process sees it."""
-        return Lineup(self, arrays)
+        return OpponentTable(self, arrays)
 
 
-class Lineup:
+class OpponentTable:
     """Draws opponents and seats them. Reads what the trainer writes between rollouts."""
 
-    def __init__(self, setup: LineupSetup, arrays: Mapping[str, Array]) -> None:
+    def __init__(self, setup: OpponentTableSpec, arrays: Mapping[str, Array]) -> None:
         self._setup = setup
         self._table: npt.NDArray[np.float64] = arrays[_TABLE]
         self._stamps: npt.NDArray[np.int64] = arrays[_STAMPS]
@@ -77,20 +77,20 @@ class Lineup:
         own = self._setup.own
         if opponent < len(own):
             return copy.deepcopy(dict(own[opponent][1]))
-        return {OPPONENT: self._player(opponent).anew()}
+        return {OPPONENT: self._player(opponent).for_new_game()}
 
     @property
-    def remembers(self) -> bool:
+    def is_recurrent(self) -> bool:
         """Whether an opponent may have a memory."""
-        actors = [self._setup.actor, *(guest.actor for guest in self._setup.guests)]
+        actors = [self._setup.actor, *(frozen.actor for frozen in self._setup.frozen_policies)]
         return any(actor is not None and actor.n_state for actor in actors)
 
     def _player(self, opponent: int) -> PolicyPlayer:
         setup = self._setup
         slot = opponent - setup.first_slot
         if slot < 0:
-            guest = setup.guests[opponent - len(setup.own)]
-            stamp, actor, weights = 0, guest.actor, guest.weights
+            frozen = setup.frozen_policies[opponent - len(setup.own)]
+            stamp, actor, weights = 0, frozen.actor, frozen.weights
         else:
             assert setup.actor is not None, "slots hold policies of this run"
             stamp, actor, weights = int(self._stamps[slot]), setup.actor, self._slots[slot]
@@ -103,10 +103,10 @@ class Lineup:
         return player
 
 
-class SharedLineup:
+class SharedOpponentTable:
     """The trainer's side: the arrays, and what may be written into them between rollouts."""
 
-    def __init__(self, setup: LineupSetup, weights: Weights) -> None:
+    def __init__(self, setup: OpponentTableSpec, weights: Weights) -> None:
         self.setup = setup
         n = setup.first_slot + setup.slots
         specs = [
@@ -122,7 +122,7 @@ class SharedLineup:
         arrays[_TABLE][...] = 0.0
         arrays[_STAMPS][...] = 0
         self._slots = _by_slot(arrays, setup.slots)
-        self.seats = Lineup(setup, arrays)
+        self.opponent_sampler = OpponentTable(setup, arrays)
 
     def write(self, slot: int, weights: Mapping[str, Array]) -> None:
         """Put a policy into a slot that nobody plays against."""
@@ -134,7 +134,7 @@ class SharedLineup:
         """What the weights of every slot and guest look like, by the names that a checkpoint has for them."""
         found = {f"{slot}/{name}": array for slot, some in enumerate(self._slots) for name, array in some.items()}
         return found | {
-            f"guest/{g.name}/{name}": np.asarray(w) for g in self.setup.guests for name, w in g.weights.items()
+            f"guest/{g.name}/{name}": np.asarray(w) for g in self.setup.frozen_policies for name, w in g.weights.items()
         }
 
     def set_chances(self, chances: Sequence[float]) -> None:

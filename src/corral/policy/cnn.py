@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from corral.config.values import Cnn
 from corral.core.errors import UsageError
-from corral.policy.images import Picture
+from corral.policy.images import ImageLeaf
 
 __all__ = ["LEAST_SIDE", "PictureEncoder"]
 
@@ -28,7 +28,7 @@ class PictureEncoder(nn.Module):
     """A network for each picture; they share nothing."""
 
     def __init__(
-        self, pictures: tuple[Picture, ...], cnn: Cnn, n_features: int, ortho_init: bool, bf16: bool = False
+        self, pictures: tuple[ImageLeaf, ...], cnn: Cnn, n_features: int, ortho_init: bool, bf16: bool = False
     ) -> None:
         super().__init__()
         self.pictures = pictures
@@ -79,7 +79,7 @@ class ResidualBlock(nn.Module):
         return pixels + self.layers(pixels)  # type: ignore[no-any-return]
 
 
-def _arranged(picture: Picture, seen: Tensor) -> Tensor:
+def _arranged(picture: ImageLeaf, seen: Tensor) -> Tensor:
     """Observations [B, ...] as floats [B, C, H, W], in channels-last memory."""
     if not picture.channels_first:
         seen = seen.movedim(-1, -3)
@@ -87,7 +87,7 @@ def _arranged(picture: Picture, seen: Tensor) -> Tensor:
     return pixels.to(torch.float32, memory_format=torch.channels_last)
 
 
-def _choose_network(picture: Picture, cnn: Cnn) -> Cnn:
+def _choose_network(picture: ImageLeaf, cnn: Cnn) -> Cnn:
     """The network that ``cnn`` means for a picture."""
     side = min(picture.height, picture.width)
     if cnn == "auto":
@@ -102,14 +102,14 @@ def _choose_network(picture: Picture, cnn: Cnn) -> Cnn:
     return cnn
 
 
-def _network(picture: Picture, cnn: Cnn, n_features: int) -> nn.Sequential:
+def _network(picture: ImageLeaf, cnn: Cnn, n_features: int) -> nn.Sequential:
     """[B, C, H, W] to [B, n_features]."""
     layers = {"nature": _nature, "small": _small, "impala": _impala}[cnn](picture)
     n_flat = _flat_size(picture, layers)
     return nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(n_flat, n_features), nn.ReLU())
 
 
-def _flat_size(picture: Picture, layers: list[nn.Module]) -> int:
+def _flat_size(picture: ImageLeaf, layers: list[nn.Module]) -> int:
     """Numbers that the layers make of a picture; by formula, so that it can be had without memory."""
     channels, sides = picture.channels, [picture.height, picture.width]
     for layer in layers:
@@ -124,14 +124,14 @@ def _flat_size(picture: Picture, layers: list[nn.Module]) -> int:
     return channels * math.prod(sides)
 
 
-def _nature(picture: Picture) -> list[nn.Module]:
+def _nature(picture: ImageLeaf) -> list[nn.Module]:
     """Mnih et al. 2015, as in Stable-Baselines3."""
     a, b, c = _WIDTHS["nature"]
     first = ScaledConv(picture.scale, picture.channels, a, 8, stride=4)
     return [first, nn.ReLU(), nn.Conv2d(a, b, 4, stride=2), nn.ReLU(), nn.Conv2d(b, c, 3)]
 
 
-def _small(picture: Picture) -> list[nn.Module]:
+def _small(picture: ImageLeaf) -> list[nn.Module]:
     """For pictures in which every pixel counts: a quarter of each side remains."""
     a, b, c = _WIDTHS["small"]
     first = ScaledConv(picture.scale, picture.channels, a, 3, padding=1)
@@ -139,7 +139,7 @@ def _small(picture: Picture) -> list[nn.Module]:
     return [first, nn.ReLU(), *rest]
 
 
-def _impala(picture: Picture) -> list[nn.Module]:
+def _impala(picture: ImageLeaf) -> list[nn.Module]:
     """Espeholt et al. 2018, the deep one."""
     layers: list[nn.Module] = []
     channels = picture.channels

@@ -20,13 +20,13 @@ class DeviceChoice(NamedTuple):
     why: str
 
 
-def choose_device(wanted: str, sees_pictures: Callable[[], bool] = lambda: False) -> DeviceChoice:
+def choose_device(wanted: str, has_images: Callable[[], bool] = lambda: False) -> DeviceChoice:
     """The device called ``wanted``; ``auto`` is an accelerator for pictures, and the CPU for small networks."""
     if wanted == "auto":
         cpu, found = torch.device("cpu"), _accelerator()
         if found is None:
             return DeviceChoice(cpu, "auto: there is no GPU here")
-        if sees_pictures():
+        if has_images():
             return DeviceChoice(torch.device(found), "auto: pictures are seen faster there than by the CPU")
         return DeviceChoice(cpu, "auto: small networks are faster on the CPU than the way to a GPU is")
     try:

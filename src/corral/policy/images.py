@@ -10,13 +10,13 @@ from gymnasium import spaces
 
 from corral.core.spaces import Layout, Leaf
 
-__all__ = ["Picture", "is_normalizable", "pictures_in"]
+__all__ = ["ImageLeaf", "image_leaves", "is_normalizable"]
 
 _SMALLEST = 8  # an array with a shorter side is a table: MiniGrid's 7 x 7 x 3 holds codes of objects, not colours
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class ImageLeaf:
     """A leaf that is a picture: its channels, its sides, and how they lie in it."""
 
     path: str
@@ -28,7 +28,7 @@ class Picture:
     """What its numbers are multiplied with, so that they become 0 to 1."""
 
     @classmethod
-    def of(cls, leaf: Leaf) -> Picture | None:
+    def from_leaf(cls, leaf: Leaf) -> ImageLeaf | None:
         """The leaf as a picture, or several on top of each other (4 axes); None if it is not one.
 
         A picture is a Box of bytes or floats with three axes and sides of at least 8. Only its bytes are scaled.
@@ -48,9 +48,9 @@ class Picture:
         return cls(leaf.path, channels * math.prod(frames), height, width, first, scale)
 
 
-def pictures_in(layout: Layout) -> tuple[Picture, ...]:
+def image_leaves(layout: Layout) -> tuple[ImageLeaf, ...]:
     """The leaves that are pictures."""
-    found = (Picture.of(leaf) for leaf in layout.leaves)
+    found = (ImageLeaf.from_leaf(leaf) for leaf in layout.leaves)
     return tuple(picture for picture in found if picture is not None)
 
 
@@ -58,7 +58,7 @@ def is_normalizable(leaf: Leaf) -> bool:
     """Whether ``normalize_obs`` covers a leaf: floats of any shape, and integers in a Box that is no picture."""
     if leaf.is_float:
         return True
-    return isinstance(leaf.space, spaces.Box) and leaf.dtype.kind in "iu" and Picture.of(leaf) is None
+    return isinstance(leaf.space, spaces.Box) and leaf.dtype.kind in "iu" and ImageLeaf.from_leaf(leaf) is None
 
 
 def _channels_first(a: int, b: int, c: int) -> bool:

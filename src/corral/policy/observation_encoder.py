@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from corral.core.spaces import Layout, Leaf
 from corral.core.types import Leaves
-from corral.policy.images import Picture, is_normalizable
+from corral.policy.images import ImageLeaf, is_normalizable
 
 __all__ = ["ENCODING", "Encoder", "Scale", "encoded_size", "normalized", "scales_from"]
 
@@ -74,7 +74,7 @@ def encoded_size(layout: Layout, leave_out: Collection[str] = ()) -> int:
 def _writer(leaf: Leaf) -> Callable[[npt.NDArray[Any], Floats], None]:
     """How values [B, n] of a leaf are written into its features [B, f]."""
     if isinstance(leaf.space, spaces.Box | spaces.MultiBinary):
-        picture = Picture.of(leaf)
+        picture = ImageLeaf.from_leaf(leaf)
         return _write if picture is None or picture.scale == 1 else _write_scaled
     sizes = np.ravel(leaf.space.n if isinstance(leaf.space, spaces.Discrete) else leaf.space.nvec)
     offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]]) - np.ravel(leaf.space.start)

@@ -18,10 +18,10 @@ from corral.core.spaces import Layout
 from corral.core.types import Leaves
 from corral.policy import distributions, mlp
 from corral.policy.cnn import PictureEncoder
-from corral.policy.images import pictures_in
+from corral.policy.images import image_leaves
 from corral.policy.networks import MlpNetwork, ObservationNormalizer
 from corral.policy.observation_encoder import Encoder, encoded_size, normalized
-from corral.policy.recurrent import Memory, RecurrentCore
+from corral.policy.recurrent import RecurrentCore, SequenceStart
 
 __all__ = ["Evaluation", "NetworkFactory", "Policy", "n_action_params"]
 
@@ -78,7 +78,7 @@ class Policy(nn.Module):
         """Numbers that describe each action; 0 if actions are not scored."""
         self.state_layout = state_layout(self.layout) if self.n_action_features else self.layout
         self.normalizer = ObservationNormalizer(self.state_layout) if normalize_obs else None
-        pictures = () if self.custom or cnn == "none" else pictures_in(self.state_layout)
+        pictures = () if self.custom or cnn == "none" else image_leaves(self.state_layout)
         self.pictures = PictureEncoder(pictures, cnn, cnn_features, ortho_init, bf16) if pictures else None
         self.encoder = Encoder(self.state_layout, {picture.path for picture in pictures})
         self.net_arch = self._choose_arch(net_arch)
@@ -141,17 +141,17 @@ class Policy(nn.Module):
         return {name: torch.from_numpy(leaf).to(device) for name, leaf in self.features(observations).items()}
 
     def forward(
-        self, inputs: Inputs, masks: Tensor | None = None, memory: Memory | None = None
+        self, inputs: Inputs, masks: Tensor | None = None, start: SequenceStart | None = None
     ) -> tuple[Tensor, Tensor]:
         """Prepared observations to action parameters [B, P] and values [B]; ``masks`` only save work.
 
-        With a memory, rows are whole sequences, and ``memory`` says what they start from.
+        With a memory, rows are whole sequences, and ``start`` says what they start from.
         """
         if not self.custom:
             features = self._see(inputs)
             if self.core is not None:
-                assert memory is not None
-                features = self.core(features, memory)
+                assert start is not None
+                features = self.core(features, start)
             params, values = self.network(features, inputs.get(ACTION_FEATURES), masks)
             return params, values
         params, values = self.network(self.layout.assemble([inputs[path] for path in self.layout.paths]))
@@ -167,14 +167,14 @@ class Policy(nn.Module):
         """A step of a policy with a memory: also the states [B, S] afterwards, given those before."""
         assert self.core is not None
         states = self.core.step(self._see(inputs), states)
-        params, values = self.network(self.core.shown(states), inputs.get(ACTION_FEATURES))
+        params, values = self.network(self.core.output(states), inputs.get(ACTION_FEATURES))
         return params, values, states
 
     def evaluate(
-        self, inputs: Inputs, actions: Tensor, masks: Tensor | None, memory: Memory | None = None
+        self, inputs: Inputs, actions: Tensor, masks: Tensor | None, start: SequenceStart | None = None
     ) -> Evaluation:
         """Log-probability, entropy and value, for a gradient step."""
-        params, values = self(inputs, masks, memory)
+        params, values = self(inputs, masks, start)
         known = distributions.likelihood(self.codec.heads, params, self.log_std, actions, masks)
         return Evaluation(known.log_probs, known.entropy, values, params)
 

@@ -16,13 +16,13 @@ from torch.autograd.function import once_differentiable
 
 from corral.config.values import Recurrent
 
-__all__ = ["Memory", "RecurrentCore", "state_size"]
+__all__ = ["RecurrentCore", "SequenceStart", "state_size"]
 
 _KEPT = 1.0
 """Bias at the start of the gate that keeps what is remembered: three quarters of it from step to step."""
 
 
-class Memory(NamedTuple):
+class SequenceStart(NamedTuple):
     """What sequences start from, and where they start anew. B sequences of L rows each lie one after the other."""
 
     states: Tensor  # [B, S] at the first row of each sequence
@@ -70,21 +70,21 @@ class RecurrentCore(nn.Module):
         c = keep.sigmoid() * c + put.sigmoid() * new.tanh()
         return torch.cat([show.sigmoid() * c.tanh(), c], 1)
 
-    def shown(self, states: Tensor) -> Tensor:
+    def output(self, states: Tensor) -> Tensor:
         """The part [B, H] of states that the rest of the network sees."""
         return states[:, : self.size]
 
-    def forward(self, features: Tensor, memory: Memory) -> Tensor:
+    def forward(self, features: Tensor, start: SequenceStart) -> Tensor:
         """Features [B * L, F] of sequences to what the rest of the network sees at each row, [B * L, H]."""
-        n = len(memory.states)
+        n = len(start.states)
         gates = self.input(features).view(n, -1, len(self.weight)).transpose(0, 1).contiguous()  # [L, B, G]
-        goes_on = (~memory.begins).view(n, -1).T  # [L, B]
+        goes_on = (~start.begins).view(n, -1).T  # [L, B]
         kept = None if bool(goes_on[1:].all()) else goes_on.to(gates.dtype)[:, :, None]
         if self._gru:
-            shown: Tensor = _Gru.apply(gates, self.weight, self.bias, memory.states, kept)  # type: ignore[no-untyped-call]
+            output: Tensor = _Gru.apply(gates, self.weight, self.bias, start.states, kept)  # type: ignore[no-untyped-call]
         else:
-            shown = _Lstm.apply(gates, self.weight, memory.states, kept)  # type: ignore[no-untyped-call]
-        return shown.transpose(0, 1).reshape(len(features), self.size)
+            output = _Lstm.apply(gates, self.weight, start.states, kept)  # type: ignore[no-untyped-call]
+        return output.transpose(0, 1).reshape(len(features), self.size)
 
 
 def _split(columns: Tensor, *sizes: int) -> tuple[Tensor, ...]:

@@ -30,11 +30,11 @@ class Adam:
         self.steps = 0
         self._held = 0  # steps that left the policy out
 
-    def step(self, weights: Floats, gradient: Floats, learning_rate: float, hold_policy: bool = False) -> None:
-        """Move the weights along the gradient; with ``hold_policy``, that of the policy must be zero."""
+    def step(self, weights: Floats, gradient: Floats, learning_rate: float, freeze_policy: bool = False) -> None:
+        """Move the weights along the gradient; with ``freeze_policy``, that of the policy must be zero."""
         scratch = self._scratch
         self.steps += 1
-        self._held += hold_policy
+        self._held += freeze_policy
         self._mean *= _BETA1
         np.multiply(gradient, np.float32(1 - _BETA1), out=scratch)
         self._mean += scratch

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 
 from corral.config.schema import TrainConfig
-from corral.core.frame_stacks import Observed
+from corral.core.frame_stacks import ObservationView
 from corral.core.types import Rollout
 from corral.policy import distributions
 from corral.policy.policy import Policy
-from corral.policy.recurrent import Memory
+from corral.policy.recurrent import SequenceStart
 from corral.ppo import losses
 from corral.ppo.adam import EPSILON
 from corral.ppo.gae import Advantages
-from corral.ppo.loss_terms import PLAIN, Terms
-from corral.ppo.minibatch_shards import SideBySide, shares_of
+from corral.ppo.loss_terms import NO_EXTRA_TERMS, LossTerms
+from corral.ppo.minibatch_shards import ShardThreads, shares_of
 from corral.ppo.moments import check_moments
 
 __all__ = ["TorchEngine"]
@@ -58,12 +58,12 @@ class TorchEngine:
         self._reference: Policy | None = None
         self._length = config.sequence_length or 1
         """Rows of a minibatch that are one sequence of a policy with a memory."""
-        self._crew = SideBySide(shares_of(policy, config), config.learner_threads)
+        self._shard_threads = ShardThreads(shares_of(policy, config), config.learner_threads)
 
     @property
     def n_shares(self) -> int | None:
         """Parts of a minibatch, where there are any."""
-        return None if self.policy.pictures is None or self.config.compile else self._crew.shares
+        return None if self.policy.pictures is None or self.config.compile else self._shard_threads.shares
 
     def load(
         self,
@@ -71,7 +71,7 @@ class TorchEngine:
         estimate: Advantages,
         advantages: Floats,
         order: npt.NDArray[np.int64],
-        terms: Terms = PLAIN,
+        terms: LossTerms = NO_EXTRA_TERMS,
     ) -> None:
         """Take in a rollout; ``advantages`` and ``order`` [minibatches, minibatch] are as they will be used."""
         self._inputs = self._prepare(rollout)
@@ -82,10 +82,10 @@ class TorchEngine:
         self._order = torch.from_numpy(order).to(self.device)
         self._advantages = torch.from_numpy(advantages).to(self.device)
         self._terms = terms
-        self._memories = self._remember(rollout)
+        self._sequence_starts = self._find_sequence_starts(rollout)
         self._weight = torch.tensor(terms.kl_ref, device=self.device)  # a number would be compiled in
         self._fixed = self._ask_reference(rollout) if terms.kl_ref else None
-        self._held = self._policy_parameters() if terms.hold_policy else []
+        self._held = self._policy_parameters() if terms.freeze_policy else []
         self._totals.zero_()
         self.policy.train()
 
@@ -93,7 +93,7 @@ class TorchEngine:
         """Compute the gradient of a minibatch."""
         rows, advantages = self._order[minibatch], self._advantages[minibatch]
         self.optimizer.zero_grad(set_to_none=True)
-        if self._crew.shares == 1:
+        if self._shard_threads.shares == 1:
             loss, measured = self._loss_of(rows, advantages)
             loss.backward()  # type: ignore[no-untyped-call]
         else:
@@ -113,9 +113,9 @@ class TorchEngine:
             gradients = torch.autograd.grad(loss * weight, parameters, allow_unused=True)
             return [measured * weight, *(None if found is None else found.contiguous() for found in gradients)]
 
-        length, shares_ = self._length, self._crew.shares
+        length, shares_ = self._length, self._shard_threads.shares
         edges = [len(rows) // length * i // shares_ * length for i in range(shares_ + 1)]  # no sequence is cut
-        shares = self._crew.each(share, [slice(a, b) for a, b in itertools.pairwise(edges)])
+        shares = self._shard_threads.map(share, [slice(a, b) for a, b in itertools.pairwise(edges)])
         measured, *gradients = (_total(column) for column in zip(*shares, strict=True))
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
@@ -125,8 +125,8 @@ class TorchEngine:
     def _loss_of(self, rows: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:
         masks = None if self._masks is None else self._masks[rows]
         fixed = None if self._fixed is None else self._fixed[rows]
-        loss, memory = self._compiled or self._compute_loss, self._memories(rows, self._length)
-        return loss(self._inputs(rows), self._actions[rows], masks, self._scalars[rows], advantages, fixed, memory)
+        loss, start = self._compiled or self._compute_loss, self._sequence_starts(rows, self._length)
+        return loss(self._inputs(rows), self._actions[rows], masks, self._scalars[rows], advantages, fixed, start)
 
     def kl(self) -> float:
         """How far the last minibatch says the policy moved; waits for the device."""
@@ -159,7 +159,7 @@ class TorchEngine:
 
         With a memory: given what was remembered then.
         """
-        memories = self._remember(rollout)
+        memories = self._find_sequence_starts(rollout)
         inputs, actions = self._prepare(rollout), self._joined(rollout.actions)
         masks = None if rollout.masks is None else self._joined(rollout.masks)
 
@@ -169,7 +169,9 @@ class TorchEngine:
             now = self.policy.evaluate(inputs(part), actions[part], mask, memories(part, 1))
             return torch.stack([now.log_probs, now.values])
 
-        found = self._crew.each(ask, self._parts(torch.from_numpy(rollout.rows_of_steps(every)).to(self.device)))
+        found = self._shard_threads.map(
+            ask, self._parts(torch.from_numpy(rollout.rows_of_steps(every)).to(self.device))
+        )
         log_probs, values = torch.cat(found, dim=1).cpu().numpy()
         return log_probs.reshape(-1, rollout.n_envs), values.reshape(-1, rollout.n_envs)
 
@@ -181,13 +183,13 @@ class TorchEngine:
         scalars: Tensor,
         advantages: Tensor,
         fixed: Tensor | None,
-        memory: Memory | None,
+        start: SequenceStart | None,
     ) -> tuple[Tensor, Tensor]:
         c, terms = self.config, self._terms
         clip_range = c.clip_range if terms.clip_range is None else terms.clip_range
         ent_coef = c.ent_coef if terms.ent_coef is None else terms.ent_coef
         old_log_probs, old_values, returns = scalars.unbind(1)
-        now = self.policy.evaluate(inputs, actions, masks, memory)
+        now = self.policy.evaluate(inputs, actions, masks, start)
         log_ratio = now.log_probs - old_log_probs
         policy_loss = losses.policy_loss(log_ratio, advantages, clip_range)
         value_loss = losses.value_loss(now.values, old_values, returns, c.clip_range_vf)
@@ -197,7 +199,7 @@ class TorchEngine:
             both = now.params, self.policy.log_std, fixed, self._reference.log_std
             kl_ref = distributions.divergence(self.policy.codec.heads, *both, masks).mean()
             loss = loss + self._weight * kl_ref
-        if terms.hold_policy:
+        if terms.freeze_policy:
             loss = c.vf_coef * value_loss
         with torch.no_grad():
             kl = losses.approximate_kl(log_ratio)
@@ -208,20 +210,20 @@ class TorchEngine:
 
     def _prepare(self, rollout: Rollout, policy: Policy | None = None) -> Callable[[Tensor], dict[str, Tensor]]:
         """What gives the policy's inputs for some rows: all are prepared here, unless that means to unfold stacks."""
-        policy, seen = policy or self.policy, Observed(rollout)
+        policy, seen = policy or self.policy, ObservationView(rollout)
         if rollout.stacks:
             return lambda rows: policy.prepare(seen[rows.cpu().numpy()])
         inputs = policy.prepare(seen.all())
         return lambda rows: {name: column[rows] for name, column in inputs.items()}
 
-    def _remember(self, rollout: Rollout) -> Callable[[Tensor, int], Memory | None]:
+    def _find_sequence_starts(self, rollout: Rollout) -> Callable[[Tensor, int], SequenceStart | None]:
         """What gives the memory that goes with some rows, which are sequences of a length."""
         if rollout.states is None:
             return lambda rows, length: None
         states, begins = self._joined(rollout.states), np.zeros((rollout.n_steps, rollout.n_envs), np.bool_)
         begins[1:] = (rollout.terminated | rollout.truncated)[:-1]
         flags = self._joined(begins)
-        return lambda rows, length: Memory(states[rows[::length]], flags[rows])
+        return lambda rows, length: SequenceStart(states[rows[::length]], flags[rows])
 
     def _parts(self, rows: Tensor) -> list[Tensor]:
         """Few enough rows at a time: those of pictures are large."""
@@ -248,13 +250,13 @@ class TorchEngine:
         found = torch.empty(len(rows), self.policy.codec.n_params, device=self.device)
         for part in self._parts(rows):
             mask = None if masks is None else masks[part]
-            found[part] = self._reference(inputs(part), mask, self._memories(part, length))[0]
+            found[part] = self._reference(inputs(part), mask, self._sequence_starts(part, length))[0]
         return found
 
     def _policy_parameters(self) -> list[Tensor]:
         """Those that the action depends on, also where the value does too."""
         rows = self._order[0]
-        params, _ = self.policy(self._inputs(rows), memory=self._memories(rows, self._length))
+        params, _ = self.policy(self._inputs(rows), start=self._sequence_starts(rows, self._length))
         parameters = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
         found = torch.autograd.grad(params.sum(), parameters, allow_unused=True)
         return [parameter for parameter, grad in zip(parameters, found, strict=True) if grad is not None]

@@ -21,11 +21,11 @@ from torch import Tensor
 from corral.config.schema import TrainConfig
 from corral.core.errors import CorralError, UsageError
 from corral.core.seeding import minibatch_generator, network_seed
-from corral.core.suggestions import shown
+from corral.core.suggestions import short_repr
 from corral.core.types import Rollout, Weights
 from corral.policy.policy import Policy
 from corral.ppo.gae import Advantages
-from corral.ppo.loss_terms import PLAIN, Terms
+from corral.ppo.loss_terms import NO_EXTRA_TERMS, LossTerms
 
 __all__ = ["Engine", "Learner", "LearnerDiverged", "UpdateSettings", "UpdateStats", "check_adjustable"]
 
@@ -59,7 +59,7 @@ class UpdateSettings:
     iteration: int
     """Its number in the run, which decides how rows are shuffled."""
     learning_rate: float
-    terms: Terms = PLAIN
+    terms: LossTerms = NO_EXTRA_TERMS
 
 
 _ADJUSTABLE = {"learning_rate": (0.0, "at least"), "clip_range": (0.0, "more than"), "ent_coef": (0.0, "at least")}
@@ -68,14 +68,14 @@ _ADJUSTABLE = {"learning_rate": (0.0, "at least"), "clip_range": (0.0, "more tha
 def check_adjustable(name: str, value: Any) -> None:
     """Refuse a setting that cannot change between two updates, and a value that it cannot have."""
     if name not in _ADJUSTABLE:
-        raise UsageError(f"{shown(name)} cannot change during a run; {', '.join(_ADJUSTABLE)} can")
+        raise UsageError(f"{short_repr(name)} cannot change during a run; {', '.join(_ADJUSTABLE)} can")
     least, words = _ADJUSTABLE[name]
     number = math.nan
     if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):  # a whole number that no float can hold
             number = float(value)
     if not least <= number < math.inf or (number == least and words == "more than"):
-        raise UsageError(f"{name} {shown(value)}: should be a number of {words} {least:g}")
+        raise UsageError(f"{name} {short_repr(value)}: should be a number of {words} {least:g}")
 
 
 class Engine(Protocol):
@@ -92,7 +92,7 @@ class Engine(Protocol):
         estimate: Advantages,
         advantages: Floats,
         order: npt.NDArray[np.int64],
-        terms: Terms = PLAIN,
+        terms: LossTerms = NO_EXTRA_TERMS,
     ) -> None:
         """Take in a rollout; ``advantages`` and ``order`` [minibatches, minibatch] are as they will be used."""
         ...

@@ -17,7 +17,7 @@ from corral.config.schema import TrainConfig
 from corral.core.machine import available_cores
 from corral.policy.policy import Policy
 
-__all__ = ["LEAST_ROWS", "SideBySide", "set_torch_threads", "shares_of"]
+__all__ = ["LEAST_ROWS", "ShardThreads", "set_torch_threads", "shares_of"]
 
 LEAST_ROWS = 32
 """Of a part: with fewer, a row takes longer."""
@@ -41,7 +41,7 @@ def set_torch_threads(policy: Policy, config: TrainConfig) -> None:
     torch.set_num_threads(1 if shares_of(policy, config) > 1 else config.learner_threads or 1)
 
 
-class SideBySide:
+class ShardThreads:
     """Calls a function for several items at a time."""
 
     def __init__(self, shares: int, threads: int | None = None) -> None:
@@ -49,7 +49,7 @@ class SideBySide:
         self.threads = min(shares, threads or available_cores())
         self._pool: ThreadPoolExecutor | None = None
 
-    def each(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> list[Answer]:
+    def map(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> list[Answer]:
         """The answers, in order."""
         if self.threads == 1 or len(items) == 1:
             return [function(item) for item in items]

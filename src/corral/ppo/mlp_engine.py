@@ -15,14 +15,14 @@ from torch import Tensor
 
 from corral.config.schema import TrainConfig
 from corral.core.actions import ACTION_FEATURES
-from corral.core.frame_stacks import Observed
+from corral.core.frame_stacks import ObservationView
 from corral.core.types import Leaves, Rollout
 from corral.policy import array_distributions
 from corral.policy.mlp import Mlp, MlpShape
 from corral.policy.policy import FEATURES, Policy
 from corral.ppo.adam import Adam
 from corral.ppo.gae import Advantages
-from corral.ppo.loss_terms import PLAIN, Terms
+from corral.ppo.loss_terms import NO_EXTRA_TERMS, LossTerms
 from corral.ppo.moments import check_moments
 from corral.ppo.shares import MEASURED, Alone, Crew, Shares, ShareSetup
 
@@ -71,7 +71,7 @@ class MlpEngine:
             parameter.data = torch.from_numpy(self._mlp.parameters()[name])
         self._gradient = np.zeros(self._mlp.flat.size, np.float32)
         self._adam = Adam(self._mlp.shape)
-        self._terms = PLAIN
+        self._terms = NO_EXTRA_TERMS
         self._reference: tuple[Policy, Mlp] | None = None
         self._totals = np.zeros(len(MEASURED))
         self._norms = 0.0
@@ -87,11 +87,11 @@ class MlpEngine:
         estimate: Advantages,
         advantages: Floats,
         order: npt.NDArray[np.int64],
-        terms: Terms = PLAIN,
+        terms: LossTerms = NO_EXTRA_TERMS,
     ) -> None:
         """Take in a rollout; ``advantages`` and ``order`` [minibatches, minibatch] are as they will be used."""
         rows = self.config.rollout_size
-        leaves = Observed(rollout).all()
+        leaves = ObservationView(rollout).all()
         self.policy.features(leaves, self.shares.features)
         self.shares.action_features = leaves.get(ACTION_FEATURES)
         self.shares.fill(
@@ -130,7 +130,7 @@ class MlpEngine:
         limit = self.config.max_grad_norm / (norm + 1e-6)
         if limit < 1:
             g *= np.float32(limit)
-        self._adam.step(self._mlp.flat, g, learning_rate, self._terms.hold_policy)
+        self._adam.step(self._mlp.flat, g, learning_rate, self._terms.freeze_policy)
 
     def finish(self, gradients: int, applied: int) -> dict[str, float]:
         """End the update: the means of what was measured."""
@@ -141,7 +141,7 @@ class MlpEngine:
         ent_coef = c.ent_coef if self._terms.ent_coef is None else self._terms.ent_coef
         of_policy = policy_loss + ent_coef * entropy_loss + self._terms.kl_ref * kl_ref
         return {
-            "loss": c.vf_coef * value_loss + (0.0 if self._terms.hold_policy else of_policy),
+            "loss": c.vf_coef * value_loss + (0.0 if self._terms.freeze_policy else of_policy),
             "policy_gradient_loss": policy_loss,
             "value_loss": value_loss,
             "entropy_loss": entropy_loss,
@@ -157,7 +157,7 @@ class MlpEngine:
 
     def evaluate(self, rollout: Rollout, every: int = 1) -> tuple[Floats, Floats]:
         """Log-probabilities and values [T, N] of actions under the weights as they are now; of every so many steps."""
-        features = self.policy.features(Observed(rollout)[rollout.rows_of_steps(every)])
+        features = self.policy.features(ObservationView(rollout)[rollout.rows_of_steps(every)])
         described, actions = features.get(ACTION_FEATURES), _joined(rollout.actions[::every])
         masks = None if rollout.masks is None else _joined(rollout.masks[::every])
         log_probs, found = np.empty(len(actions), np.float32), np.empty(len(actions), np.float32)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from corral.core.actions import Head
 from corral.policy import array_distributions
 from corral.policy.mlp import Gradient, Mlp, MlpShape
-from corral.ppo.loss_terms import Terms
+from corral.ppo.loss_terms import LossTerms
 
 __all__ = ["MEASURED", "Alone", "Crew", "ShareSetup", "Shares", "split"]
 
@@ -114,12 +114,12 @@ class Shares:
         """The reference's action parameters for the batch, [rows, P], to be written."""
         return self.arrays["batch"][:, self._reference]
 
-    def set_terms(self, terms: Terms) -> None:
+    def set_terms(self, terms: LossTerms) -> None:
         """What the next update asks for."""
         assert self.setup.n_reference or not terms.kl_ref
         clip_range = self.setup.clip_range if terms.clip_range is None else terms.clip_range
         ent_coef = self.setup.ent_coef if terms.ent_coef is None else terms.ent_coef
-        self.arrays["terms"][:] = terms.kl_ref, terms.hold_policy, clip_range, ent_coef
+        self.arrays["terms"][:] = terms.kl_ref, terms.freeze_policy, clip_range, ent_coef
 
     def compute(self, minibatch: int, share: int) -> None:
         """The gradient of one share of a minibatch, into its row of ``gradients``; and what was measured on the way."""
@@ -144,7 +144,7 @@ class Shares:
         log_ratio = known.log_probs - old_log_probs
         ratio = np.exp(log_ratio)
         gain = advantages * ratio
-        kl_coef, hold_policy, clip_range, ent_coef = self.arrays["terms"].tolist()
+        kl_coef, freeze_policy, clip_range, ent_coef = self.arrays["terms"].tolist()
         lowest, highest = np.float32(1 - clip_range), np.float32(1 + clip_range)
         clipped_gain = advantages * np.minimum(np.maximum(ratio, lowest), highest)
         error = values - returns
@@ -170,7 +170,7 @@ class Shares:
             weight = kl_coef / s.minibatch
             away = array_distributions.add_divergence(*policy, reference, weight, d_params, gradient.log_std)
             kl_ref = float(away.sum(dtype=np.float64))
-        if hold_policy:
+        if freeze_policy:
             d_params[...], gradient.log_std[...] = 0, 0
         if scorer is not None and scored is not None and gradient.scorer is not None:
             d_params = scorer.backward(scored, d_params, gradient.scorer)

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["end", "family", "lead_group", "tag_children", "watch"]
+__all__ = ["end", "process_tag", "start_process_group", "tag_children", "watch"]
 
 _FAMILY = "CORRAL_FAMILY"
 _STOP_SECONDS = 1.0
@@ -38,7 +38,7 @@ done
 """
 
 
-def lead_group() -> None:
+def start_process_group() -> None:
     """In a worker, first thing: what is started from here on belongs to a group of this worker's own."""
     if sys.platform == "win32":
         return
@@ -49,14 +49,14 @@ def lead_group() -> None:
 
 
 def tag_children() -> None:
-    """In a worker that was told its ``family``: mark what it starts as its own."""
+    """In a worker that was told its ``process_tag``: mark what it starts as its own."""
     if _FAMILY in os.environ:
         os.environ[_FAMILY] += f"-{os.getpid()}"
 
 
-def family() -> dict[str, str]:
+def process_tag() -> dict[str, str]:
     """The environment variable that makes a worker one of this process's family."""
-    return {} if sys.platform == "win32" else {_FAMILY: _own().family}
+    return {} if sys.platform == "win32" else {_FAMILY: _own().process_tag}
 
 
 def watch(pid: int) -> None:
@@ -75,11 +75,11 @@ def end(pids: Iterable[int]) -> None:
         _own().end(set(pids))
 
 
-class _Guardian:
+class _OrphanReaper:
     """The groups of this process's workers, and the shell that knows them while there are any."""
 
     def __init__(self) -> None:
-        self.family = os.urandom(8).hex()
+        self.process_tag = os.urandom(8).hex()
         self._lock = threading.RLock()  # a pool may be closed by the garbage collector, at any moment
         self._groups: set[int] = set()
         self._shell: subprocess.Popen[bytes] | None = None
@@ -88,7 +88,7 @@ class _Guardian:
     def watch(self, group: int) -> None:
         with self._lock:
             self._groups.add(group)
-            self._tell()
+            self._send_groups()
 
     def end(self, groups: set[int]) -> None:
         with self._lock:
@@ -98,19 +98,19 @@ class _Guardian:
             for group in groups:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(group, signal.SIGKILL)
-            for pid in _find_tagged([f"{_FAMILY}={self.family}-{group}\0".encode() for group in groups]):
+            for pid in _find_tagged([f"{_FAMILY}={self.process_tag}-{group}\0".encode() for group in groups]):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
             self._groups -= groups
-            self._tell()
+            self._send_groups()
 
-    def leave(self) -> None:
+    def close_pipe(self) -> None:
         """Give up our end of the pipe."""
         if self._pipe >= 0:
             os.close(self._pipe)
             self._pipe = -1
 
-    def _tell(self) -> None:
+    def _send_groups(self) -> None:
         """Make the list known; the shell begins with its first group and ends with its last."""
         with contextlib.suppress(OSError):  # neither shell nor descriptors: the workers' lifelines are what there is
             try:
@@ -133,7 +133,7 @@ class _Guardian:
         theirs, self._pipe = os.pipe()
         try:
             self._shell = subprocess.Popen(
-                ["/bin/sh", "-c", _SCRIPT, "corral-guardian", f"{_FAMILY}={self.family}"],
+                ["/bin/sh", "-c", _SCRIPT, "corral-guardian", f"{_FAMILY}={self.process_tag}"],
                 stdin=theirs,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -142,13 +142,13 @@ class _Guardian:
                 start_new_session=True,
             )
         except BaseException:
-            self.leave()
+            self.close_pipe()
             raise
         finally:
             os.close(theirs)
 
     def _stop(self) -> None:
-        self.leave()
+        self.close_pipe()
         shell, self._shell = self._shell, None
         if shell is not None:
             try:
@@ -158,23 +158,23 @@ class _Guardian:
                 shell.wait()
 
 
-_guardians: dict[int, _Guardian] = {}
+_guardians: dict[int, _OrphanReaper] = {}
 """By process id: a forked process has a copy of its parent's, and must not use it."""
 
 
-def _own() -> _Guardian:
-    return _guardians.setdefault(os.getpid(), _Guardian())
+def _own() -> _OrphanReaper:
+    return _guardians.setdefault(os.getpid(), _OrphanReaper())
 
 
 @functools.cache
 def _hook_forks() -> None:
-    os.register_at_fork(after_in_child=_leave_all)
+    os.register_at_fork(after_in_child=_close_all)
 
 
-def _leave_all() -> None:
+def _close_all() -> None:
     """In a forked process: as long as it held the pipe, the shell would not see the trainer's end."""
     for guardian in _guardians.values():
-        guardian.leave()
+        guardian.close_pipe()
     _guardians.clear()
 
 

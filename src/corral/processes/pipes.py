@@ -13,13 +13,13 @@ import struct
 import sys
 from multiprocessing.connection import Connection
 
-__all__ = ["Stuck", "receive", "send"]
+__all__ = ["PeerStalled", "receive", "send"]
 
 _SHORT = 16_384  # what Connection writes in one piece
 _CHUNK = 65_536
 
 
-class Stuck(Exception):
+class PeerStalled(Exception):
     """The other end neither reads nor writes."""
 
 
@@ -65,4 +65,4 @@ def _wait(pipe: Connection, what: int, seconds: float) -> None:
     for _ in range(max(1, math.ceil(min(seconds, 1e6)))):
         if poll.poll(1000):
             return
-    raise Stuck
+    raise PeerStalled

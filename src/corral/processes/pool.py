@@ -25,12 +25,21 @@ from typing import Any
 import cloudpickle
 
 from corral.core.errors import UsageError, WorkerDied
-from corral.core.stdio import occupy_descriptors
+from corral.core.stdio import reserve_standard_descriptors
 from corral.processes import orphan_reaper, pipes, shared_memory, worker_bootstrap
 from corral.processes.start_methods import StartMethod, bare_main, usable_start_method
-from corral.processes.supervision import LOOK_SECONDS, NEVER, Care, Deadline, Patience
+from corral.processes.supervision import LOOK_SECONDS, NEVER, Deadline, HangDetector, RecoveryConfig
 
-__all__ = ["Event", "Mend", "PoolWorker", "StartMethod", "WorkerPool", "descriptors_needed", "died", "split_envs"]
+__all__ = [
+    "Event",
+    "OnDeath",
+    "PoolWorker",
+    "StartMethod",
+    "WorkerPool",
+    "death_error",
+    "descriptors_needed",
+    "split_envs",
+]
 
 _CLOSE_SECONDS = 3.0
 _LEAST_START, _TIMES_SLOWEST = 5.0, 10.0  # seconds until a worker that replaces another is taken for hung
@@ -59,14 +68,14 @@ class PoolWorker:
 Event = tuple[PoolWorker, bytes | WorkerDied]
 """Something a worker said, or its end."""
 
-Mend = Callable[[PoolWorker, WorkerDied], bytes | None]
+OnDeath = Callable[[PoolWorker, WorkerDied], bytes | None]
 """Replaces a worker that died or hung. Returns the new one's reply, or None if the reply is still to come."""
 
 
 class WorkerPool:
     """Processes that run ``serve(pipe, setup)``, one for each share of the envs; ``setup_of`` tells each its own.
 
-    ``sign_of`` gives a worker's sign of life, which changes as long as it gets on: see ``Patience``. A fork server that
+    ``heartbeat_of`` gives a worker's sign of life, which changes as long as it gets on: see ``HangDetector``. A fork server that
     is not running yet loads ``preload`` (the module of ``serve``) once for all of them.
     """
 
@@ -77,17 +86,17 @@ class WorkerPool:
         setup_of: Callable[[int, range], Any],
         start_method: StartMethod = "auto",
         seed: int | None = None,
-        care: Care | None = None,
+        recovery: RecoveryConfig | None = None,
         preload: str | None = None,
     ) -> None:
-        occupy_descriptors()  # before we open anything
+        reserve_standard_descriptors()  # before we open anything
         _check_descriptors(len(shares))
         self.workers: list[PoolWorker] = []
-        self.sign_of: Callable[[PoolWorker], Any] | None = None
+        self.heartbeat_of: Callable[[PoolWorker], Any] | None = None
         self._serve, self._setup_of, self._seed = serve, setup_of, seed
         self._preload = preload or serve.__module__
-        self._care = care or Care()
-        self._patience = Patience(self._care.step_timeout, "--step-timeout")
+        self._recovery = recovery or RecoveryConfig()
+        self._hang_detector = HangDetector(self._recovery.step_timeout, "--step-timeout")
         self._slowest_start: dict[str, float] = {}
         self._waiter = _Waiter()
         self._finalizer = Finalize(self, _stop_workers, (self.workers,), exitpriority=100)
@@ -105,9 +114,11 @@ class WorkerPool:
 
     def _start(self, index: int, envs: range) -> tuple[Any, int, connection.Connection]:
         in_main_thread = threading.current_thread() is threading.main_thread()
-        setup, environ = self._setup_of(index, envs), os.environ | orphan_reaper.family()
+        setup, environ = self._setup_of(index, envs), os.environ | orphan_reaper.process_tag()
         first = envs.start if envs else 0
-        born = worker_bootstrap.Birth(self._serve, setup, self._seed, first, os.getpid(), in_main_thread, environ)
+        born = worker_bootstrap.BootstrapArgs(
+            self._serve, setup, self._seed, first, os.getpid(), in_main_thread, environ
+        )
         try:
             ours, theirs = self._context.Pipe()
         except OSError as error:
@@ -147,7 +158,7 @@ class WorkerPool:
         """End a worker, however it is, and start another in its place, which begins like any other."""
         self._waiter.forget(worker)
         kill([worker])
-        self._patience.forget(worker.index)
+        self._hang_detector.forget(worker.index)
         with bare_main(self._context, self._preload):
             worker.process, worker.pid, worker.pipe = self._start(worker.index, worker.envs)
             worker.end = None
@@ -162,26 +173,26 @@ class WorkerPool:
         """Send a message, or say who died."""
         if worker.end is not None:
             raise worker.end
-        limit = self._patience.limit(worker.index)
+        limit = self._hang_detector.limit(worker.index)
         try:
             pipes.send(worker.pipe, message, limit)
-        except pipes.Stuck:
-            raise self.give_up(worker, limit, self._patience.flag) from None
+        except pipes.PeerStalled:
+            raise self.kill_hung_worker(worker, limit, self._hang_detector.flag) from None
         except OSError:
-            raise died(worker) from None
+            raise death_error(worker) from None
 
     def replies(
         self,
         workers: Sequence[PoolWorker] | None = None,
         all_first: bool = False,
-        mend: Mend | None = None,
+        on_death: OnDeath | None = None,
         patient: bool = False,
         so_far: dict[int, bytes] | None = None,
         deadline: Deadline = NEVER,
     ) -> list[bytes]:
         """One reply of each worker. An error is raised as soon as it is seen; with ``all_first``, it is a reply too.
 
-        ``mend`` is called for a worker that died or hung; without it, that is an error. ``patient``: however long it
+        ``on_death`` is called for a worker that died or hung; without it, that is an error. ``patient``: however long it
         takes, it is not taken for hung. When the ``deadline`` has passed there is a ``TimeoutError``, and what was said
         is in ``so_far`` for the next call.
         """
@@ -191,10 +202,10 @@ class WorkerPool:
             while missing := [w for w in workers if w.index not in replies]:
                 for w, said in self.events(missing, alone, deadline.look_seconds()):
                     if isinstance(said, WorkerDied):
-                        if mend is None:
+                        if on_death is None:
                             raise said
                         replies.pop(w.index, None)  # if it had answered, the next one will again
-                        if (reply := mend(w, said)) is not None:
+                        if (reply := on_death(w, said)) is not None:
                             replies[w.index] = reply
                     elif said != worker_bootstrap.RING:
                         if not all_first and said[:1] == worker_bootstrap.ERROR:
@@ -202,40 +213,40 @@ class WorkerPool:
                         replies[w.index] = said
         return [replies[w.index] for w in workers]
 
-    def first_words(self, workers: Sequence[PoolWorker], about: str, mend: Mend | None = None) -> list[bytes]:
-        """What new workers say once they have done what it is ``about``; ``mend`` as for ``replies``."""
-        limit, began = self._care.start_timeout, time.monotonic()
+    def await_startup(self, workers: Sequence[PoolWorker], about: str, on_death: OnDeath | None = None) -> list[bytes]:
+        """What new workers say once they have done what it is ``about``; ``on_death`` as for ``replies``."""
+        limit, began = self._recovery.start_timeout, time.monotonic()
         if about in self._slowest_start:  # then it is known how long it takes here
             limit = min(limit, max(_LEAST_START, _TIMES_SLOWEST * self._slowest_start[about]))
         try:
             with self.watching(limit):
-                return self.replies(workers, mend=mend)
+                return self.replies(workers, on_death=on_death)
         finally:
             self._slowest_start[about] = max(self._slowest_start.get(about, 0.0), time.monotonic() - began)
 
     @contextlib.contextmanager
     def watching(self, start: float | None = None) -> Iterator[None]:
         """While workers are waited for, silence counts: more than ``start`` seconds of it, if they are starting."""
-        usual = self._patience
+        usual = self._hang_detector
         if start is not None and usual.flag != "--start-timeout":
-            self._patience = Patience(start, "--start-timeout")
+            self._hang_detector = HangDetector(start, "--start-timeout")
         try:
             yield
         finally:
-            self._patience.look_away()
-            self._patience = usual
+            self._hang_detector.stop_watching()
+            self._hang_detector = usual
 
-    def hand_over(self, worker: PoolWorker, shared: shared_memory.SharedArrays) -> None:
+    def send_shared_memory(self, worker: PoolWorker, shared: shared_memory.SharedArrays) -> None:
         """Give a worker memory, or say that it died."""
         try:
             shared_memory.send(shared, worker.pipe, worker.pid)
         except (OSError, RuntimeError):
-            raise died(worker) from None
+            raise death_error(worker) from None
 
-    def all_well(self) -> None:
+    def reset_timeouts(self) -> None:
         """What was waited for has come: nobody needs more time than usual, and nobody is watched."""
-        self._patience.relax()
-        self._patience.look_away()
+        self._hang_detector.reset_limits()
+        self._hang_detector.stop_watching()
 
     def events(self, pending: list[PoolWorker], alone: bool = False, seconds: float = LOOK_SECONDS) -> list[Event]:
         """Sleep until something happens, or for ``seconds``, a second at most. Kill a ``pending`` worker that hangs.
@@ -247,13 +258,13 @@ class WorkerPool:
         for w, speaks in self._waiter.woken(pending, alone, min(seconds, LOOK_SECONDS)):
             if w.index in dead or w.end is not None:  # its pipe and its process end together
                 continue
-            limit = self._patience.limit(w.index)
+            limit = self._hang_detector.limit(w.index)
             try:
                 if speaks or w.pipe.poll():
                     events.append((w, pipes.receive(w.pipe, limit)))
                     continue
-            except pipes.Stuck:
-                events.append((w, self.give_up(w, limit, self._patience.flag)))
+            except pipes.PeerStalled:
+                events.append((w, self.kill_hung_worker(w, limit, self._hang_detector.flag)))
                 continue
             except (EOFError, OSError):
                 pass
@@ -261,20 +272,24 @@ class WorkerPool:
                 if w.process.is_alive():
                     continue
             dead.add(w.index)
-            events.append((w, died(w)))
+            events.append((w, death_error(w)))
         if not events:
             for w in pending:
                 if w.end is not None:
                     events.append((w, w.end))
                 elif self._hangs(w):
-                    events.append((w, self.give_up(w, self._patience.limit(w.index), self._patience.flag)))
-                    self._patience.double(w.index)
+                    events.append(
+                        (w, self.kill_hung_worker(w, self._hang_detector.limit(w.index), self._hang_detector.flag))
+                    )
+                    self._hang_detector.double_limit(w.index)
         return events
 
     def _hangs(self, worker: PoolWorker) -> bool:
-        return self._patience.is_over(worker.index, None if self.sign_of is None else self.sign_of(worker))
+        return self._hang_detector.is_hung(
+            worker.index, None if self.heartbeat_of is None else self.heartbeat_of(worker)
+        )
 
-    def give_up(self, worker: PoolWorker, seconds: float, flag: str) -> WorkerDied:
+    def kill_hung_worker(self, worker: PoolWorker, seconds: float, flag: str) -> WorkerDied:
         """Kill a worker that hangs."""
         silence = f"gave no sign of life for {seconds:g} s ({flag})"
         error = WorkerDied(f"the {worker} (pid {worker.pid}) {silence} and was killed")
@@ -287,7 +302,7 @@ class WorkerPool:
         """Stop the workers: ask, wait a little, then kill. May be called twice."""
         self._waiter.close()
         self._finalizer()
-        self.sign_of = None  # it may hold our owner, and that one the memory
+        self.heartbeat_of = None  # it may hold our owner, and that one the memory
 
 
 class _Waiter:
@@ -367,7 +382,7 @@ def kill(workers: Sequence[PoolWorker]) -> None:
             w.process.close()
 
 
-def died(w: PoolWorker) -> WorkerDied:
+def death_error(w: PoolWorker) -> WorkerDied:
     """What to say about a worker that ended by itself."""
     if w.end is not None:
         return w.end

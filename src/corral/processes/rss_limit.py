@@ -6,12 +6,12 @@ import time
 
 import psutil
 
-__all__ = ["Memory"]
+__all__ = ["RssLimit"]
 
 _SECONDS = 1.0
 
 
-class Memory:
+class RssLimit:
     """Looks about once a second, for a look costs more than a step of a quick env."""
 
     def __init__(self, max_rss: float | None) -> None:

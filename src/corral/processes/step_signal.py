@@ -24,12 +24,12 @@ from corral.processes.pool import WINDOWS_WAITS, PoolWorker, WorkerPool
 from corral.processes.supervision import NEVER, Deadline
 from corral.processes.worker_bootstrap import ERROR, RING, error_from
 
-__all__ = ["CELLS", "Fence", "StepBell", "StepCaller", "cells_shape"]
+__all__ = ["CELLS", "Fence", "ParentSignal", "WorkerSignal", "cells_shape"]
 
 CELLS = "cells"
 _LINE = 8  # numbers in a cache line
 _ASKED, _ASLEEP = 0, 1  # in a worker's first line, which the parent reads and writes
-_ANSWERED, _SPOKE, _PULSE, _OUTGROWN, _STARTED = 0, 1, 2, 5, 6  # in its second; a pulse is three numbers
+_ANSWERED, _SPOKE, _HEARTBEAT, _OUTGROWN, _STARTED = 0, 1, 2, 5, 6  # in its second; a pulse is three numbers
 _SPINS = 5_000  # about a tenth of a millisecond
 
 
@@ -54,7 +54,7 @@ class Fence:
         self._lock.acquire()
 
 
-class StepCaller:
+class ParentSignal:
     """The parent's side."""
 
     def __init__(self, pool: WorkerPool, cells: npt.NDArray[np.int64]) -> None:
@@ -83,11 +83,11 @@ class StepCaller:
                 self._ring(worker)
 
     def answers(
-        self, mend: Callable[[PoolWorker, WorkerDied], None], timeout: float | None = None
+        self, on_death: Callable[[PoolWorker, WorkerDied], None], timeout: float | None = None
     ) -> list[bytes | None]:
         """Wait until all have stepped; what those said that had anything to say.
 
-        ``mend`` is called for a worker that died or hung; once it has another, that one is asked for the same step.
+        ``on_death`` is called for a worker that died or hung; once it has another, that one is asked for the same step.
         After ``timeout`` seconds, ``TimeoutError`` is raised; the next call goes on from there.
         """
         cells, said, rung = self._cells, self._said, self._rung
@@ -100,7 +100,7 @@ class StepCaller:
                 if isinstance(message, WorkerDied):
                     if self.is_stepping(worker):
                         said.pop(worker.index, None)
-                    self._mend(worker, message, mend)
+                    self._mend(worker, message, on_death)
                 elif message[:1] == ERROR:
                     raise error_from(message[1:])
                 elif message != RING:
@@ -114,9 +114,9 @@ class StepCaller:
         self._fence()
         return [said.get(worker.index) for worker, _, _ in self._lines]
 
-    def pulse(self, worker: PoolWorker) -> tuple[int, ...]:
+    def heartbeat(self, worker: PoolWorker) -> tuple[int, ...]:
         """A worker's signs of life (see ``vec.env_stepper``)."""
-        line = self._lines[worker.index][2] + _PULSE
+        line = self._lines[worker.index][2] + _HEARTBEAT
         return tuple(self._cells[line : line + 3])
 
     def is_stepping(self, worker: PoolWorker) -> bool:
@@ -141,8 +141,8 @@ class StepCaller:
         if done:
             self._cells[answer + _ANSWERED] = self.step
 
-    def _mend(self, worker: PoolWorker, error: WorkerDied, mend: Callable[[PoolWorker, WorkerDied], None]) -> None:
-        mend(worker, error)
+    def _mend(self, worker: PoolWorker, error: WorkerDied, on_death: Callable[[PoolWorker, WorkerDied], None]) -> None:
+        on_death(worker, error)
         if self.is_stepping(worker):
             self._fence()
             self._cells[self._lines[worker.index][1] + _ASKED] = self.step
@@ -164,7 +164,7 @@ class StepCaller:
             return  # whoever waits for it will hear
 
 
-class StepBell:
+class WorkerSignal:
     """A worker's side."""
 
     def __init__(self, pipe: Connection, cells: npt.NDArray[Any], index: int, patient: bool) -> None:
@@ -179,9 +179,9 @@ class StepBell:
         self._seen = 0
 
     @property
-    def pulse(self) -> Any:
+    def heartbeat(self) -> Any:
         """Where the worker shows that it is alive."""
-        return self._cells[self._answer + _PULSE : self._answer + _PULSE + 3]
+        return self._cells[self._answer + _HEARTBEAT : self._answer + _HEARTBEAT + 3]
 
     def outgrow(self) -> None:
         """Ask to be replaced."""

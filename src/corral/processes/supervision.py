@@ -9,7 +9,7 @@ from typing import Any
 
 from corral.core.errors import UsageError
 
-__all__ = ["NEVER", "Care", "Deadline", "Patience", "check_memory", "say_nothing"]
+__all__ = ["NEVER", "Deadline", "HangDetector", "RecoveryConfig", "check_memory", "say_nothing"]
 
 LOOK_SECONDS = 1.0
 """While waiting, workers are looked at this often."""
@@ -22,7 +22,7 @@ def say_nothing(text: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Care:
+class RecoveryConfig:
     """What was decided about workers."""
 
     heal: bool = False
@@ -35,7 +35,7 @@ class Care:
     max_rss: float | None = None
     """MB of memory at which a worker is replaced, at the end of an episode."""
     warn: Callable[[str], object] = say_nothing
-    proven: bool = False
+    known_to_work: bool = False
     """Whether the env has taken steps elsewhere: then a fault is an accident from the first step on."""
 
 
@@ -63,7 +63,7 @@ class Deadline:
 NEVER = Deadline(None)
 
 
-class Patience:
+class HangDetector:
     """Tells a worker that hangs from one that is slow. Time counts only while somebody is watching.
 
     A trainer that was stopped itself (Ctrl-Z, a suspended machine) sees one long gap between two looks, and must not
@@ -82,7 +82,7 @@ class Patience:
         usual = max(_LEAST_SECONDS, _TIMES_SLOWEST * self._slowest) if self._limit is None else self._limit
         return usual * self._factor.get(worker, 1)
 
-    def is_over(self, worker: int, sign: Any) -> bool:
+    def is_hung(self, worker: int, sign: Any) -> bool:
         """Whether a worker has shown the same sign for too long; to be asked again and again while waiting for it."""
         now = time.monotonic()
         known, last, silent = self._seen.get(worker, (None, now, 0.0))
@@ -93,7 +93,7 @@ class Patience:
         self._seen[worker] = sign, now, silent
         return silent > self.limit(worker)
 
-    def look_away(self) -> None:
+    def stop_watching(self) -> None:
         """Nobody is watching any more; what was silent until now was just slow."""
         if self._seen:
             self._slowest = max(self._slowest, *(silent for _, _, silent in self._seen.values()))
@@ -103,12 +103,12 @@ class Patience:
         """Another worker takes this one's place, and its silence begins anew."""
         self._seen.pop(worker, None)
 
-    def double(self, worker: int) -> None:
+    def double_limit(self, worker: int) -> None:
         """This worker may take twice as long, until it is done: one of its steps took too long."""
         self._seen.pop(worker, None)
         self._factor[worker] = 2 * self._factor.get(worker, 1)
 
-    def relax(self) -> None:
+    def reset_limits(self) -> None:
         """They are done."""
         if self._factor:
             self._factor.clear()

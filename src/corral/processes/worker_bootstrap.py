@@ -17,11 +17,11 @@ import numpy as np
 from corral.core.errors import CorralError
 from corral.core.machine import limit_compute_threads
 from corral.core.seeding import seed_global_generators
-from corral.core.stdio import forgive_output
+from corral.core.stdio import tolerate_closed_stdout
 from corral.processes import orphan_reaper
 from corral.processes.parent_watch import name_process, tie_to_parent
 
-__all__ = ["CLOSE", "ERROR", "OK", "RING", "VALUE", "Birth", "error_from", "pickle_error", "run"]
+__all__ = ["CLOSE", "ERROR", "OK", "RING", "VALUE", "BootstrapArgs", "error_from", "pickle_error", "run"]
 
 CLOSE = b"x"
 OK, VALUE, ERROR = b"k", b"v", b"e"
@@ -31,7 +31,7 @@ RING = b"!"
 
 
 @dataclass(frozen=True, slots=True)
-class Birth:
+class BootstrapArgs:
     """What a worker is told at birth."""
 
     serve: Callable[[Connection, Any], None]
@@ -44,23 +44,23 @@ class Birth:
     """The parent's environment variables: a fork server has those of the day it was started."""
 
 
-def run(pipe: Connection, others: list[Connection], born_bytes: bytes) -> None:
+def run(pipe: Connection, others: list[Connection], pickled_args: bytes) -> None:
     """Main function of a worker. ``others`` are pipe ends inherited by ``fork`` that belong to somebody else."""
-    orphan_reaper.lead_group()
-    forgive_output()
+    orphan_reaper.start_process_group()
+    tolerate_closed_stdout()
     for other in others:
         other.close()
-    born: Birth = cloudpickle.loads(born_bytes)
-    tie_to_parent(born.parent_pid, born.use_death_signal)
-    os.environ.update(born.environ)
+    args: BootstrapArgs = cloudpickle.loads(pickled_args)
+    tie_to_parent(args.parent_pid, args.use_death_signal)
+    os.environ.update(args.environ)
     orphan_reaper.tag_children()
-    name_process(f"corral-w{born.first_env}")
+    name_process(f"corral-w{args.first_env}")
     limit_compute_threads()
     _let_the_parent_finish()
-    _seed_global_generators(born)
+    _seed_global_generators(args)
     try:
         with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent left: so do we
-            born.serve(pipe, born.setup)
+            args.serve(pipe, args.setup)
     finally:
         pipe.close()
 
@@ -72,9 +72,9 @@ def _let_the_parent_finish() -> None:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-def _seed_global_generators(born: Birth) -> None:
+def _seed_global_generators(args: BootstrapArgs) -> None:
     """Forked workers would share the state of ``random`` and ``numpy.random``; envs that use them would be clones."""
-    entropy = None if born.seed is None else (born.seed, born.first_env)
+    entropy = None if args.seed is None else (args.seed, args.first_env)
     seed_global_generators(int(np.random.SeedSequence(entropy).generate_state(1)[0]))
 
 

@@ -15,9 +15,9 @@ from corral.config.schema import parse_config, parse_env_kwargs
 from corral.config.values import Stage
 from corral.core.errors import UsageError
 from corral.envs.factory import resolve_env
-from corral.envs.lifecycle import facts_of
-from corral.opponents.presets import Roles
-from corral.recipes.recipe_settings import EnvLike, recipe_settings, roles_of, steps_of
+from corral.envs.lifecycle import probe_env
+from corral.opponents.presets import ReferenceOpponents
+from corral.recipes.recipe_settings import EnvLike, recipe_settings, reference_opponents, steps_of
 from corral.training.api import TrainResult, train
 
 __all__ = ["curriculum", "curriculum_stages", "own_stages"]
@@ -26,15 +26,18 @@ _FAST = 5
 """``fast`` divides every budget by this."""
 
 
-def curriculum_stages(roles: Roles, preset: Literal["v1", "v2"] = "v1", fast: bool = False) -> list[Stage]:
+def curriculum_stages(roles: ReferenceOpponents, preset: Literal["v1", "v2"] = "v1", fast: bool = False) -> list[Stage]:
     """The stages of a preset. ``v1``: the weakest opponent, then the teacher; ``v2`` mixes the two in between."""
-    mixed = f"mixed:{roles.weakest}=1,{roles.teacher}=1"
+    mixed = f"mixed:{roles.weakest}=1,{roles.strongest_scripted}=1"
     presets = {
-        "v1": [(roles.weakest, roles.weakest, 50_000, 0.85), (roles.teacher, roles.teacher, 200_000, 0.55)],
+        "v1": [
+            (roles.weakest, roles.weakest, 50_000, 0.85),
+            (roles.strongest_scripted, roles.strongest_scripted, 200_000, 0.55),
+        ],
         "v2": [
             (roles.weakest, roles.weakest, 100_000, 0.90),
             ("mixed", mixed, 100_000, 0.70),
-            (roles.teacher, roles.teacher, 200_000, 0.55),
+            (roles.strongest_scripted, roles.strongest_scripted, 200_000, 0.55),
         ],
     }
     if preset not in presets:
@@ -103,7 +106,7 @@ def curriculum(
             )
         return train(env, **values)
     factory = resolve_env(env, parse_env_kwargs(values.get("env_kwargs", {})))
-    stages = parse_config({"env": factory.name, "stages": facts_of(factory).curriculum}).stages
+    stages = parse_config({"env": factory.name, "stages": probe_env(factory).curriculum}).stages
     if stages:
         if preset is not None:
             raise UsageError(f"preset {preset!r} is for opponents, but {factory.name} names stages of its own")
@@ -112,4 +115,4 @@ def curriculum(
         if preset is not None or fast:
             raise UsageError("preset and fast choose stages, but no_curriculum leaves them out")
         return train(env, **values)
-    return train(env, **values, stages=curriculum_stages(roles_of(env, values), preset or "v1", fast))
+    return train(env, **values, stages=curriculum_stages(reference_opponents(env, values), preset or "v1", fast))

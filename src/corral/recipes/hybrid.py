@@ -7,7 +7,7 @@ from typing import Any
 
 from corral.config.values import Stage
 from corral.core.errors import UsageError
-from corral.recipes.recipe_settings import EnvLike, recipe_settings, roles_of, steps_of
+from corral.recipes.recipe_settings import EnvLike, recipe_settings, reference_opponents, steps_of
 from corral.training.api import TrainResult, train
 
 __all__ = ["hybrid"]
@@ -38,9 +38,9 @@ def hybrid(
     if warmup < 1 or (steps is not None and warmup >= steps):
         whole = "at least 1" if steps is None else f"part of the {steps:,} timesteps"
         raise UsageError(f"warmup {warmup:,}: should be {whole}")
-    roles = roles_of(env, values)
+    roles = reference_opponents(env, values)
     stages = [
-        Stage(name="warmup", opponent=roles.teacher, timesteps=warmup),
+        Stage(name="warmup", opponent=roles.strongest_scripted, timesteps=warmup),
         Stage(name="mix", opponent=roles.selfplay(current_weight, random_weight)),  # as long as the budget lasts
     ]
     every = values.get("checkpoint_freq") or 25_000

@@ -12,25 +12,25 @@ from corral.config.schema import parse_config, parse_env_kwargs
 from corral.config.yaml_file import load_yaml
 from corral.core.errors import UsageError
 from corral.envs.factory import resolve_env
-from corral.envs.lifecycle import facts_of
-from corral.opponents.presets import Roles, roles_of_names
+from corral.envs.lifecycle import probe_env
+from corral.opponents.presets import ReferenceOpponents, reference_opponents_of_names
 
-__all__ = ["EnvLike", "recipe_settings", "roles_of", "steps_of"]
+__all__ = ["EnvLike", "recipe_settings", "reference_opponents", "steps_of"]
 
 
 EnvLike = str | Callable[..., gym.Env[Any, Any]]
 
 
-def roles_of(env: EnvLike, settings: Mapping[str, Any]) -> Roles:
+def reference_opponents(env: EnvLike, settings: Mapping[str, Any]) -> ReferenceOpponents:
     """The parts that an env's opponents play; a UsageError if it has none."""
     factory = resolve_env(env, parse_env_kwargs(settings.get("env_kwargs", {})))
-    names = facts_of(factory).opponents
+    names = probe_env(factory).opponents
     if not names:
         raise UsageError(
             f"{factory.name} has no opponents, and this recipe is about them; docs/opponents.md says how an env "
             "offers them"
         )
-    return roles_of_names(names)
+    return reference_opponents_of_names(names)
 
 
 def recipe_settings(

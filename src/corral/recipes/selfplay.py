@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from corral.recipes.recipe_settings import EnvLike, recipe_settings, roles_of
+from corral.recipes.recipe_settings import EnvLike, recipe_settings, reference_opponents
 from corral.training.api import TrainResult, train
 
 __all__ = ["selfplay"]
@@ -28,6 +28,6 @@ def selfplay(
     joins the pool of past selves, and the run is saved.
     """
     values = recipe_settings(settings, config, opponent=_DECIDED, stages=_DECIDED)
-    mix = roles_of(env, values).selfplay(current_weight, random_weight)
+    mix = reference_opponents(env, values).selfplay(current_weight, random_weight)
     every = values.get("checkpoint_freq") or 25_000
     return train(env, **{"snapshot_freq": every, "checkpoint_freq": every, **values, "opponent": mix})

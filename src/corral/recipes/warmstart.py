@@ -8,7 +8,7 @@ from typing import Any, Literal
 from corral.config.rules import DEFAULT_TIMESTEPS
 from corral.config.schema import parse_config
 from corral.core.errors import UsageError
-from corral.recipes.recipe_settings import EnvLike, recipe_settings, roles_of, steps_of
+from corral.recipes.recipe_settings import EnvLike, recipe_settings, reference_opponents, steps_of
 from corral.training.api import TrainResult, train
 
 __all__ = ["warmstart"]
@@ -38,11 +38,11 @@ def warmstart(
         raise UsageError(f"preset {preset!r}: should be v1 or v2")
     given = recipe_settings(settings, config)
     steps = steps_of(given, DEFAULT_TIMESTEPS)
-    roles = roles_of(env, given)
+    roles = reference_opponents(env, given)
     usual = DEFAULT_TIMESTEPS if steps is None else steps
     values = {"critic_warmup": usual // 20, **_PRESETS[preset], **given}
     if not given.get("stages"):
-        values.setdefault("opponent", roles.teacher)
+        values.setdefault("opponent", roles.strongest_scripted)
     if parse_config({"env": "", "kl_ref_coef": values["kl_ref_coef"]}).kl_ref_coef:
         values.setdefault("kl_ref_steps", max(1, usual // 2))
-    return train(env, **{**values, "expert": values.get("expert") or roles.teacher, "timesteps": steps})
+    return train(env, **{**values, "expert": values.get("expert") or roles.strongest_scripted, "timesteps": steps})

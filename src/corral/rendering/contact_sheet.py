@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Sheet"]
+__all__ = ["ContactSheet"]
 
 Frame = npt.NDArray[np.uint8]
 _MOMENTS, _ACROSS, _CURVES = 8, 4, 4
 _COLOUR = "#3b6fb6"
 
 
-class Sheet:
+class ContactSheet:
     """Takes in moments, of which there may be any number, and keeps as many frames as a picture can show."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from corral.core.errors import MissingPackage, UsageError
 from corral.envs.factory import EnvFactory
 
-__all__ = ["has_window", "play_by_hand"]
+__all__ = ["has_window", "play_as_human"]
 
 _WIDTH = 640
 
@@ -20,7 +20,7 @@ def has_window() -> bool:
     return sys.platform in ("win32", "darwin") or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
 
 
-def play_by_hand(factory: EnvFactory, seed: int, fps: int | None) -> None:
+def play_as_human(factory: EnvFactory, seed: int, fps: int | None) -> None:
     """Let a person play until the window is closed, and say how each episode went.
 
     The window and the keyboard are Gymnasium's ``utils.play``; the env says with ``get_keys_to_action`` which keys do
@@ -39,7 +39,7 @@ def play_by_hand(factory: EnvFactory, seed: int, fps: int | None) -> None:
         keys = env.get_wrapper_attr("get_keys_to_action")()
         env.reset(seed=seed)
         shown: Any = env.render()
-        told = getattr(env.unwrapped, "keys_told", None)
+        told = getattr(env.unwrapped, "key_help", None)
         print(f"playing {factory.name} by hand{f': {told}' if told else ''}; Esc ends it")
         counted = _Episodes()
         play(

@@ -14,12 +14,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Column, Table
 from rich.text import Text
 
-__all__ = ["Board", "QuietBoard", "print_table"]
+__all__ = ["RunConsole", "SilentConsole", "print_table"]
 
 _PLAIN_SECONDS = 5.0
 
 
-class QuietBoard:
+class SilentConsole:
     """Says nothing."""
 
     def start(self, name: str, total: float, done: float) -> None:
@@ -43,7 +43,7 @@ class QuietBoard:
         """The closing table and what to do next."""
 
 
-class Board(QuietBoard):
+class RunConsole(SilentConsole):
     """Progress on a terminal, or a line every few seconds elsewhere. Output that fails never stops a run."""
 
     def __init__(self, console: Console | None = None) -> None:

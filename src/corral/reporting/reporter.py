@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from corral.reporting.console import QuietBoard
+from corral.reporting.console import SilentConsole
 from corral.reporting.tensorboard import TensorBoardWriter
 from corral.reporting.writers import CsvWriter, JsonLinesWriter
 from corral.storage.run_dir import RunDirectory
@@ -70,8 +70,8 @@ WRITERS: list[Callable[[RowFiles], Writer | None]] = [_json_lines, _csv, _tensor
 class Reporter:
     """Passes rows on to the run's writers, and shows them on the board."""
 
-    def __init__(self, files: RowFiles, board: QuietBoard) -> None:
-        self.board = board
+    def __init__(self, files: RowFiles, console: SilentConsole) -> None:
+        self.console = console
         self._warned = False
         self._last = 0.0
         self._waiting: Mapping[str, float] | None = None
@@ -88,7 +88,7 @@ class Reporter:
             self._write(row)
         else:
             self._waiting = row
-        self.board.update(done, row)
+        self.console.update(done, row)
 
     def flush(self) -> None:
         """Write the last row, if it was left out of the files."""
@@ -98,7 +98,7 @@ class Reporter:
 
     def close(self) -> None:
         """Write the last row if it was left out, close the files and end the progress bar."""
-        self.board.stop()
+        self.console.stop()
         self.flush()
         for writer in self._writers:
             self._try(writer.close)
@@ -113,5 +113,5 @@ class Reporter:
             action()
         except OSError as error:
             if not self._warned:
-                self.board.warn(f"metrics cannot be written: {error.strerror or error}; the run goes on")
+                self.console.warn(f"metrics cannot be written: {error.strerror or error}; the run goes on")
             self._warned = True

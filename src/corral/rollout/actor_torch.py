@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from corral.core.entry_points import import_file
-from corral.core.types import Acts, Choice, Leaves, Weights
+from corral.core.types import ActionSample, GreedyAction, Leaves, Weights
 from corral.policy import distributions
 from corral.policy.policy import Policy
-from corral.rollout.batch_layout import MOST_WEIGHTS, ONE_AT_A_TIME, UNTRIED, Place, Placement, find_placement
+from corral.rollout.batch_layout import MOST_WEIGHTS, SINGLE_ROW, UNTRIED, BatchLayout, RowLayout, find_batch_layout
 
-__all__ = ["TorchActor", "TorchActorSetup", "find_torch_placement"]
+__all__ = ["TorchActor", "TorchActorSetup", "find_torch_batch_layout"]
 
 
 Array = npt.NDArray[Any]
@@ -39,7 +39,7 @@ class TorchActorSetup:
     network_file: str | None
     """The file that has to be imported before that."""
     device: str
-    placement: Placement
+    batch_layout: BatchLayout
     n_state: int
 
     def build(self, first_env: int, n_envs: int) -> TorchActor:
@@ -52,21 +52,21 @@ class TorchActorSetup:
             policy = policy.to(torch.device(self.device)).eval()
             if self.network is not None:
                 _try_out(policy)  # lazy layers get their shapes
-        return TorchActor(policy, self.placement, first_env, n_envs)
+        return TorchActor(policy, self.batch_layout, first_env, n_envs)
 
 
 class TorchActor:
     """Runs a torch policy, on whatever device it is. With one thread: another number could change the last bits."""
 
-    values_later = False
-    valued: frozenset[str] | None = None
+    defers_values = False
+    value_leaves: frozenset[str] | None = None
 
-    def __init__(self, policy: Policy, placement: Placement, first_env: int = 0, n_envs: int = 1) -> None:
+    def __init__(self, policy: Policy, batch_layout: BatchLayout, first_env: int = 0, n_envs: int = 1) -> None:
         self.policy = policy
-        self.placement = placement
+        self.batch_layout = batch_layout
         self.n_state = policy.n_state
         self._n_envs = n_envs
-        self._place = placement.of(range(first_env, first_env + n_envs))
+        self._place = batch_layout.rows_of(range(first_env, first_env + n_envs))
 
     def load(self, weights: Weights) -> None:
         """Act with these weights from now on."""
@@ -75,32 +75,34 @@ class TorchActor:
             mine[name].copy_(torch.as_tensor(weight))
 
     @torch.inference_mode()
-    def act(self, observations: Leaves, masks: Array | None, noise: Floats, states: Floats | None = None) -> Acts:
+    def act(
+        self, observations: Leaves, masks: Array | None, noise: Floats, states: Floats | None = None
+    ) -> ActionSample:
         """Sample actions, with their log-probabilities and the values of the observations."""
         policy, mask = self.policy, self._mask(masks)
-        place = self._place if len(noise) == self._n_envs else self.placement.of(range(len(noise)))
+        place = self._place if len(noise) == self._n_envs else self.batch_layout.rows_of(range(len(noise)))
         params, values, after = self._forward(observations, place, states)
         heads = policy.codec.heads
         actions = distributions.sample(heads, params, policy.log_std, mask, self._tensor(noise))
         known = distributions.likelihood(heads, params, policy.log_std, actions, mask)
-        return Acts(actions.cpu().numpy(), known.log_probs.cpu().numpy(), values.cpu().numpy(), after)
+        return ActionSample(actions.cpu().numpy(), known.log_probs.cpu().numpy(), values.cpu().numpy(), after)
 
     @torch.inference_mode()
-    def best(self, observations: Leaves, masks: Array | None, states: Floats | None = None) -> Choice:
+    def act_greedy(self, observations: Leaves, masks: Array | None, states: Floats | None = None) -> GreedyAction:
         """The most likely actions."""
         rows = len(next(iter(observations.values())))
-        params, _, after = self._forward(observations, self.placement.of(range(rows)), states)
-        return Choice(distributions.mode(self.policy.codec.heads, params, self._mask(masks)).cpu().numpy(), after)
+        params, _, after = self._forward(observations, self.batch_layout.rows_of(range(rows)), states)
+        return GreedyAction(distributions.mode(self.policy.codec.heads, params, self._mask(masks)).cpu().numpy(), after)
 
     @torch.inference_mode()
     def values(self, observations: Leaves, envs: npt.NDArray[np.int64], states: Floats | None = None) -> Floats:
         """The values of observations of these envs."""
-        _, values, _ = self._forward(observations, self.placement.of(envs), states)
+        _, values, _ = self._forward(observations, self.batch_layout.rows_of(envs), states)
         found: Floats = values.cpu().numpy()
         return found
 
     def _forward(
-        self, observations: Leaves, place: Place, states: Floats | None
+        self, observations: Leaves, place: RowLayout, states: Floats | None
     ) -> tuple[Tensor, Tensor, Floats | None]:
         """Action parameters, values and, with a memory, the states afterwards, which are given to be kept."""
         keep = self.policy.custom  # such a network may change what it is given
@@ -127,7 +129,7 @@ def _run(policy: Policy, inputs: dict[str, Tensor], states: Tensor | None, call:
     return policy.step(some, states[call])
 
 
-def _padded(leaf: Array, place: Place, keep: bool) -> Array:
+def _padded(leaf: Array, place: RowLayout, keep: bool) -> Array:
     if not keep and isinstance(place.rows, slice) and len(leaf) == place.padded:
         return leaf
     padded = np.zeros((place.padded, *leaf.shape[1:]), leaf.dtype)
@@ -161,15 +163,15 @@ def _try_out(policy: Policy, rows: Sequence[Any] = (), states: Floats | None = N
     return [out.cpu().numpy() for out in _run(policy, policy.prepare(leaves), remembered, slice(None))]
 
 
-def find_torch_placement(policy: Policy, n_envs: int) -> Placement:
+def find_torch_batch_layout(policy: Policy, n_envs: int) -> BatchLayout:
     """Return how rows lie in batches, so that a row's result does not depend on the others."""
-    space, dear = policy.layout.space, policy.pictures is not None
+    space, expensive = policy.layout.space, policy.pictures is not None
     space.seed(0)  # a network may keep something of the first observation that it sees
     with torch.random.fork_rng(devices=[]):
         _try_out(policy)  # which gives lazy layers their size
     space.seed(0)
     if n_envs == 1 or sum(weights.numel() for weights in policy.parameters()) > MOST_WEIGHTS:
-        return ONE_AT_A_TIME if n_envs == 1 or dear else UNTRIED
+        return SINGLE_ROW if n_envs == 1 or expensive else UNTRIED
     rows: list[Any] = []
 
     def run(count: int, first: int, stop: int) -> list[Array]:
@@ -179,4 +181,4 @@ def find_torch_placement(policy: Policy, n_envs: int) -> Placement:
         return _try_out(policy, rows[first:stop], states[first:stop])
 
     with torch.random.fork_rng(devices=[]), _one_thread():
-        return find_placement(run, n_envs, dear)
+        return find_batch_layout(run, n_envs, expensive)

@@ -6,8 +6,8 @@ import torch
 
 from corral.core.entry_points import file_of, pickle_code
 from corral.policy.policy import NetworkFactory, Policy
-from corral.rollout.actor_torch import TorchActorSetup, find_torch_placement
-from corral.rollout.mlp_actor import MlpActorSetup, find_mlp_placement
+from corral.rollout.actor_torch import TorchActorSetup, find_torch_batch_layout
+from corral.rollout.mlp_actor import MlpActorSetup, find_mlp_batch_layout
 
 __all__ = ["actor_setup"]
 
@@ -19,7 +19,7 @@ def actor_setup(
     shape = policy.mlp_shape() if device.type == "cpu" else None
     spaces = policy.layout.space, policy.codec.layout.space
     if shape is not None:
-        return MlpActorSetup(*spaces, shape, find_mlp_placement(shape, n_envs))
+        return MlpActorSetup(*spaces, shape, find_mlp_batch_layout(shape, n_envs))
     options = {
         "net_arch": dict(zip(("pi", "vf"), policy.net_arch, strict=True)),
         "activation_fn": policy.activation_fn,
@@ -33,5 +33,5 @@ def actor_setup(
     }
     pickled = None if network is None else pickle_code(network, "network's factory")
     file = None if network is None else file_of(network)
-    placement = find_torch_placement(policy, n_envs)
-    return TorchActorSetup(*spaces, options, pickled, file, str(device), placement, policy.n_state)
+    batch_layout = find_torch_batch_layout(policy, n_envs)
+    return TorchActorSetup(*spaces, options, pickled, file, str(device), batch_layout, policy.n_state)

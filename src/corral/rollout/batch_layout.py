@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MOST_WEIGHTS", "ONE_AT_A_TIME", "UNTRIED", "Place", "Placement", "envs_tried", "find_placement"]
+__all__ = ["MOST_WEIGHTS", "SINGLE_ROW", "UNTRIED", "BatchLayout", "RowLayout", "envs_tried", "find_batch_layout"]
 
 Array = npt.NDArray[Any]
 _TILES = (1, 2, 4, 8, 12, 16, 24, 32, 48)
@@ -32,13 +32,13 @@ rows of a run in two ways.
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class BatchLayout:
     """Rows come in tiles, up to ``most`` of them in a call."""
 
     tile: int
     most: int
 
-    def of(self, envs: Sequence[int] | npt.NDArray[np.int64]) -> Place:
+    def rows_of(self, envs: Sequence[int] | npt.NDArray[np.int64]) -> RowLayout:
         """Where observations of these envs lie; an env may be there more than once."""
         residues = np.asarray(envs, np.int64) % self.tile
         earlier = np.zeros(len(residues), np.int64)  # how many before it want the same row of a tile
@@ -48,7 +48,7 @@ class Placement:
         rows = earlier * self.tile + residues
         padded = int(earlier.max(initial=0) + 1) * self.tile
         consecutive = len(rows) > 0 and bool((np.diff(rows) == 1).all())
-        return Place(slice(int(rows[0]), int(rows[-1]) + 1) if consecutive else rows, padded, self)
+        return RowLayout(slice(int(rows[0]), int(rows[-1]) + 1) if consecutive else rows, padded, self)
 
     def calls(self, padded: int) -> list[slice]:
         """The parts of a padded batch that go through the network together."""
@@ -56,28 +56,28 @@ class Placement:
         return [slice(start, min(start + rows, padded)) for start in range(0, padded, rows)]
 
     def __str__(self) -> str:
-        if self == ONE_AT_A_TIME:
+        if self == SINGLE_ROW:
             return "batches of one row"
         together = "" if self.most > 1 else ", one at a time"
         return f"tiles of {self.tile} rows{together}"
 
 
-ONE_AT_A_TIME = Placement(1, 1)
-UNTRIED = Placement(_GROUP, 1)
+SINGLE_ROW = BatchLayout(1, 1)
+UNTRIED = BatchLayout(_GROUP, 1)
 """Every batch has the same number of rows, and an env its own row, so that results are invariant with any library."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowLayout:
     """The rows of some observations in a padded batch."""
 
     rows: slice | Array
     padded: int
-    placement: Placement
+    batch_layout: BatchLayout
 
     def calls(self) -> list[slice]:
         """The parts of the batch that go through the network together."""
-        return self.placement.calls(self.padded)
+        return self.batch_layout.calls(self.padded)
 
 
 def envs_tried(n_envs: int) -> int:
@@ -85,12 +85,14 @@ def envs_tried(n_envs: int) -> int:
     return max(n_envs, _TRIED)
 
 
-def find_placement(run: Callable[[int, int, int], Sequence[Array]], n_envs: int, dear: bool = False) -> Placement:
-    """The smallest tile with which rows are invariant; ``dear``: a row costs so much that few may be wasted.
+def find_batch_layout(
+    run: Callable[[int, int, int], Sequence[Array]], n_envs: int, expensive: bool = False
+) -> BatchLayout:
+    """The smallest tile with which rows are invariant; ``expensive``: a row costs so much that few may be wasted.
 
     ``run(rows, first, stop)`` gives the network's outputs for rows ``first`` to ``stop`` of a fixed batch of ``rows``.
     """
-    for tile in _DEAR_TILES if dear else _TILES:
+    for tile in _DEAR_TILES if expensive else _TILES:
         tiles = max(_TRIED, -(-n_envs // tile))
         rows = tile * tiles
         whole = run(rows, 0, rows)
@@ -100,5 +102,5 @@ def find_placement(run: Callable[[int, int, int], Sequence[Array]], n_envs: int,
             for first, stop in parts
             for part, all_rows in zip(run(rows, first * tile, stop * tile), whole, strict=True)
         ):
-            return Placement(tile, tiles)
-    return ONE_AT_A_TIME if dear else UNTRIED
+            return BatchLayout(tile, tiles)
+    return SINGLE_ROW if expensive else UNTRIED

@@ -31,7 +31,7 @@ def named_columns(
     named |= dict.fromkeys(("log_probs", "values", "final_values"), ((t, n), single))
     named |= dict.fromkeys(("terminated", "truncated", "life_lost"), ((t, n), boolean))
     named |= {"rewards": ((t, n), np.dtype(np.float64))}
-    named |= dict.fromkeys(("began", "opponents"), ((t, n), np.dtype(np.int64)))
+    named |= dict.fromkeys(("next_episode", "next_opponent"), ((t, n), np.dtype(np.int64)))
     named |= {"last_values": ((n,), single)}
     named |= {f"last_observations:{leaf.path}": ((n, *leaf.shape), leaf.dtype) for leaf in layout.leaves}
     if masked:
@@ -49,7 +49,7 @@ def allocate(
     size = sum(math.prod(shape) * dtype.itemsize for shape, dtype in named.values())
     if size > (free := available_memory()):  # the system would promise it all the same, and end the process later
         raise MemoryError(f"it takes {size / 2**30:.1f} GB, and {free / 2**30:.1f} GB are free")
-    return Rollout.of({name: poisoned(shape, dtype) for name, (shape, dtype) in named.items()}, stacks)
+    return Rollout.from_arrays({name: poisoned(shape, dtype) for name, (shape, dtype) in named.items()}, stacks)
 
 
 def columns_of(rollout: Rollout, first: int, stop: int) -> Rollout:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from corral.core.frame_stacks import ColumnWriter, Observed
+from corral.core.frame_stacks import ColumnWriter, ObservationView
 from corral.core.seeding import action_noise
-from corral.core.types import Actor, EpisodeRecord, Mishaps, Rollout, Seconds
-from corral.vec.api import CorralVectorEnv, Drained, merge_sums
+from corral.core.types import Actor, EpisodeRecord, RecoveryCounts, Rollout, Seconds
+from corral.vec.api import CorralVectorEnv, EnvReport, merge_sums
 
 __all__ = ["Collector", "Segment", "join"]
 
@@ -26,7 +26,7 @@ __all__ = ["Collector", "Segment", "join"]
 class Segment:
     """What there is to say about some envs' part of a rollout, besides the arrays."""
 
-    said: Drained
+    report: EnvReport
     seconds: Seconds = field(default_factory=Seconds)
     finished: bool = True
 
@@ -97,8 +97,8 @@ class Collector:
             ends = now.terminated | now.truncated
             ended = bool(ends.any())
             if ended:
-                out.began[t] = now.episode
-                out.opponents[t] = now.opponent
+                out.next_episode[t] = now.episode
+                out.next_opponent[t] = now.opponent
                 cut = np.flatnonzero(now.truncated & ~now.terminated)
                 if cut.size:
                     finals = {path: leaf[cut] for path, leaf in now.final_observations.items()}
@@ -117,8 +117,8 @@ class Collector:
             watch(t + 1, ended)
 
         started = clock()
-        if self.actor.values_later:
-            seen = Observed(out, self.actor.valued).all()
+        if self.actor.defers_values:
+            seen = ObservationView(out, self.actor.value_leaves).all()
             out.values[...] = self.actor.values(seen, np.tile(self._envs, self.n_steps)).reshape(out.values.shape)
         out.last_values[...] = self.actor.values(out.last_observations, self._envs, out.last_states)
         acting += clock() - started
@@ -128,16 +128,18 @@ class Collector:
         return action_noise(self.seed, self._envs, iteration, self.n_steps, self.env.codec.gaussian)
 
 
-def join(written: Rollout, segments: list[Segment], episodes: tuple[EpisodeRecord, ...], mishaps: Mishaps) -> Rollout:
+def join(
+    written: Rollout, segments: list[Segment], episodes: tuple[EpisodeRecord, ...], recovery_counts: RecoveryCounts
+) -> Rollout:
     """A rollout whose arrays are written, with what each collector of them said, in env order."""
     for segment in segments:
-        mishaps += segment.said.mishaps
+        recovery_counts += segment.report.recovery_counts
     return dataclasses.replace(
         written,
         episodes=episodes,
-        infos=merge_sums([env for segment in segments for env in segment.said.infos]),
-        collectors=sum(1 for segment in segments if segment.said.infos and segment.finished),
+        infos=merge_sums([env for segment in segments for env in segment.report.infos]),
+        collectors=sum(1 for segment in segments if segment.report.infos and segment.finished),
         seconds=Seconds(max(s.seconds.act for s in segments), max(s.seconds.step for s in segments)),
-        mishaps=mishaps,
-        faults=tuple(fault for segment in segments for fault in segment.said.faults),
+        recovery_counts=recovery_counts,
+        faults=tuple(fault for segment in segments for fault in segment.report.faults),
     )

@@ -104,7 +104,7 @@ class ProcessCrew:
             now = time.monotonic()
             waited, last = waited + min(now - last, 1.0), now
             if waited > limit:
-                self._pool.give_up(worker, limit, "while helping the learner")
+                self._pool.kill_hung_worker(worker, limit, "while helping the learner")
                 return False
         return True
 

@@ -13,21 +13,21 @@ from corral.core.errors import EnvFault, UsageError
 from corral.envs.factory import EnvFactory
 from corral.envs.lifecycle import build_envs
 from corral.rollout.collector import Collector
-from corral.vec.api import Seats
+from corral.vec.api import OpponentSampler
 from corral.vec.replay_log import EnvPosition
 from corral.vec.serial import SerialVectorEnv
 
-__all__ = ["close_quietly", "take"]
+__all__ = ["close_quietly", "prepare_move"]
 
 
-def take(
+def prepare_move(
     old: Collector | None,
     envs: range,
     positions: list[EnvPosition],
     factory: EnvFactory,
     seed: int,
-    pulse: Any,
-    seats: Seats | None,
+    heartbeat: Any,
+    opponent_sampler: OpponentSampler | None,
 ) -> SerialVectorEnv | None:
     """``envs`` together: those of ``old`` as they are, the others replayed; None if one does not come back."""
     mine = {} if old is None else {old.first_env + i: i for i in range(old.env.num_envs)}
@@ -43,9 +43,9 @@ def take(
         return None
     fresh = iter(made)
     copies = [owned[mine[env]] if env in mine else next(fresh) for env in envs]
-    how = {"seed": seed, "first_env": envs.start, "pulse": pulse, "envs": copies}
+    how = {"seed": seed, "first_env": envs.start, "heartbeat": heartbeat, "envs": copies}
     new = SerialVectorEnv(factory, len(envs), infos="summed", heal=True, **how)
-    new.stepper.seats = seats
+    new.stepper.opponent_sampler = opponent_sampler
     new.has_masks = positions[0].mask is not None
     if not new.restore(positions, there=[i for i, env in enumerate(envs) if env in mine]):
         return new

@@ -13,37 +13,39 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.actions import ActionCodec
-from corral.core.frame_stacks import Observed
+from corral.core.frame_stacks import ObservationView
 from corral.core.seeding import episode_seed
 from corral.core.types import EpisodeRecord, Leaves, Rollout
 from corral.envs.opponent_protocol import OPPONENT
 from corral.rollout.episode_tracker import EpisodeTracker
-from corral.vec.api import Seats
+from corral.vec.api import OpponentSampler
 from corral.vec.replay_log import REPLAY_LIMIT, EnvPosition
 
-__all__ = ["Positions"]
+__all__ = ["EnvPositions"]
 
 Array = npt.NDArray[Any]
 
 
-class Positions:
+class EnvPositions:
     """The envs at the end of the last rollout, or, given one that is under way, in the middle of it."""
 
     def __init__(self, seed: int, n_envs: int, codec: ActionCodec) -> None:
         self._seed = seed
         self._codec = codec
         self.episodes = EpisodeTracker(n_envs)
-        self._played = [self._nothing() for _ in range(n_envs)]
+        self._played = [self._empty_history() for _ in range(n_envs)]
         self._states: list[bytes | None] = [None] * n_envs
         self._observations: Leaves = {}
         self._masks: npt.NDArray[np.bool_] | None = None
         self._memory: npt.NDArray[np.float32] | None = None  # [N, S]; None at the start, or without a memory
 
-    def begin(self, seats: Seats) -> None:
+    def begin(self, opponent_sampler: OpponentSampler) -> None:
         """The first episodes begin, with opponents that follow from their seeds."""
-        self.episodes.opponent[...] = [seats.draw(episode_seed(self._seed, i, 0)) for i in range(len(self._played))]
+        self.episodes.opponent[...] = [
+            opponent_sampler.draw(episode_seed(self._seed, i, 0)) for i in range(len(self._played))
+        ]
 
-    def recall(self, rollout: Rollout) -> None:
+    def write_initial_states(self, rollout: Rollout) -> None:
         """Write what the policy remembers of every env when this rollout begins, if it has a memory."""
         if rollout.states is not None:
             rollout.states[0] = 0.0 if self._memory is None else self._memory
@@ -59,44 +61,51 @@ class Positions:
         for i, t in enumerate(last.tolist()):
             rows = rollout.actions[t + 1 :, i]
             if t >= 0:
-                self._states[i], self._played[i] = None, self._nothing()
+                self._states[i], self._played[i] = None, self._empty_history()
             self._played[i].add(rows)
             if i in states:
-                self._states[i], self._played[i] = states[i], self._nothing()
+                self._states[i], self._played[i] = states[i], self._empty_history()
         self._observations = {path: leaf.copy() for path, leaf in rollout.last_observations.items()}
         self._masks = None if rollout.last_masks is None else rollout.last_masks.copy()
         self._memory = None if rollout.last_states is None else rollout.last_states.copy()
         return episodes
 
-    def of(self, envs: Iterable[int], under_way: Rollout | None = None, steps: int = 0) -> list[EnvPosition]:
+    def positions_of(self, envs: Iterable[int], under_way: Rollout | None = None, steps: int = 0) -> list[EnvPosition]:
         """Where some envs are; with a rollout that is under way, after so many steps of it."""
-        return [self._position(i) if under_way is None or not steps else self._in(under_way, steps, i) for i in envs]
+        return [
+            self._position(i) if under_way is None or not steps else self._position_during(under_way, steps, i)
+            for i in envs
+        ]
 
     def _position(self, i: int) -> EnvPosition:
         observation = {path: leaf[i] for path, leaf in self._observations.items()}
         mask = None if self._masks is None else self._masks[i]
-        return self._at(i, int(self.episodes.length[i]), self._states[i], self._played[i].rows, observation, mask)
+        return self._make_position(
+            i, int(self.episodes.length[i]), self._states[i], self._played[i].rows, observation, mask
+        )
 
-    def _in(self, rollout: Rollout, steps: int, i: int) -> EnvPosition:
+    def _position_during(self, rollout: Rollout, steps: int, i: int) -> EnvPosition:
         ended = np.flatnonzero(rollout.terminated[:steps, i] | rollout.truncated[:steps, i])
         whole = steps == rollout.n_steps
         if whole:
             observation = {path: leaf[i].copy() for path, leaf in rollout.last_observations.items()}
         else:
-            row = Observed(rollout)[np.array([steps * rollout.n_envs + i])]
+            row = ObservationView(rollout)[np.array([steps * rollout.n_envs + i])]
             observation = {path: leaf[0] for path, leaf in row.items()}
         masks = rollout.last_masks if whole else None if rollout.masks is None else rollout.masks[steps]
         mask = None if masks is None else masks[i].copy()
         if ended.size:
             t = int(ended[-1])
             rows = rollout.actions[t + 1 : steps, i].copy()
-            began = int(rollout.began[t, i]), int(rollout.opponents[t, i])
-            return self._at(i, len(rows), None, rows, observation, mask, began)
+            began = int(rollout.next_episode[t, i]), int(rollout.next_opponent[t, i])
+            return self._make_position(i, len(rows), None, rows, observation, mask, began)
         before, new = self._played[i].rows, rollout.actions[:steps, i]
         together = None if before is None else np.concatenate([before, new])
-        return self._at(i, int(self.episodes.length[i]) + steps, self._states[i], together, observation, mask)
+        return self._make_position(
+            i, int(self.episodes.length[i]) + steps, self._states[i], together, observation, mask
+        )
 
-    def _at(
+    def _make_position(
         self,
         i: int,
         steps: int,
@@ -133,7 +142,7 @@ class Positions:
         """Go on from what ``arrays`` gave."""
         self.episodes.restore(arrays)
         for i in range(len(self._played)):
-            self._played[i] = self._nothing()
+            self._played[i] = self._empty_history()
             if (rows := arrays.get(f"actions/{i}")) is None:
                 self._played[i].forget()
             else:
@@ -146,7 +155,7 @@ class Positions:
 
     # ---- inside ----------------------------------------------------------------------------------------------
 
-    def _nothing(self) -> _Played:
+    def _empty_history(self) -> _Played:
         return _Played(self._codec.n_actions, self._codec.dtype)
 
 

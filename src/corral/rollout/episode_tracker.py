@@ -43,7 +43,7 @@ class EpisodeTracker:
             opponent = int(self.opponent[i])
             records.append(EpisodeRecord(i, whole, length[i] + t + 1 - began[i], truncated, won, opponent, t))
             reward[i], length[i], began[i] = 0.0, 0, t + 1
-            self.number[i], self.opponent[i] = rollout.began[t, i], rollout.opponents[t, i]
+            self.number[i], self.opponent[i] = rollout.next_episode[t, i], rollout.next_opponent[t, i]
         for i in range(n):
             if began[i] < t_all:
                 reward[i] += by_start[i * t_all + began[i]]

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Sequence
 from statistics import fmean
 
-__all__ = ["Balance"]
+__all__ = ["LoadBalancer"]
 
 _WINDOW = 8
 """Rollouts between decisions."""
@@ -24,7 +24,7 @@ _RETRY = 10
 """Windows after which one more worker is tried again."""
 
 
-class Balance:
+class LoadBalancer:
     """Watches rollouts and proposes shares of the envs."""
 
     def __init__(self, n_envs: int, num_workers: int) -> None:
@@ -56,10 +56,10 @@ class Balance:
             if took > _WORTH * then:
                 self._refused.add(tuple(len(share) for share in shares))
                 return before
-        best = self._best[active] = min(took, self._best.get(active, took))
+        act_greedy = self._best[active] = min(took, self._best.get(active, took))
         self._patience -= 1
         number = active
-        if took > _SLOWER * best and active > 1:
+        if took > _SLOWER * act_greedy and active > 1:
             number = active - 1
         elif active < self._most and self._patience <= 0:
             number = active + 1

@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from corral.core.actions import ACTION_FEATURES, ActionCodec, state_layout
 from corral.core.spaces import Layout
-from corral.core.types import Acts, Choice, Leaves, Weights
+from corral.core.types import ActionSample, GreedyAction, Leaves, Weights
 from corral.policy import array_distributions
 from corral.policy.mlp import Mlp, MlpShape
 from corral.policy.observation_encoder import Encoder, normalized, scales_from
 from corral.policy.scoring import Choices
-from corral.rollout.batch_layout import MOST_WEIGHTS, UNTRIED, Place, Placement, envs_tried, find_placement
+from corral.rollout.batch_layout import MOST_WEIGHTS, UNTRIED, BatchLayout, RowLayout, envs_tried, find_batch_layout
 
 __all__ = ["MlpActor", "MlpActorSetup"]
 
@@ -33,7 +33,7 @@ class MlpActorSetup:
     observation_space: gym.Space[Any]
     action_space: gym.Space[Any]
     shape: MlpShape
-    placement: Placement
+    batch_layout: BatchLayout
     n_state: ClassVar[int] = 0
 
     def build(self, first_env: int, n_envs: int) -> MlpActor:
@@ -44,19 +44,19 @@ class MlpActorSetup:
 class MlpActor:
     """Acts for envs ``first_env`` and on. Weights are copied in by ``load``."""
 
-    values_later = True
+    defers_values = True
     n_state = 0
 
     def __init__(self, setup: MlpActorSetup, first_env: int, n_envs: int) -> None:
-        self.placement = setup.placement
+        self.batch_layout = setup.batch_layout
         layout, scored = Layout(setup.observation_space), setup.shape.n_action_features > 0
         self._layout = state_layout(layout) if scored else layout
-        self.valued: frozenset[str] | None = frozenset(self._layout.paths)
+        self.value_leaves: frozenset[str] | None = frozenset(self._layout.paths)
         self._encode = Encoder(self._layout)
         self._heads = ActionCodec(setup.action_space).heads
         self._mlp = Mlp(setup.shape)
         self._scales = scales_from(self._layout, {})
-        self._place = self.placement.of(range(first_env, first_env + n_envs))
+        self._place = self.batch_layout.rows_of(range(first_env, first_env + n_envs))
         self._features = np.zeros((self._place.padded, setup.shape.n_features), np.float32)
         self._n_envs = n_envs
 
@@ -68,41 +68,49 @@ class MlpActor:
             for path, scale in scales_from(self._layout, weights).items()
         }
 
-    def act(self, observations: Leaves, masks: Array | None, noise: Floats, states: Floats | None = None) -> Acts:
+    def act(
+        self, observations: Leaves, masks: Array | None, noise: Floats, states: Floats | None = None
+    ) -> ActionSample:
         """Sample actions, with their log-probabilities; values are cheaper to ask for all at once, later."""
         own = len(noise) == self._n_envs
-        place, features = (self._place, self._features) if own else (self.placement.of(range(len(noise))), None)
+        place, features = (self._place, self._features) if own else (self.batch_layout.rows_of(range(len(noise))), None)
         params = self._infer(self._mlp.params, observations, place, features)
         if self._mlp.scorer is None:
             drawn = array_distributions.draw(self._heads, params, self._mlp.log_std, masks, noise)
-            return Acts(drawn.actions, drawn.log_probs, None)
+            return ActionSample(drawn.actions, drawn.log_probs, None)
         choices, table = self._score(params, observations, masks)
         drawn = array_distributions.draw(choices.heads, table, self._mlp.log_std, None, noise)
-        return Acts(choices.actions_at(drawn.actions), drawn.log_probs, None)
+        return ActionSample(choices.actions_at(drawn.actions), drawn.log_probs, None)
 
-    def best(self, observations: Leaves, masks: Array | None, states: Floats | None = None) -> Choice:
+    def act_greedy(self, observations: Leaves, masks: Array | None, states: Floats | None = None) -> GreedyAction:
         """The most likely actions."""
         rows = len(next(iter(observations.values())))
-        params = self._infer(self._mlp.params, observations, self.placement.of(range(rows)))
+        params = self._infer(self._mlp.params, observations, self.batch_layout.rows_of(range(rows)))
         if self._mlp.scorer is None:
-            return Choice(array_distributions.mode(self._heads, params, masks))
+            return GreedyAction(array_distributions.mode(self._heads, params, masks))
         choices, table = self._score(params, observations, masks)
-        return Choice(choices.actions_at(array_distributions.mode(choices.heads, table, None)))
+        return GreedyAction(choices.actions_at(array_distributions.mode(choices.heads, table, None)))
 
     def values(self, observations: Leaves, envs: npt.NDArray[np.int64], states: Floats | None = None) -> Floats:
         """The values of observations of these envs."""
-        return self._infer(self._mlp.values, observations, self.placement.of(envs))
+        return self._infer(self._mlp.values, observations, self.batch_layout.rows_of(envs))
 
     def _score(self, embeddings: Floats, observations: Leaves, masks: Array | None) -> tuple[Choices, Floats]:
         """The legal actions, and the table of their logits."""
         assert self._mlp.scorer is not None
         features = observations[ACTION_FEATURES]
         legal = np.ones(features.shape[:2], np.bool_) if masks is None else masks
-        choices = Choices(legal, self.placement.tile)
-        return choices, self._mlp.scorer.table(embeddings, choices, features, self.placement.calls(choices.n_gathered))
+        choices = Choices(legal, self.batch_layout.tile)
+        return choices, self._mlp.scorer.table(
+            embeddings, choices, features, self.batch_layout.calls(choices.n_gathered)
+        )
 
     def _infer(
-        self, network: Callable[[Floats], Floats], observations: Leaves, place: Place, features: Floats | None = None
+        self,
+        network: Callable[[Floats], Floats],
+        observations: Leaves,
+        place: RowLayout,
+        features: Floats | None = None,
     ) -> Floats:
         leaves = normalized(observations, self._scales) if self._scales else observations
         if features is None:
@@ -118,13 +126,13 @@ class MlpActor:
         return found[place.rows]
 
 
-def find_mlp_placement(shape: MlpShape, n_envs: int) -> Placement:
+def find_mlp_batch_layout(shape: MlpShape, n_envs: int) -> BatchLayout:
     """Try the built-in network out, unless it is very large; once, however often a run asks."""
     return UNTRIED if shape.size > MOST_WEIGHTS else _search(shape, envs_tried(n_envs))
 
 
 @functools.cache
-def _search(shape: MlpShape, n_envs: int) -> Placement:
+def _search(shape: MlpShape, n_envs: int) -> BatchLayout:
     """Try the built-in network out, with weights of the usual size."""
     mlp = Mlp(shape)
     mlp.flat[...] = np.random.default_rng(0).standard_normal(mlp.flat.size) / 4
@@ -143,4 +151,4 @@ def _search(shape: MlpShape, n_envs: int) -> Placement:
         features, embeddings = np.split(actions, [shape.n_action_features], axis=1)
         return *outputs, mlp.scorer.scores(mlp.scorer.hidden(np.ascontiguousarray(features), embeddings))
 
-    return find_placement(run, n_envs)
+    return find_batch_layout(run, n_envs)

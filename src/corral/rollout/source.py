@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from corral.core.types import ActorSpec, RolloutSource, Weights
-from corral.envs.env_info import EnvFacts
+from corral.envs.env_info import EnvInfo
 from corral.envs.factory import EnvFactory
-from corral.opponents.table import SharedLineup
+from corral.opponents.table import SharedOpponentTable
 from corral.processes.pool import StartMethod
-from corral.processes.supervision import Care
+from corral.processes.supervision import RecoveryConfig
 
 __all__ = ["RolloutEnvs", "SourceSpec"]
 
@@ -30,14 +30,14 @@ class SourceSpec:
     overlap: bool
     """Whether a rollout may begin while the last one is still in use."""
     adaptive: bool
-    care: Care
+    recovery: RecoveryConfig
 
 
 class RolloutEnvs(Protocol):
     """Envs that have started. Their spaces decide the policy; with it, they become a source of rollouts."""
 
     @property
-    def facts(self) -> EnvFacts:
+    def env_info(self) -> EnvInfo:
         """What the envs are like."""
         ...
 
@@ -46,8 +46,10 @@ class RolloutEnvs(Protocol):
         """Whether they offer action masks."""
         ...
 
-    def connect(self, actor: ActorSpec, weights: Weights, lineup: SharedLineup | None = None) -> RolloutSource:
-        """Return the source in which ``actor`` acts; ``lineup`` plays the other side where the run chooses who does."""
+    def connect(
+        self, actor: ActorSpec, weights: Weights, opponent_table: SharedOpponentTable | None = None
+    ) -> RolloutSource:
+        """Return the source in which ``actor`` acts; ``opponent_table`` plays the other side where the run chooses who does."""
         ...
 
     def close(self) -> None:

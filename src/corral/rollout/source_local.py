@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.errors import DeadlinePassed
-from corral.core.types import Actor, ActorSpec, Mishaps, Rollout, Weights
-from corral.envs.env_info import EnvFacts
-from corral.opponents.table import SharedLineup
+from corral.core.types import Actor, ActorSpec, RecoveryCounts, Rollout, Weights
+from corral.envs.env_info import EnvInfo
+from corral.opponents.table import SharedOpponentTable
 from corral.rollout.buffers import allocate
 from corral.rollout.collector import Collector, Segment, join
-from corral.rollout.env_positions import Positions
+from corral.rollout.env_positions import EnvPositions
 from corral.rollout.source import SourceSpec
 from corral.vec.api import CorralVectorEnv
 from corral.vec.make_vec import make_vector_env
@@ -44,24 +44,26 @@ class LocalEnvs:
             start_method=spec.start_method,
             seed=spec.seed,
             infos="summed",
-            care=spec.care,
+            recovery=spec.recovery,
         )
 
     @property
-    def facts(self) -> EnvFacts:
+    def env_info(self) -> EnvInfo:
         """What the envs are like."""
-        return self.env.facts
+        return self.env.env_info
 
     @property
     def has_masks(self) -> bool | None:
         """Whether they offer action masks; known once they were reset."""
         return self.env.has_masks
 
-    def connect(self, actor: ActorSpec, weights: Weights, lineup: SharedLineup | None = None) -> LocalSource:
+    def connect(
+        self, actor: ActorSpec, weights: Weights, opponent_table: SharedOpponentTable | None = None
+    ) -> LocalSource:
         """Let the actor act in this process; it gets its weights when they are published."""
         spec = self.spec
         built = actor.build(0, spec.n_envs)
-        return LocalSource(self.env, built, spec.n_steps, spec.seed, spec.overlap, spec.care.warn, lineup)
+        return LocalSource(self.env, built, spec.n_steps, spec.seed, spec.overlap, spec.recovery.warn, opponent_table)
 
     def close(self) -> None:
         """Close the envs."""
@@ -79,18 +81,18 @@ class LocalSource:
         seed: int,
         overlap: bool = False,
         warn: Callable[[str], object] = lambda text: None,
-        lineup: SharedLineup | None = None,
+        opponent_table: SharedOpponentTable | None = None,
     ) -> None:
         self.env = env
-        self._lineup = lineup
+        self._opponent_table = opponent_table
         self._actor = actor
         self._warn = warn
         env.reset_arrays()
-        if lineup is not None:
-            env.seat(lineup.setup, lineup.shared)
+        if opponent_table is not None:
+            env.seat(opponent_table.setup, opponent_table.shared)
         self._collector = Collector(env, actor, n_steps, seed)
-        self._positions = Positions(seed, env.num_envs, env.codec)
-        shape = n_steps, env.num_envs, bool(env.has_masks), env.facts.stacks, actor.n_state
+        self._positions = EnvPositions(seed, env.num_envs, env.codec)
+        shape = n_steps, env.num_envs, bool(env.has_masks), env.env_info.stacks, actor.n_state
         self._slots = [allocate(env.layout, env.codec, *shape) for _ in range(2 if overlap else 1)]
         self._begun = 0
         self._segment: Segment | None = None
@@ -106,12 +108,12 @@ class LocalSource:
 
     def begin(self, iteration: int) -> None:
         """Collect one rollout, here and now."""
-        if self._lineup is not None and iteration == 0:
-            self._positions.begin(self._lineup.seats)
+        if self._opponent_table is not None and iteration == 0:
+            self._positions.begin(self._opponent_table.opponent_sampler)
             self._collector.restart()
         self._begun += 1
         rollout = self._slots[self._begun % len(self._slots)]
-        self._positions.recall(rollout)
+        self._positions.write_initial_states(rollout)
         self._segment = None
         with contextlib.suppress(DeadlinePassed):
             self._segment = self._collector.collect(iteration, rollout, watch=self._check_deadline)
@@ -125,25 +127,25 @@ class LocalSource:
         if self._segment is None:
             raise DeadlinePassed
         rollout = self._slots[self._begun % len(self._slots)]
-        episodes = self._positions.advance(rollout, self._segment.said.states)
-        return join(rollout, [self._segment], episodes, Mishaps())
+        episodes = self._positions.advance(rollout, self._segment.report.states)
+        return join(rollout, [self._segment], episodes, RecoveryCounts())
 
     def opponents(self) -> npt.NDArray[np.int64]:
         """Who plays the other side in every env's episode."""
         return self._positions.episodes.opponent
 
-    def whereabouts(self) -> dict[str, npt.NDArray[Any]]:
+    def env_positions(self) -> dict[str, npt.NDArray[Any]]:
         """Where every env is."""
         return self._positions.arrays()
 
-    def restore(self, whereabouts: Mapping[str, npt.NDArray[Any]]) -> None:
+    def restore(self, env_positions: Mapping[str, npt.NDArray[Any]]) -> None:
         """Bring every env to where it was."""
-        self._positions.restore(whereabouts)
-        warn_of_lost(self.env.restore(self._positions.of(range(self.env.num_envs))), self._warn)
+        self._positions.restore(env_positions)
+        warn_of_lost(self.env.restore(self._positions.positions_of(range(self.env.num_envs))), self._warn)
 
-    def drain_mishaps(self) -> Mishaps:
+    def drain_recovery_counts(self) -> RecoveryCounts:
         """What was mended since the last rollout."""
-        return self.env.drain_mishaps()
+        return self.env.drain_recovery_counts()
 
     def pids(self) -> list[int]:
         """The workers of a process env."""

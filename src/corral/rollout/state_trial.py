@@ -16,11 +16,11 @@ import numpy as np
 
 from corral.core.errors import CheckpointError, WorkerDied
 from corral.envs.factory import EnvFactory
-from corral.envs.lifecycle import RAISED
+from corral.envs.lifecycle import ENV_EXCEPTIONS
 from corral.processes.pool import StartMethod
-from corral.processes.supervision import Care
+from corral.processes.supervision import RecoveryConfig
 from corral.rollout import worker
-from corral.vec.child_call import Pulse, call_in_child
+from corral.vec.child_call import Heartbeat, call_in_child
 from corral.vec.replay_log import EnvPosition
 from corral.vec.serial import SerialVectorEnv
 
@@ -31,7 +31,11 @@ _SECONDS, _STEPS = 1.0, 16
 
 
 def try_states(
-    factory: EnvFactory, positions: Sequence[EnvPosition], seed: int, care: Care, start_method: StartMethod
+    factory: EnvFactory,
+    positions: Sequence[EnvPosition],
+    seed: int,
+    recovery: RecoveryConfig,
+    start_method: StartMethod,
 ) -> None:
     """Refuse positions with states from which an env hangs or ends its process; what it raises is no concern here."""
     having = {i: dataclasses.replace(at, options=None) for i, at in enumerate(positions) if at.state is not None}
@@ -39,7 +43,9 @@ def try_states(
         return
     function = functools.partial(_go_on, factory=factory, positions=having, seed=seed)
     try:
-        call_in_child(function, "in a trial", dataclasses.replace(care, proven=False), start_method, worker.__name__)
+        call_in_child(
+            function, "in a trial", dataclasses.replace(recovery, known_to_work=False), start_method, worker.__name__
+        )
     except WorkerDied as error:
         raise CheckpointError(
             f"the envs cannot go on from the states in the checkpoint: {error}; remove that checkpoint to go on from "
@@ -47,16 +53,16 @@ def try_states(
         ) from None
 
 
-def _go_on(pulse: Pulse, factory: EnvFactory, positions: Mapping[int, EnvPosition], seed: int) -> None:
+def _go_on(heartbeat: Heartbeat, factory: EnvFactory, positions: Mapping[int, EnvPosition], seed: int) -> None:
     """In the child: bring each env to its state and take a few steps from there."""
     for i, position in positions.items():
         try:
-            with pulse.making():
-                env = SerialVectorEnv(factory, 1, seed=seed, infos="summed", first_env=i, pulse=pulse.cells)
-        except RAISED:  # there can be only one of it, and the trainer has that
+            with heartbeat.making():
+                env = SerialVectorEnv(factory, 1, seed=seed, infos="summed", first_env=i, heartbeat=heartbeat.cells)
+        except ENV_EXCEPTIONS:  # there can be only one of it, and the trainer has that
             return
         try:
-            with pulse.making():
+            with heartbeat.making():
                 env.reset_arrays()
             env.restore([position])
             random, end = np.random.default_rng(i), time.perf_counter() + _SECONDS
@@ -66,7 +72,7 @@ def _go_on(pulse: Pulse, factory: EnvFactory, positions: Mapping[int, EnvPositio
                 env.recv()
                 if time.perf_counter() > end:
                     break
-        except RAISED:
+        except ENV_EXCEPTIONS:
             continue
         finally:
             env.close()

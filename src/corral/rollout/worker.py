@@ -19,39 +19,39 @@ import numpy.typing as npt
 from corral.core.actions import ACTION_FEATURES
 from corral.core.types import Rollout
 from corral.envs.factory import EnvFactory
-from corral.envs.lifecycle import facts_of
-from corral.opponents.table import Lineup, LineupSetup
+from corral.envs.lifecycle import probe_env
+from corral.opponents.table import OpponentTable, OpponentTableSpec
 from corral.ppo.shares import Shares, ShareSetup
 from corral.processes import shared_memory
-from corral.processes.rss_limit import Memory
+from corral.processes.rss_limit import RssLimit
 from corral.processes.worker_bootstrap import CLOSE, ERROR, OK, VALUE, pickle_error
 from corral.rollout.buffers import columns_of
 from corral.rollout.collector import Collector, Segment
 from corral.rollout.crew import ASSIST, SIGNALS, assist
-from corral.rollout.env_migration import close_quietly, take
-from corral.vec.api import Drained, EnvFacts
-from corral.vec.env_stepper import BEAT
+from corral.rollout.env_migration import close_quietly, prepare_move
+from corral.vec.api import EnvInfo, EnvReport
+from corral.vec.env_stepper import STEPS_STARTED
 from corral.vec.replay_log import EnvPosition
 from corral.vec.serial import SerialVectorEnv
 
 __all__ = [
     "DONE",
-    "PULSES",
+    "HEARTBEATS",
     "STOP",
     "CollectRequest",
-    "Hello",
+    "CommitMove",
+    "PrepareMove",
     "RestoreRequest",
     "RolloutWorkerSetup",
-    "SettleRequest",
-    "TakeRequest",
     "WorkerPlan",
+    "WorkerReady",
     "serve",
 ]
 
 Array = npt.NDArray[Any]
 STOP = "stop"
 """An array of one number: other than 0, a rollout under way is no longer wanted."""
-PULSES = "pulses"
+HEARTBEATS = "pulses"
 """An array with a line for each worker: its signs of life (see ``vec.env_stepper``), and how many steps are done."""
 DONE, LINE = 3, 8
 
@@ -71,10 +71,10 @@ class RolloutWorkerSetup:
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
+class WorkerReady:
     """A worker's first words: what its envs are like, and how much memory it uses with them, in MB."""
 
-    facts: EnvFacts
+    env_info: EnvInfo
     has_masks: bool
     memory: float
 
@@ -88,7 +88,7 @@ class WorkerPlan:
     index: int
     member: int
     crew: int
-    lineup: LineupSetup | None
+    opponent_table: OpponentTableSpec | None
     """Who may play the other side; its memory follows the plan."""
 
 
@@ -110,7 +110,7 @@ class RestoreRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeRequest:
+class PrepareMove:
     """Prepare to own exactly these envs, some of them from elsewhere; the answer says whether that worked."""
 
     envs: range
@@ -118,10 +118,10 @@ class TakeRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class SettleRequest:
+class CommitMove:
     """Go on with what was prepared, or forget it."""
 
-    agreed: bool
+    commit: bool
 
 
 class _Stopped(Exception):
@@ -134,21 +134,25 @@ class _Outgrown(Exception):
 
 def serve(pipe: Connection, setup: RolloutWorkerSetup) -> None:
     """Make the envs and the actor, then collect and help as the pipe says until it says close."""
-    owner: SerialVectorEnv | _Serving | None = None
+    owner: SerialVectorEnv | RolloutWorker | None = None
     try:
         try:
             owner = env = _make(setup)
-            facts = env.facts if env is not None else facts_of(setup.factory)
+            env_info = env.env_info if env is not None else probe_env(setup.factory)
             masked = bool(env.has_masks) if env is not None else bool(setup.masked)
         except BaseException as error:
             pipe.send_bytes(ERROR + pickle_error(error))
             return
-        pipe.send_bytes(VALUE + cloudpickle.dumps(Hello(facts, masked, Memory.now())))
+        pipe.send_bytes(VALUE + cloudpickle.dumps(WorkerReady(env_info, masked, RssLimit.now())))
         shared = shared_memory.attach(pipe).arrays
         try:
             plan: WorkerPlan = cloudpickle.loads(pipe.recv_bytes())
-            seats = None if plan.lineup is None else Lineup(plan.lineup, shared_memory.attach(pipe).arrays)
-            serving = _Serving(env, setup, plan, shared, seats, facts)
+            opponent_sampler = (
+                None
+                if plan.opponent_table is None
+                else OpponentTable(plan.opponent_table, shared_memory.attach(pipe).arrays)
+            )
+            serving = RolloutWorker(env, setup, plan, shared, opponent_sampler, env_info)
         except Exception as error:
             pipe.send_bytes(ERROR + pickle_error(error))
             return
@@ -186,7 +190,7 @@ def _make(setup: RolloutWorkerSetup) -> SerialVectorEnv | None:
     return env
 
 
-class _Serving:
+class RolloutWorker:
     """A worker that knows its plan."""
 
     def __init__(
@@ -195,34 +199,36 @@ class _Serving:
         setup: RolloutWorkerSetup,
         plan: WorkerPlan,
         shared: Mapping[str, Array],
-        seats: Lineup | None,
-        facts: EnvFacts,
+        opponent_sampler: OpponentTable | None,
+        env_info: EnvInfo,
     ) -> None:
-        self._seats = seats
+        self._opponent_sampler = opponent_sampler
         self._setup = setup
         self._plan = plan
         self._shared = shared
-        self._rollouts = [Rollout.of(slot, facts.stacks) for slot in group(shared, "slot")]
-        self._weights = group(shared, "weights")
+        self._rollouts = [Rollout.from_arrays(slot, env_info.stacks) for slot in arrays_by_slot(shared, "slot")]
+        self._weights = arrays_by_slot(shared, "weights")
         self._stop = memoryview(shared[STOP].data)
-        self._pulse = memoryview(shared[PULSES].data).cast("B").cast("q")[LINE * plan.index : LINE * (plan.index + 1)]
-        self._memory = Memory(setup.max_rss)
+        self._heartbeat = (
+            memoryview(shared[HEARTBEATS].data).cast("B").cast("q")[LINE * plan.index : LINE * (plan.index + 1)]
+        )
+        self._memory = RssLimit(setup.max_rss)
         self._prepared: Collector | None = None
-        self._own(None if env is None else self._collector_for(env, setup.envs))
+        self._set_collector(None if env is None else self._collector_for(env, setup.envs))
         self._shares: Shares | None = None
         if plan.shares is not None and plan.member:
-            (arrays,) = group(shared, "update")
+            (arrays,) = arrays_by_slot(shared, "update")
             self._shares = Shares(plan.shares, arrays)
             (rollout,) = self._rollouts  # with overlap there are two, and no helpers
             if (leaf := rollout.observations.get(ACTION_FEATURES)) is not None:
                 self._shares.action_features = leaf.reshape(-1, *leaf.shape[2:])
 
     def _collector_for(self, env: SerialVectorEnv, envs: range) -> Collector:
-        env.stepper.pulse, env.stepper.seats = self._pulse, self._seats
+        env.stepper.heartbeat, env.stepper.opponent_sampler = self._heartbeat, self._opponent_sampler
         actor = self._plan.actor.build(envs.start, len(envs))
         return Collector(env, actor, self._setup.n_steps, self._setup.seed, envs.start)
 
-    def _own(self, collector: Collector | None) -> None:
+    def _set_collector(self, collector: Collector | None) -> None:
         """From now on this worker's envs are the collector's: none, if there is no collector."""
         self._collector = collector
         if collector is not None:
@@ -235,18 +241,18 @@ class _Serving:
         if isinstance(request, RestoreRequest):
             assert self._collector is not None
             return self._collector.env.restore(request.positions)
-        if isinstance(request, TakeRequest):
+        if isinstance(request, PrepareMove):
             return self._prepare(request)
-        assert isinstance(request, SettleRequest)
-        return self._settle(request.agreed)
+        assert isinstance(request, CommitMove)
+        return self._settle(request.commit)
 
     def _collect(self, request: CollectRequest) -> Segment:
-        self._pulse[BEAT] = self._pulse[DONE] = request.first_step
+        self._heartbeat[STEPS_STARTED] = self._heartbeat[DONE] = request.first_step
         collector = self._collector
         if collector is None:
-            return Segment(Drained([]))
+            return Segment(EnvReport([]))
         collector.actor.load(self._weights[request.weights])
-        if self._seats is not None and request.iteration == request.first_step == 0:
+        if self._opponent_sampler is not None and request.iteration == request.first_step == 0:
             collector.restart()
         try:
             return collector.collect(request.iteration, self._slots[request.slot], request.first_step, self._watch)
@@ -255,31 +261,31 @@ class _Serving:
 
     def _watch(self, done: int, ended: bool) -> None:
         """A step is complete: nothing of it is lost if this process ends now."""
-        self._pulse[DONE] = done
+        self._heartbeat[DONE] = done
         if self._stop[0]:
             raise _Stopped
         if ended and self._memory.outgrown():
             raise _Outgrown
 
-    def _prepare(self, request: TakeRequest) -> bool:
+    def _prepare(self, request: PrepareMove) -> bool:
         self._prepared = None
         if not request.envs:
             return True
-        how = self._setup.factory, self._setup.seed, self._pulse, self._seats
-        env = take(self._collector, request.envs, request.positions, *how)
+        how = self._setup.factory, self._setup.seed, self._heartbeat, self._opponent_sampler
+        env = prepare_move(self._collector, request.envs, request.positions, *how)
         self._prepared = None if env is None else self._collector_for(env, request.envs)
         return env is not None
 
-    def _settle(self, agreed: bool) -> None:
+    def _settle(self, commit: bool) -> None:
         """Close the copies that are not needed: of envs that left, or of envs that did not come after all."""
         before, after = (_envs_of(collector) for collector in (self._collector, self._prepared))
-        kept, left = (after, before) if agreed else (before, after)
+        kept, left = (after, before) if commit else (before, after)
         unwanted = [env for env in left if not any(env is other for other in kept)]
-        given_up = self._collector if agreed else self._prepared
+        given_up = self._collector if commit else self._prepared
         if given_up is not None:
             given_up.env.closed = True  # some of its envs live on
-        if agreed:
-            self._own(self._prepared)
+        if commit:
+            self._set_collector(self._prepared)
         self._prepared = None
         for env in unwanted:
             close_quietly(env)
@@ -298,7 +304,7 @@ def _envs_of(collector: Collector | None) -> list[Any]:
     return list(collector.env.envs) if collector is not None and isinstance(collector.env, SerialVectorEnv) else []
 
 
-def group(arrays: Mapping[str, Array], prefix: str) -> list[dict[str, Array]]:
+def arrays_by_slot(arrays: Mapping[str, Array], prefix: str) -> list[dict[str, Array]]:
     """The arrays called ``prefix/<number>/<name>``, by number and name."""
     found: dict[int, dict[str, Array]] = {}
     for name, array in arrays.items():
@@ -310,7 +316,7 @@ def group(arrays: Mapping[str, Array], prefix: str) -> list[dict[str, Array]]:
 
 
 def specs(prefix: str, number: int, named: Mapping[str, tuple[tuple[int, ...], Any]]) -> list[shared_memory.ArraySpec]:
-    """Arrays to share, under names that ``group`` finds again."""
+    """Arrays to share, under names that ``arrays_by_slot`` finds again."""
     return [
         shared_memory.ArraySpec(f"{prefix}/{number}/{name}", shape, np.dtype(dtype).str)
         for name, (shape, dtype) in named.items()

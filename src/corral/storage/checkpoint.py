@@ -42,7 +42,7 @@ __all__ = [
 FORMAT = 3
 _STATE = "state.json"
 _EXTRAS = {
-    "behind": "behind.safetensors",
+    "lagged_weights": "behind.safetensors",
     "opponents": "opponents.safetensors",
     "reference": "reference.safetensors",
 }
@@ -69,7 +69,7 @@ class Checkpoint:
     """Counters, normalisers, spaces: plain JSON data."""
     envs: Mapping[str, Tensor]
     """Where every env is."""
-    behind: Mapping[str, Tensor] | None = None
+    lagged_weights: Mapping[str, Tensor] | None = None
     """With overlap: the weights of one iteration before, with which the next rollout is collected."""
     opponents: Mapping[str, Tensor] | None = None
     """Policies that play the other side."""

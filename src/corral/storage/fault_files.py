@@ -29,27 +29,27 @@ MOST_FAULTS = 5
 def keep_fault(
     directory: RunDirectory, config: TrainConfig, fault: EnvFault, own: Sequence[Mapping[str, Any]] = ()
 ) -> str | None:
-    """Write a fault down; how to see it again, or None if it cannot be. ``own``: `Run.own_options`."""
-    if fault.script is None:
+    """Write a fault down; how to see it again, or None if it cannot be. ``own``: `Run.opponent_reset_options`."""
+    if fault.reproduction is None:
         return None
-    number = opponent_number(options := fault.script.get("options"))
+    number = opponent_number(options := fault.reproduction.get("options"))
     if number >= len(own):
         return None  # a policy that is nowhere else
     if number >= 0 and options is not None:
         options = {name: value for name, value in options.items() if name != OPPONENT} | dict(own[number])
     folder = directory.path / FAULTS
-    place = fault.place
-    path = folder / f"env-{place.env}-seed-{place.seed}-step-{place.step}.json"
-    told = {"env": config.env, "env_kwargs": config.env_kwargs, "raised": fault.summary, "place": str(place)}
+    location = fault.location
+    path = folder / f"env-{location.env}-seed-{location.seed}-step-{location.step}.json"
+    told = {"env": config.env, "env_kwargs": config.env_kwargs, "raised": fault.summary, "location": str(location)}
     try:
         folder.mkdir(exist_ok=True)
-        replace_file(path, f"{json.dumps({**told, **fault.script, 'options': options})}\n".encode())
+        replace_file(path, f"{json.dumps({**told, **fault.reproduction, 'options': options})}\n".encode())
     except (OSError, TypeError):  # a full disk; options that are no plain data
         return None
-    shown = str(Path(directory.shown) / FAULTS / path.name)
+    display_path = str(Path(directory.display_path) / FAULTS / path.name)
     if config.env.startswith(PYTHON):
-        return f"corral.replay_fault({shown!r}, env=...)"
-    return f"{command()} doctor {shlex.quote(config.env)} --replay {shlex.quote(shown)}"
+        return f"corral.replay_fault({display_path!r}, env=...)"
+    return f"{command()} doctor {shlex.quote(config.env)} --replay {shlex.quote(display_path)}"
 
 
 def read_fault(path: str) -> dict[str, Any]:

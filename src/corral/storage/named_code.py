@@ -10,14 +10,14 @@ from pathlib import Path
 
 from corral.config.schema import TrainConfig
 from corral.core.entry_points import PYTHON
-from corral.core.errors import UnrepeatedCode, UsageError
+from corral.core.errors import CodeNotConfirmed, UsageError
 from corral.core.stdio import command
-from corral.envs.registry import names_code
+from corral.envs.registry import is_code
 
-__all__ = ["bare", "check_named_code", "code_flags", "needs_python", "resume_command"]
+__all__ = ["code_flags", "needs_python", "require_same_code", "resume_command", "without_directory"]
 
 
-def check_named_code(
+def require_same_code(
     recorded: TrainConfig, env: str | None, policy: str | None, hooks: Sequence[str] | None = None
 ) -> None:
     """Refuse to import what a run directory names, unless the user names the same.
@@ -27,13 +27,13 @@ def check_named_code(
     """
     given, known = {"env": env, "policy": policy}, {"env": recorded.env, "policy": recorded.policy}
     for name, said in given.items():
-        if said is not None and bare(said) != bare(known[name] or ""):
+        if said is not None and without_directory(said) != without_directory(known[name] or ""):
             raise UsageError(f"{name} {said!r} is not what the run was made with: {known[name] or 'the built-in one'}")
     missing = [(name, spec) for name, spec in _code_named(recorded) if given[name] is None]
-    left = Counter(map(bare, recorded.hooks)) - Counter(map(bare, hooks or ()))
+    left = Counter(map(without_directory, recorded.hooks)) - Counter(map(without_directory, hooks or ()))
     for spec in recorded.hooks if hooks is not None else ():
-        if left[bare(spec)] > 0:
-            left[bare(spec)] -= 1
+        if left[without_directory(spec)] > 0:
+            left[without_directory(spec)] -= 1
             missing.append(("hook", spec))
     if any(spec.startswith(PYTHON) for _, spec in missing):
         raise UsageError(
@@ -42,7 +42,7 @@ def check_named_code(
             + (f" (of hooks there were {', '.join(hooks)})" if hooks else "")
         )
     if missing:
-        raise UnrepeatedCode(_flags(missing))
+        raise CodeNotConfirmed(_flags(missing))
 
 
 def code_flags(config: TrainConfig, hooks: bool = False) -> str:
@@ -66,7 +66,7 @@ def resume_command(run: str, config: TrainConfig, timesteps: int | None = None) 
 
 def _code_named(config: TrainConfig, hooks: bool = False) -> list[tuple[str, str]]:
     """What of a run makes Python import something, by its flag: every policy and hook does, and some envs."""
-    env = [("env", _current(config.env))] if names_code(config.env) else []
+    env = [("env", _current(config.env))] if is_code(config.env) else []
     policy = [] if config.policy is None else [("policy", config.policy)]
     return [*env, *policy, *(("hook", spec) for spec in config.hooks if hooks)]
 
@@ -81,7 +81,7 @@ def _arguments(code: Sequence[tuple[str, str]]) -> str:
     return ", ".join(dict.fromkeys(words))
 
 
-def bare(spec: str) -> str:
+def without_directory(spec: str) -> str:
     """``path/to/file.py:callable`` without the path: the same file may be reached from another directory."""
     spec = _current(spec)
     source, colon, attribute = spec.rpartition(":")

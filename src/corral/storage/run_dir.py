@@ -60,7 +60,7 @@ class RunDirectory:
         self._place(path)
 
     def _place(self, path: Path) -> None:
-        self.shown = str(path)
+        self.display_path = str(path)
         """The path as the user knows it."""
         self.path = path = path.absolute()  # an env may change the working directory
         self.config_file = path / "config.yaml"
@@ -80,7 +80,9 @@ class RunDirectory:
                 self.path.mkdir(parents=True, exist_ok=True)
                 self.lock()
             except OSError as error:
-                raise UsageError(f"output_dir {self.shown!r} cannot be used: {error.strerror or error}") from None
+                raise UsageError(
+                    f"output_dir {self.display_path!r} cannot be used: {error.strerror or error}"
+                ) from None
             except RunInUse:
                 if self._others is None:
                     raise
@@ -100,9 +102,11 @@ class RunDirectory:
         """Refuse a directory that holds anything: a run, or files of others."""
         if self.config_file.exists():
             again = self._how_to_go_on()
-            raise UsageError(f"{self.shown} already holds a run; go on with `{again}`, or choose another --output-dir")
+            raise UsageError(
+                f"{self.display_path} already holds a run; go on with `{again}`, or choose another --output-dir"
+            )
         if self.path.is_dir() and any(child.name not in _LEFT_OVER for child in self.path.iterdir()):
-            raise UsageError(f"output_dir {self.shown!r} is not empty; choose another")
+            raise UsageError(f"output_dir {self.display_path!r} is not empty; choose another")
 
     def _how_to_go_on(self) -> str:
         """What resumes the run here: with the code that it names, and with more steps if a budget ended it."""
@@ -110,8 +114,8 @@ class RunDirectory:
         try:
             recorded = self.read_config()
         except UsageError:
-            return f"{command()} resume {shlex.quote(self.shown)}"
-        return resume_command(self.shown, recorded, None if steps is None else 2 * steps)
+            return f"{command()} resume {shlex.quote(self.display_path)}"
+        return resume_command(self.display_path, recorded, None if steps is None else 2 * steps)
 
     def _steps_at_end(self) -> int | None:
         """The steps of a run that a budget ended, if ``summary.json`` can be read and says so."""
@@ -127,10 +131,10 @@ class RunDirectory:
         try:
             link = find_link(self.path, _FOLDERS)
         except OSError as error:
-            raise UsageError(f"{self.shown} cannot be used: {error.strerror or error}") from None
+            raise UsageError(f"{self.display_path} cannot be used: {error.strerror or error}") from None
         if link is not None:
             name = one_line(link.relative_to(self.path))
-            raise UsageError(f"{self.shown} has a link in it, {name}; no link is followed there, so remove it")
+            raise UsageError(f"{self.display_path} has a link in it, {name}; no link is followed there, so remove it")
 
     def lock(self) -> None:
         """Become the only writer. The system frees the lock when the process ends, however it ends."""
@@ -142,7 +146,7 @@ class RunDirectory:
             try:
                 file = open_regular(path, os.O_RDWR | os.O_CREAT)
             except OSError as error:
-                raise UsageError(f"{self.shown}/.lock cannot be used: {error.strerror or error}") from None
+                raise UsageError(f"{self.display_path}/.lock cannot be used: {error.strerror or error}") from None
             self._take(file)
             with contextlib.suppress(OSError):
                 if os.path.samestat(os.fstat(file), os.lstat(path)):
@@ -150,7 +154,7 @@ class RunDirectory:
             os.close(file)  # whoever had it before removed the file, and a lock on that would keep nobody out
         else:
             raise UsageError(
-                f"{self.shown}/.lock cannot be used: it is another file each time; choose another directory"
+                f"{self.display_path}/.lock cannot be used: it is another file each time; choose another directory"
             )
         os.ftruncate(file, 0)
         os.lseek(file, 0, os.SEEK_SET)
@@ -164,7 +168,7 @@ class RunDirectory:
         except OSError as error:
             if error.errno not in _HELD:
                 warnings.warn(
-                    f"the file system of {self.shown} has no locks ({error.strerror}), so nothing keeps a second "
+                    f"the file system of {self.display_path} has no locks ({error.strerror}), so nothing keeps a second "
                     "process from writing there too; make sure that there is none, or choose another --output-dir",
                     stacklevel=2,
                 )
@@ -173,7 +177,7 @@ class RunDirectory:
             pid = os.read(file, 20).decode("ascii", "replace").strip()
             os.close(file)
             who = f"process {pid}" if pid.isdecimal() else "another process"
-            raise RunInUse(f"{self.shown} is in use by {who}; wait for it to end, or stop it") from None
+            raise RunInUse(f"{self.display_path} is in use by {who}; wait for it to end, or stop it") from None
 
     def has_metrics(self) -> bool:
         """Whether an iteration was ever finished here."""
@@ -240,7 +244,7 @@ def _check_reachable(run: RunDirectory) -> None:
         return
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise UsageError(f"output_dir {run.shown!r} cannot be used: {why}; choose another") from None
+        raise UsageError(f"output_dir {run.display_path!r} cannot be used: {why}; choose another") from None
 
 
 def find_run(name: str | os.PathLike[str]) -> RunDirectory:

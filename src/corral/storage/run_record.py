@@ -40,7 +40,7 @@ class RunRecord:
     """One run as its files tell it. What a run did not get to is None."""
 
     path: Path
-    shown: str
+    display_path: str
     """The path as the user knows it."""
     config: TrainConfig
     rows: list[dict[str, float]]
@@ -121,22 +121,22 @@ def read_record(run: str | os.PathLike[str], least_rows: int = 1) -> RunRecord:
     try:
         config = directory.read_config()
     except UsageError as error:
-        raise UsageError(f"{directory.shown} is not a run that can be read: {error}") from None
+        raise UsageError(f"{directory.display_path} is not a run that can be read: {error}") from None
     try:
         rows = [row for line in iterate_metrics(directory.metrics_file) if STEPS in (row := _numbers(line.row))]
     except FileNotFoundError:
         rows = []
     except OSError as error:
-        raise UsageError(f"cannot read {directory.shown}/metrics.jsonl: {error.strerror or error}") from None
+        raise UsageError(f"cannot read {directory.display_path}/metrics.jsonl: {error.strerror or error}") from None
     if len(rows) < least_rows:
         raise UsageError(
-            f"{directory.shown} has no metrics yet: its metrics.jsonl should hold a line per iteration; "
+            f"{directory.display_path} has no metrics yet: its metrics.jsonl should hold a line per iteration; "
             "choose a run that completed at least one"
         )
     summary = _summary(directory.summary_file)
     if summary.get("steps") != (rows[-1][STEPS] if rows else 0):
         summary = {}  # it went on afterwards, and was killed
-    return RunRecord(directory.path, directory.shown, config, rows, summary)
+    return RunRecord(directory.path, directory.display_path, config, rows, summary)
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, float]:

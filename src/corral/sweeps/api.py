@@ -24,15 +24,15 @@ from corral.core.machine import available_cores
 from corral.core.stdio import command
 from corral.envs.factory import EnvFactory, resolve_env
 from corral.policy.policy import NetworkFactory
-from corral.storage.named_code import check_named_code, code_flags
+from corral.storage.named_code import code_flags, require_same_code
 from corral.storage.run_dir import RunDirectory, plan_run
-from corral.sweeps.console import SweepBoard
+from corral.sweeps.console import SweepConsole
 from corral.sweeps.presets import Entry, Plan, PresetPlan
 from corral.sweeps.request import SweepRequest, check_no_hooks, choose_presets, make_request
 from corral.sweeps.results import SweepResult, best_of, read_results, write_results
 from corral.sweeps.search_space import as_setting
-from corral.sweeps.trial import Order, Outcome, carry_out
-from corral.sweeps.trial_processes import Ended, Event, Iteration, Job
+from corral.sweeps.trial import Outcome, TrialRequest, run_trial
+from corral.sweeps.trial_processes import Event, Iteration, Job, ProcessExited
 from corral.training.api import name_of, network_of
 from corral.training.signals import Interrupts
 
@@ -89,7 +89,7 @@ def sweep(
         except BaseException:
             directory.unlock()
             raise
-    return _Sweep(request, directory, factory, network, quiet, new=earlier is None).carry_out()
+    return _Sweep(request, directory, factory, network, quiet, new=earlier is None).run_trial()
 
 
 def resume_sweep(
@@ -106,15 +106,15 @@ def resume_sweep(
     directory.lock()
     try:
         request = SweepRequest.read(directory.path / REQUEST)
-        recorded = request.some_config
-        check_named_code(recorded, name_of(env), name_of(policy))
+        recorded = request.any_config
+        require_same_code(recorded, name_of(env), name_of(policy))
         factory = resolve_env(recorded.env if env is None else env, recorded.env_kwargs)
         network_of(recorded.policy, policy)
         network = recorded.policy if policy is None else policy
     except BaseException:
         directory.unlock()
         raise
-    return _Sweep(request, directory, factory, network, quiet, new=False).carry_out()
+    return _Sweep(request, directory, factory, network, quiet, new=False).run_trial()
 
 
 class _Sweep:
@@ -135,7 +135,7 @@ class _Sweep:
         self.quiet = quiet
         self.worked, self.failures, self.draw_at = False, 0, 0.0
 
-    def carry_out(self) -> SweepResult:
+    def run_trial(self) -> SweepResult:
         """Everything from an empty directory, or where an earlier process stopped, to the results."""
         make_plan = self._plan_maker()
         self.directory.create()
@@ -144,7 +144,7 @@ class _Sweep:
                 try:
                     self.request.write(self.directory.path / REQUEST)
                     self.plan = make_plan()
-                    self.board = SweepBoard(self.quiet, self.plan.total)
+                    self.console = SweepConsole(self.quiet, self.plan.total)
                     try:
                         return self._try_all(interrupts)
                     except KeyboardInterrupt:
@@ -155,9 +155,11 @@ class _Sweep:
                             self.directory.discard()  # it never began
                         raise
                     finally:
-                        self.board.stop()
+                        self.console.stop()
                 except OSError as error:
-                    raise UsageError(f"{self.directory.shown} cannot be used: {error.strerror or error}") from None
+                    raise UsageError(
+                        f"{self.directory.display_path} cannot be used: {error.strerror or error}"
+                    ) from None
         finally:
             self.directory.unlock()
 
@@ -171,7 +173,7 @@ class _Sweep:
     def _try_all(self, interrupts: Interrupts) -> SweepResult:
         before = [entry for entry in self.plan.entries() if entry.state != "begun"]
         self.worked = any(entry.state != "failed" for entry in before)
-        self._open_board(len(before))
+        self._print_header(len(before))
         if self.request.jobs == 1:
             self._one_by_one(interrupts)
         else:
@@ -179,9 +181,9 @@ class _Sweep:
         result = self._results(last=True)
         if result.best is None:
             raise CorralError(
-                f"none of {len(result.results)} trials came to an end that can be judged; see {self.directory.shown}"
+                f"none of {len(result.results)} trials came to an end that can be judged; see {self.directory.display_path}"
             )
-        self.board.table(self.request, result.results, result.best, Path(self.directory.shown))
+        self.console.table(self.request, result.results, result.best, Path(self.directory.display_path))
         return result
 
     def _one_by_one(self, interrupts: Interrupts) -> None:
@@ -189,10 +191,10 @@ class _Sweep:
             order = self._begin(entry)
 
             def listener(index: int, share: float, reward: float | None, label: str = entry.label) -> bool:
-                return self._heard(label, Iteration(index, share, reward))
+                return self._on_progress(label, Iteration(index, share, reward))
 
             with interrupts.allowed():
-                outcome = carry_out(order, listener)
+                outcome = run_trial(order, listener)
             self._end(entry.label, outcome)
 
     def _side_by_side(self, interrupts: Interrupts) -> None:
@@ -216,31 +218,31 @@ class _Sweep:
                     job, event = _wait(events)
                 self._handle(job, event, jobs)
         finally:
-            _wind_down(jobs, events)
+            _stop_jobs(jobs, events)
 
     def _handle(self, job: Job, event: Event, jobs: list[Job]) -> None:
         label = job.label
         if isinstance(event, Iteration):
             assert label is not None
-            job.answer(self._heard(label, event))
+            job.answer(self._on_progress(label, event))
             return
-        if isinstance(event, Ended):
+        if isinstance(event, ProcessExited):
             jobs.remove(job)
             event = Outcome("failed", error=f"its process ended without a word, with code {event.exit_code}")
         job.label = None
         if label is not None:
             self._end(label, event)
 
-    def _begin(self, entry: Entry) -> Order:
+    def _begin(self, entry: Entry) -> TrialRequest:
         path = self.trials / entry.label
-        self.board.begin(entry, again=path.exists())
+        self.console.begin(entry, again=path.exists())
         varied = {name: as_setting(name, value) for name, value in entry.varied.items()}
         settings = {**self.request.settings, **varied, "env": self.request.env}
-        return Order(entry.label, path, settings, self.request.all_seeds, self.factory, self.network)
+        return TrialRequest(entry.label, path, settings, self.request.all_seeds, self.factory, self.network)
 
-    def _heard(self, label: str, news: Iteration) -> bool:
+    def _on_progress(self, label: str, news: Iteration) -> bool:
         overall = (news.seed_index + min(news.share, 1.0)) / self.request.seeds
-        self.board.update(label, overall, news.reward)
+        self.console.update(label, overall, news.reward)
         return self.plan.report(label, news.seed_index, news.share, news.reward)
 
     def _end(self, label: str, outcome: Outcome) -> None:
@@ -250,7 +252,7 @@ class _Sweep:
         self.plan.tell(label, outcome)
         result = self._results()
         this = next(found for found in result.results if found.label == label)
-        self.board.end(this, result.best, result.judged_by)
+        self.console.end(this, result.best, result.objective_name)
         self.worked = self.worked or outcome.state != "failed"
         self.failures = self.failures + 1 if outcome.state == "failed" else 0
         if not self.worked and self.failures >= _FAILURES:
@@ -265,32 +267,32 @@ class _Sweep:
         try:
             write_results(self.directory.path, self.request, results, picture)
         except OSError as error:
-            self.board.warn(f"results cannot be written: {error}")
-        return SweepResult(self.directory.path, self.request.judged_by, results, best_of(results))
+            self.console.warn(f"results cannot be written: {error}")
+        return SweepResult(self.directory.path, self.request.objective_name, results, best_of(results))
 
-    def _open_board(self, done: int) -> None:
+    def _print_header(self, done: int) -> None:
         request, cores = self.request, available_cores()
         what = "presets" if request.presets is not None else "trials"
         seeds = f" with {request.seeds} seeds each" if request.seeds > 1 else ""
         before = f", {done} of them done before" if done else ""
-        self.board.note(f"sweeping {request.env}: {self.plan.total} {what}{seeds}{before}, seed {request.seed}")
+        self.console.note(f"sweeping {request.env}: {self.plan.total} {what}{seeds}{before}, seed {request.seed}")
         for name, text in (request.search or {}).items():
-            self.board.note(f"  {name}: {text}")
+            self.console.note(f"  {name}: {text}")
         if request.jobs > 1:
             share = max(1, cores // request.jobs)
-            self.board.note(f"{request.jobs} at a time, each on {share} of {cores} cores")
+            self.console.note(f"{request.jobs} at a time, each on {share} of {cores} cores")
             if request.jobs > cores:
-                self.board.warn(f"jobs {request.jobs} is more than the {cores} cores there are: no faster")
-        self.board.note(f"writing to {self.directory.shown}")
-        self.board.start(done)
+                self.console.warn(f"jobs {request.jobs} is more than the {cores} cores there are: no faster")
+        self.console.note(f"writing to {self.directory.display_path}")
+        self.console.start(done)
 
     def _say_how_to_go_on(self) -> None:
         self._results(last=True)
-        self.board.stop()
+        self.console.stop()
         done = sum(entry.state != "begun" for entry in self.plan.entries())
-        code = code_flags(self.request.some_config)
-        how = f"{command()} resume {shlex.quote(self.directory.shown)} {code}".rstrip()
-        self.board.note(f"interrupted after {done} of {self.plan.total} trials; go on with: {how}")
+        code = code_flags(self.request.any_config)
+        how = f"{command()} resume {shlex.quote(self.directory.display_path)} {code}".rstrip()
+        self.console.note(f"interrupted after {done} of {self.plan.total} trials; go on with: {how}")
 
 
 def _wait(events: queue.Queue[tuple[Job, Event]]) -> tuple[Job, Event]:
@@ -301,7 +303,7 @@ def _wait(events: queue.Queue[tuple[Job, Event]]) -> tuple[Job, Event]:
             continue
 
 
-def _wind_down(jobs: list[Job], events: queue.Queue[tuple[Job, Event]]) -> None:
+def _stop_jobs(jobs: list[Job], events: queue.Queue[tuple[Job, Event]]) -> None:
     """End all jobs. What those under way still say is heard out: one that waits for an answer could not save.
 
     One that hangs is not waited for: its trial goes on from its last checkpoint.
@@ -331,6 +333,6 @@ def _plan_directory(output_dir: str | None, env: str) -> RunDirectory:
         return RunDirectory(Path(output_dir))
     if output_dir is not None:
         return plan_run(output_dir, env)
-    usual = Path(plan_run(None, env).shown)
+    usual = Path(plan_run(None, env).display_path)
     names = (usual.with_name(f"sweep-{usual.name}{end}") for end in ("", *(f"-{i}" for i in range(2, 100))))
     return RunDirectory(next(path for path in names if not path.exists()))

@@ -18,17 +18,17 @@ from corral.core.stdio import command
 from corral.storage.named_code import code_flags, needs_python
 from corral.sweeps.presets import Entry
 from corral.sweeps.request import SweepRequest
-from corral.sweeps.results import Result, ranked, shown
+from corral.sweeps.results import Result, format_setting, ranked
 from corral.sweeps.trial import run_dirs
 
-__all__ = ["SweepBoard"]
+__all__ = ["SweepConsole"]
 
 _PLAIN_SECONDS = 10.0
 _PLAIN_WIDTH = 140
 _MOST_ROWS = 30
 
 
-class SweepBoard:
+class SweepConsole:
     """Shows a sweep; says nothing if it is quiet, except for warnings."""
 
     def __init__(self, quiet: bool, total: int) -> None:
@@ -84,11 +84,11 @@ class SweepBoard:
             self._last_line[label] = time.monotonic()
             self.note(f"trial {label}: {news}")
 
-    def end(self, result: Result, best: Result | None, judged_by: str) -> None:
+    def end(self, result: Result, best: Result | None, objective_name: str) -> None:
         """A trial ended."""
         self._done += 1
         told = {
-            "complete": f"{judged_by} {result.objective or 0:,.2f}",
+            "complete": f"{objective_name} {result.objective or 0:,.2f}",
             "pruned": f"given up early at mean reward {result.mean_reward or 0:,.2f}",
         }.get(result.state, "failed")
         so_far = "" if best is None else f"; best so far {best.objective:,.2f} (trial {best.label})"
@@ -102,7 +102,7 @@ class SweepBoard:
     def table(self, request: SweepRequest, results: list[Result], best: Result | None, directory: Path) -> None:
         """All trials, the best first, and what to do next; ``directory`` is the sweep's, as the user knows it."""
         self.stop()
-        title = f"{request.env}, judged by {request.judged_by}"
+        title = f"{request.env}, judged by {request.objective_name}"
         settings = Column("settings", overflow="fold", min_width=24)
         columns = ["mean\nreward", "evaluation\nreward", "steps/s", "seconds", ""]
         table = Table("trial", settings, *columns, title=title, title_justify="left")
@@ -125,4 +125,4 @@ class SweepBoard:
 
 
 def _settings(varied: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {shown(value)}" for name, value in varied.items()) or "as they are"
+    return ", ".join(f"{name} {format_setting(value)}" for name, value in varied.items()) or "as they are"

@@ -73,12 +73,12 @@ class SweepRequest:
         return [self.seed + i for i in range(self.seeds)]
 
     @property
-    def judged_by(self) -> str:
+    def objective_name(self) -> str:
         """What a trial is judged by, in words."""
-        return "evaluation reward" if self.some_config.eval_freq else "mean reward"
+        return "evaluation reward" if self.any_config.eval_freq else "mean reward"
 
     @property
-    def some_config(self) -> TrainConfig:
+    def any_config(self) -> TrainConfig:
         """A config that any trial could have: where trials agree, it agrees."""
         return parse_config({**self.base, **some_settings(self.space)})
 
@@ -100,7 +100,7 @@ class SweepRequest:
         for settings in (self.settings, *(self.presets or {}).values()):
             check_no_hooks(settings)
         parse_config({"env": self.env, "seed": self.all_seeds[-1]})
-        self.some_config  # noqa: B018 - raises if there is none
+        self.any_config  # noqa: B018 - raises if there is none
         for name, preset in (self.presets or {}).items():
             _check_preset(name, preset, self.base)
 

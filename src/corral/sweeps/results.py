@@ -16,7 +16,7 @@ from corral.sweeps.presets import Entry
 from corral.sweeps.request import SweepRequest
 from corral.sweeps.trial import numbers, read_summaries
 
-__all__ = ["Result", "SweepResult", "best_of", "ranked", "read_results", "shown", "write_results"]
+__all__ = ["Result", "SweepResult", "best_of", "format_setting", "ranked", "read_results", "write_results"]
 
 _COLOURS = {"complete": "#3b6fb6", "pruned": "#e07b28", "best": "#2f2f2f"}
 
@@ -44,7 +44,7 @@ class SweepResult:
     """Where a sweep's files are, and what came of its trials."""
 
     sweep_dir: Path
-    judged_by: str
+    objective_name: str
     results: list[Result]
     best: Result | None
     """None as long as no trial is complete."""
@@ -76,7 +76,7 @@ def write_results(directory: Path, request: SweepRequest, results: Sequence[Resu
     if best is not None:
         config = request.config_of(best.varied).model_copy(update={"output_dir": None})
         seeds = f", mean over {request.seeds} seeds" if request.seeds > 1 else ""
-        head = f"# The best of {len(results)} trials, {best.label}: {request.judged_by} {best.objective:,.2f}{seeds}.\n"
+        head = f"# The best of {len(results)} trials, {best.label}: {request.objective_name} {best.objective:,.2f}{seeds}.\n"
         replace_file(directory / "best.yaml", (head + dump_yaml(config)).encode())
     if picture:
         drawn = io.BytesIO()
@@ -84,11 +84,15 @@ def write_results(directory: Path, request: SweepRequest, results: Sequence[Resu
         replace_file(directory / "sweep.png", drawn.getvalue())
 
 
-def shown(value: Any) -> str:
+def format_setting(value: Any) -> str:
     """A setting as a person would write it."""
     if isinstance(value, Mapping):
         same = value.keys() == {"pi", "vf"} and list(value["pi"]) == list(value["vf"])
-        return shown(value["pi"]) if same else " ".join(f"{name}={shown(part)}" for name, part in value.items())
+        return (
+            format_setting(value["pi"])
+            if same
+            else " ".join(f"{name}={format_setting(part)}" for name, part in value.items())
+        )
     if isinstance(value, list | tuple):
         return " ".join(map(str, value))
     if isinstance(value, bool) or value is None:
@@ -148,11 +152,11 @@ def _csv(request: SweepRequest, results: Sequence[Result]) -> str:
 
 def _cell(value: Any) -> Any:
     """A setting for a program to read: numbers with all their digits."""
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else shown(value)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else format_setting(value)
 
 
 def _markdown(request: SweepRequest, results: Sequence[Result], best: Result | None) -> str:
-    lines = [f"# {request.env}: {len(results)} trials, judged by {request.judged_by}", ""]
+    lines = [f"# {request.env}: {len(results)} trials, judged by {request.objective_name}", ""]
     if request.seeds > 1:
         lines += [f"Numbers are means over {request.seeds} seeds.", ""]
     lines += [
@@ -160,7 +164,7 @@ def _markdown(request: SweepRequest, results: Sequence[Result], best: Result | N
         "|---|---|---|---|---|---|---|",
     ]
     for result in ranked(results):
-        settings = ", ".join(f"{name} {shown(value)}" for name, value in result.varied.items())
+        settings = ", ".join(f"{name} {format_setting(value)}" for name, value in result.varied.items())
         numbers = [
             _number(result.mean_reward, 2),
             _number(result.eval_reward, 2),
@@ -201,7 +205,7 @@ def _draw(file: io.BytesIO, request: SweepRequest, results: Sequence[Result]) ->
         panel.step(ends, [*so_far, so_far[-1]], where="post", color=_COLOURS["best"], linewidth=1, label="best so far")
         panel.legend(frameon=False)
     panel.set_title(request.env.replace("$", r"\$"), loc="left", fontweight="bold")
-    panel.set(xlabel="trial", ylabel=request.judged_by)
+    panel.set(xlabel="trial", ylabel=request.objective_name)
     if request.presets is not None:
         panel.set_xticks(range(len(results)), [result.label for result in results])
     else:

@@ -22,8 +22,8 @@ from corral.training.hooks.callback import Callback
 from corral.training.iteration import Iteration
 
 __all__ = [
-    *("Listener", "Order", "Outcome", "State"),
-    *("carry_out", "finished", "numbers", "objective", "read_summaries", "run_dirs"),
+    *("Listener", "TrialRequest", "Outcome", "State"),
+    *("run_trial", "finished", "numbers", "objective", "read_summaries", "run_dirs"),
 ]
 
 State = Literal["complete", "pruned", "failed", "begun"]
@@ -39,7 +39,7 @@ far; the answer is whether to give the trial up."""
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class TrialRequest:
     """A trial that is to be carried out, here or in another process."""
 
     label: str
@@ -62,7 +62,7 @@ class Outcome:
     """What the error would have ended a single run with."""
 
 
-def carry_out(order: Order, listener: Listener) -> Outcome:
+def run_trial(order: TrialRequest, listener: Listener) -> Outcome:
     """Train with every seed, going on where an earlier attempt stopped. Whatever a trial raises is its outcome."""
     summaries = []
     try:
@@ -110,7 +110,7 @@ def finished(summary: Mapping[str, Any]) -> bool:
     return summary["exit_reason"] in (*_BUDGETS, "stages", PRUNED)
 
 
-def _run(order: Order, seed: int, path: Path, index: int, listener: Listener) -> Mapping[str, Any]:
+def _run(order: TrialRequest, seed: int, path: Path, index: int, listener: Listener) -> Mapping[str, Any]:
     """One run from wherever it is to its end; returns its summary."""
     earlier = _read_summary(path)
     if earlier is not None and finished(earlier):
@@ -131,7 +131,7 @@ def _run(order: Order, seed: int, path: Path, index: int, listener: Listener) ->
             time.sleep(0.2)
 
 
-def _train(order: Order, seed: int, path: Path, callback: Callback) -> TrainResult:
+def _train(order: TrialRequest, seed: int, path: Path, callback: Callback) -> TrainResult:
     kwargs = order.settings.get("env_kwargs", {})
     factory = dataclasses.replace(order.factory, kwargs=kwargs)
     if (path / "config.yaml").exists():

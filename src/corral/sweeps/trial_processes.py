@@ -23,11 +23,11 @@ import cloudpickle
 from corral.core.errors import CorralError
 from corral.core.files import open_regular
 from corral.core.machine import CORES
-from corral.core.stdio import forgive_output
-from corral.sweeps.trial import Order, Outcome, carry_out
+from corral.core.stdio import tolerate_closed_stdout
+from corral.sweeps.trial import Outcome, TrialRequest, run_trial
 from corral.training.signals import Interrupted, Interrupts
 
-__all__ = ["Ended", "Event", "Iteration", "Job", "serve"]
+__all__ = ["Event", "Iteration", "Job", "ProcessExited", "serve"]
 
 _START = "from corral.sweeps.trial_processes import serve; serve()"
 _CLOSE_SECONDS = 5.0
@@ -43,13 +43,13 @@ class Iteration:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ProcessExited:
     """A job's process is no more."""
 
     exit_code: int
 
 
-Event = Iteration | Outcome | Ended
+Event = Iteration | Outcome | ProcessExited
 
 
 class Job:
@@ -73,7 +73,7 @@ class Job:
         self._send(sys.path)
         threading.Thread(target=self._listen, args=(events,), name="sweep-job", daemon=True).start()
 
-    def begin(self, order: Order) -> None:
+    def begin(self, order: TrialRequest) -> None:
         """Give it a trial."""
         self.label = order.label
         self._send(order)
@@ -119,7 +119,7 @@ class Job:
         with contextlib.suppress(EOFError, OSError, pickle.UnpicklingError):
             while True:
                 events.put((self, pickle.load(self._process.stdout)))
-        events.put((self, Ended(self._process.wait())))
+        events.put((self, ProcessExited(self._process.wait())))
 
 
 def serve() -> None:
@@ -129,7 +129,7 @@ def serve() -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    forgive_output()
+    tolerate_closed_stdout()
     sys.path[:] = pickle.loads(pickle.load(inbox))
     orders: queue.Queue[Any] = queue.Queue()
     threading.Thread(target=_read, args=(inbox, orders), name="orders", daemon=True).start()
@@ -145,7 +145,7 @@ def serve() -> None:
                 continue
             try:
                 with interrupts.allowed():
-                    outcome = carry_out(order, listener)
+                    outcome = run_trial(order, listener)
             except Interrupted as error:
                 os._exit(error.exit_code)  # everything is saved; threads and envs end with us
             _write(outbox, outcome)

@@ -14,26 +14,26 @@ import torch
 
 from corral.autotune.choose_backend import EnvsChoice, choose_n_envs
 from corral.autotune.choose_device import device_for
-from corral.autotune.measure_costs import Costs, measure
+from corral.autotune.measure_costs import Costs, measure_costs
 from corral.autotune.rollout_length import fit_n_steps
-from corral.config.schema import CARE, RESUMABLE, TrainConfig, parse_config, parse_env_kwargs
+from corral.config.schema import RECOVERY, RESUMABLE, TrainConfig, parse_config, parse_env_kwargs
 from corral.config.yaml_file import dump_yaml, load_yaml
 from corral.core.entry_points import import_callable, python_name
 from corral.core.errors import CheckpointError, CorralError, EnvFault, UsageError, one_line
 from corral.core.files import replace_file
 from corral.core.machine import limit_compute_threads
 from corral.core.seeding import fresh_seed
-from corral.core.suggestions import did_you_mean, shown
+from corral.core.suggestions import did_you_mean, short_repr
 from corral.envs.factory import EnvFactory, resolve_env
 from corral.envs.registry import settings_of
 from corral.policy.policy import NetworkFactory
 from corral.ppo.mlp_engine import MlpEngine
-from corral.reporting.console import Board, QuietBoard
+from corral.reporting.console import RunConsole, SilentConsole
 from corral.reporting.episode_lines import env_lines
 from corral.reporting.reporter import Reporter, RowFiles
 from corral.storage.checkpoint import FoundCheckpoint, list_checkpoints, newest_checkpoint, set_aside
 from corral.storage.fault_files import keep_fault
-from corral.storage.named_code import check_named_code
+from corral.storage.named_code import require_same_code
 from corral.storage.run_dir import RunDirectory, find_run, plan_run
 from corral.storage.summary_file import Summary
 from corral.training.assemble import assemble
@@ -88,19 +88,19 @@ def train(
     hooks = values.get("hooks", ()) if hooks is None else hooks
     values["hooks"] = hook_names(hooks)
     loaded = load_hooks(hooks)
-    board = QuietBoard() if quiet else Board()
+    console = SilentConsole() if quiet else RunConsole()
     own = settings_of(factory.name, values)
     if own:
-        board.note(f"settings of {factory.name}: {', '.join(f'{name} {value}' for name, value in own.items())}")
+        console.note(f"settings of {factory.name}: {', '.join(f'{name} {value}' for name, value in own.items())}")
     typed, values = {*values}, {**own, **values}
     network = network_of(values.get("policy"), policy)
-    values, envs = _settle_n_envs({**values, "env": factory.name}, factory, network, board)
-    checked = parse_config(values) if "n_steps" in typed else fit_n_steps(values, board.note)
+    values, envs = _settle_n_envs({**values, "env": factory.name}, factory, network, console)
+    checked = parse_config(values) if "n_steps" in typed else fit_n_steps(values, console.note)
     directory = plan_run(checked.output_dir, checked.env)  # now, before an env can change the working directory
     seed = fresh_seed() if checked.seed is None else checked.seed
     checked = checked.model_copy(update={"seed": seed})
-    run = assemble(checked, seed, factory, network, board.note, envs, board.warn)
-    return _carry_out(run, directory, order_hooks(checked, loaded, callback), board)
+    run = assemble(checked, seed, factory, network, console.note, envs, console.warn)
+    return _run_to_end(run, directory, order_hooks(checked, loaded, callback), console)
 
 
 def resume(
@@ -124,13 +124,15 @@ def resume(
         recorded = directory.read_config()
         names = hook_names(hooks or ())
         config = _with_changes(recorded, settings, names)
-        check_named_code(recorded, name_of(env), name_of(policy), names)
+        require_same_code(recorded, name_of(env), name_of(policy), names)
         loaded = load_hooks(hooks or ())
         factory = resolve_env(recorded.env if env is None else env, recorded.env_kwargs)
         found = newest_checkpoint(directory.checkpoints)
         if found is None and (recorded.seed is None or directory.has_metrics()):
-            raise CheckpointError(f"{directory.shown} has no checkpoint to go on from; delete it and start again")
-        board = QuietBoard() if quiet else Board()
+            raise CheckpointError(
+                f"{directory.display_path} has no checkpoint to go on from; delete it and start again"
+            )
+        console = SilentConsole() if quiet else RunConsole()
         network = network_of(recorded.policy, policy)
         seed = int(recorded.seed or 0)
         if found is not None:
@@ -139,15 +141,19 @@ def resume(
             if (n := 0 if episodes is None else episodes.numel()) != config.n_envs:  # of any shape, until restored
                 raise CheckpointError(f"{found.path} does not fit this run's config: it has {n} envs")
             seed = int(found.checkpoint.state["seed"])
-        proven = found is not None and found.checkpoint.timesteps > 0  # at step 0 the env may never have taken one
-        assembled = assemble(config, seed, factory, network, board.note, warn=board.warn, proven=proven)
+        known_to_work = (
+            found is not None and found.checkpoint.timesteps > 0
+        )  # at step 0 the env may never have taken one
+        assembled = assemble(
+            config, seed, factory, network, console.note, warn=console.warn, known_to_work=known_to_work
+        )
         if found is None:
-            board.warn(f"{directory.shown} ended before anything was saved; beginning at step 0")
+            console.warn(f"{directory.display_path} ended before anything was saved; beginning at step 0")
             ordered = order_hooks(config, loaded, callback)
-            return _carry_out(assembled, directory, ordered, board, earlier_hooks=recorded.hooks)
+            return _run_to_end(assembled, directory, ordered, console, earlier_hooks=recorded.hooks)
         try:
             restore(assembled, found.checkpoint)
-            restore_hooks(loaded, found.checkpoint.state.get("hooks", {}), board.warn)
+            restore_hooks(loaded, found.checkpoint.state.get("hooks", {}), console.warn)
             for folder in (directory.checkpoints, directory.best):
                 set_aside(folder, newer_than=found.checkpoint.timesteps)
             if not list_checkpoints(directory.best):  # the best came later, and is lost
@@ -164,14 +170,14 @@ def resume(
         directory.unlock()
         raise
     ordered = order_hooks(config, loaded, callback)
-    return _carry_out(assembled, directory, ordered, board, found, earlier_hooks=recorded.hooks)
+    return _run_to_end(assembled, directory, ordered, console, found, earlier_hooks=recorded.hooks)
 
 
-def _carry_out(
+def _run_to_end(
     run: Run,
     directory: RunDirectory,
     hooks: HookList,
-    board: QuietBoard,
+    console: SilentConsole,
     resumed: FoundCheckpoint | None = None,
     earlier_hooks: Sequence[str] | None = None,
 ) -> TrainResult:
@@ -189,46 +195,48 @@ def _carry_out(
                     of_an_earlier_end.unlink(missing_ok=True)
                 _write_config(run, directory)
                 from_step = resumed.checkpoint.timesteps if resumed else None
-                files = RowFiles(directory, progress_columns(run), config.tensorboard, from_step, board.warn)
-                reporter = Reporter(files, board)
+                files = RowFiles(directory, progress_columns(run), config.tensorboard, from_step, console.warn)
+                reporter = Reporter(files, console)
             except OSError as error:
                 if earlier_hooks is None:
                     directory.discard()
                 else:
-                    _keep_hooks(run, directory, earlier_hooks, board)
+                    _keep_hooks(run, directory, earlier_hooks, console)
                 file = f"/{Path(error.filename).name}" if error.filename else ""
-                raise UsageError(f"{directory.shown}{file} cannot be written to: {error.strerror or error}") from None
+                raise UsageError(
+                    f"{directory.display_path}{file} cannot be written to: {error.strerror or error}"
+                ) from None
             run.open(directory, reporter)
-            _open_board(board, run, directory, resumed)
+            _print_header(console, run, directory, resumed)
             try:
                 reason = train_loop(run, hooks, interrupts)
             except BaseException as error:
                 reporter.close()
-                _warn_of(hooks.end_errors, board)
+                _warn_of(hooks.end_errors, console)
                 refused = getattr(error, "exit_code", 1) == 2 and run.progress.iteration == 0
                 learned = (config.expert is not None or bool(config.hooks)) and run.last_saved_step is not None
                 if not hooks.started and earlier_hooks is not None:
-                    _keep_hooks(run, directory, earlier_hooks, board)
+                    _keep_hooks(run, directory, earlier_hooks, console)
                 if refused and directory.made_here and not learned:
                     directory.discard()  # it never began: there is at most a checkpoint of the first random weights
                 elif run.recovery_point is not None:
-                    _finish(board, run, directory, _why(error), failed=not isinstance(error, Interrupted))
+                    _finish(console, run, directory, _why(error), failed=not isinstance(error, Interrupted))
                 if isinstance(error, Interrupted) and directory.path.exists():
                     error.run_dir = directory.path
                 if isinstance(error, EnvFault) and directory.path.exists():
-                    again = keep_fault(directory, config, error, run.own_options)
+                    again = keep_fault(directory, config, error, run.opponent_reset_options)
                     error.advice = None if again is None else f"To see it again: {again}"
                 raise
             reporter.close()
-            summary = _finish(board, run, directory, reason)
+            summary = _finish(console, run, directory, reason)
         if run.recovery_point is not None and run.last_saved_step != run.recovery_point.timesteps:
-            _warn_of(hooks.end_errors, board)
+            _warn_of(hooks.end_errors, console)
             raise CheckpointError(
                 f"the last checkpoint could not be saved in {directory.checkpoints}: what it held is lost"
             )
         if hooks.end_errors:
             first = min(hooks.end_errors, key=lambda error: not isinstance(error, Exception))  # sys.exit() comes last
-            _warn_of([error for error in hooks.end_errors if error is not first], board)
+            _warn_of([error for error in hooks.end_errors if error is not first], console)
             raise first
         interrupts.raise_if_received()  # it came while the end was written: the run is whole, but nothing follows
         return TrainResult(directory.path, summary, tuple(run.env_opponents))
@@ -239,71 +247,71 @@ def _carry_out(
             directory.unlock()
 
 
-def _keep_hooks(run: Run, directory: RunDirectory, hooks: Sequence[str], board: QuietBoard) -> None:
+def _keep_hooks(run: Run, directory: RunDirectory, hooks: Sequence[str], console: SilentConsole) -> None:
     """Let the config name the hooks that a run had before others were added, which could not start."""
     if hooks == run.config.hooks:
         return
     try:
         _write_config(run, directory, hooks)
     except OSError as error:
-        board.warn(f"config.yaml cannot be written ({error.strerror or error}): it names hooks that could not start")
+        console.warn(f"config.yaml cannot be written ({error.strerror or error}): it names hooks that could not start")
 
 
-def _warn_of(errors: Sequence[BaseException], board: QuietBoard) -> None:
+def _warn_of(errors: Sequence[BaseException], console: SilentConsole) -> None:
     """Report what hooks raised at the end of a run that fails for another reason."""
     for error in errors:
-        board.warn(f"{type(error).__name__}: {one_line(error)} ({', '.join(error.__notes__)})")
+        console.warn(f"{type(error).__name__}: {one_line(error)} ({', '.join(error.__notes__)})")
 
 
 def _why(error: BaseException) -> str:
     return error.name if isinstance(error, Interrupted) else f"failed: {type(error).__name__}"
 
 
-def _open_board(board: QuietBoard, run: Run, directory: RunDirectory, resumed: FoundCheckpoint | None) -> None:
+def _print_header(console: SilentConsole, run: Run, directory: RunDirectory, resumed: FoundCheckpoint | None) -> None:
     config, choice, progress = run.config, run.backend, run.progress
     masked = ", actions masked by the env" if run.masked else ""
     envs = f"{config.n_envs} envs {where(run)}{masked}"
     if resumed is None:
-        board.note(f"training PPO on {config.env}: {envs}, seed {run.seed}")
+        console.note(f"training PPO on {config.env}: {envs}, seed {run.seed}")
     else:
         for complaint in resumed.complaints:
-            board.warn(f"{complaint}; using an older checkpoint")
-        board.note(f"resuming {config.env} at {progress.timesteps:,} steps: {envs}")
+            console.warn(f"{complaint}; using an older checkpoint")
+        console.note(f"resuming {config.env} at {progress.timesteps:,} steps: {envs}")
         if run.overrides:
             told = ", ".join(f"{name} {value:g}" for name, value in run.overrides.items())
-            board.note(f"settings that a hook has changed: {told}")
-    board.note(f"backend {choice.backend} ({choice.why})")
+            console.note(f"settings that a hook has changed: {told}")
+    console.note(f"backend {choice.backend} ({choice.why})")
     for line in env_lines(config.n_envs, "started") if config.log_episodes else ():
-        board.note(line)
+        console.note(line)
     if choice.advice:
-        board.warn(choice.advice)
-    board.note(f"writing to {directory.shown}")
+        console.warn(choice.advice)
+    console.note(f"writing to {directory.display_path}")
     if config.batch_size > config.rollout_size:
-        board.note(
+        console.note(
             f"batch_size {config.batch_size} is more than a rollout of {config.rollout_size}: one full batch is used"
         )
     if (over := ended_by(config, progress)) is not None:
-        board.note(f"nothing to do: {over} is already reached; give a larger --{over.replace('_', '-')}")
-    board.start(*budgets_of(config, progress)[0])
+        console.note(f"nothing to do: {over} is already reached; give a larger --{over.replace('_', '-')}")
+    console.start(*budgets_of(config, progress)[0])
 
 
-def _finish(board: QuietBoard, run: Run, directory: RunDirectory, reason: str, failed: bool = False) -> Summary:
+def _finish(console: SilentConsole, run: Run, directory: RunDirectory, reason: str, failed: bool = False) -> Summary:
     summary = summarize(run, reason)
     try:
         replace_file(directory.summary_file, summary.to_json().encode())
     except OSError as error:
-        board.warn(f"summary.json cannot be written: {error}")
+        console.warn(f"summary.json cannot be written: {error}")
     if failed:  # the error itself follows
         if run.last_saved_step is not None:
-            board.note(f"stopped: everything up to step {run.last_saved_step:,} is saved in {directory.shown}")
+            console.note(f"stopped: everything up to step {run.last_saved_step:,} is saved in {directory.display_path}")
         return summary
     closing = closing_table(run, directory, summary)
     try:
         run.close()
         for line in env_lines(run.config.n_envs, "closed") if run.config.log_episodes else ():
-            board.note(line)
+            console.note(line)
     finally:
-        board.table(*closing)
+        console.table(*closing)
     return summary
 
 
@@ -318,7 +326,7 @@ def hook_names(hooks: Sequence[str | Hook]) -> tuple[str, ...]:
     """How a config names the hooks that a caller gives."""
     given = (hooks,) if isinstance(hooks, str) else hooks
     if not isinstance(given, Sequence):
-        raise UsageError(f"hooks {shown(given)}: should be a list of hooks, as in hooks=[MyHook()]")
+        raise UsageError(f"hooks {short_repr(given)}: should be a list of hooks, as in hooks=[MyHook()]")
     return tuple(hook if isinstance(hook, str) else python_name(type(hook)) for hook in given)
 
 
@@ -329,12 +337,14 @@ def network_of(spec: str | None, given: str | NetworkFactory | None) -> NetworkF
     if given is None or isinstance(given, str):
         return import_callable(given or spec, "policy")
     if not callable(given):
-        raise UsageError(f"policy {shown(given)}: should be the name of a callable that makes a network, or one itself")
+        raise UsageError(
+            f"policy {short_repr(given)}: should be the name of a callable that makes a network, or one itself"
+        )
     return given
 
 
 def _settle_n_envs(
-    values: dict[str, Any], factory: EnvFactory, network: NetworkFactory | None, board: QuietBoard
+    values: dict[str, Any], factory: EnvFactory, network: NetworkFactory | None, console: SilentConsole
 ) -> tuple[dict[str, Any], EnvsChoice | None]:
     """``n_envs: auto`` as a number, and how it was found."""
     if values.get("n_envs") != "auto":
@@ -343,13 +353,15 @@ def _settle_n_envs(
     def costs(config: TrainConfig) -> Costs:
         limit_compute_threads()
         torch.set_num_threads(1)
-        return measure(config, factory, network, device, board.note, board.warn, memory=True)
+        return measure_costs(config, factory, network, device, console.note, console.warn, memory=True)
 
     asked = str(values.get("device", "auto")), str(values.get("cnn", "auto"))
     device = device_for(*asked, factory, network).device
     central = device.type != "cpu"
     choice = choose_n_envs({name: value for name, value in values.items() if name != "n_envs"}, costs, central)
-    board.note(f"n_envs {choice.n_envs} ({choice.why}); to have it again: --n-envs {choice.n_envs} with the same seed")
+    console.note(
+        f"n_envs {choice.n_envs} ({choice.why}); to have it again: --n-envs {choice.n_envs} with the same seed"
+    )
     return {**values, "n_envs": choice.n_envs}, choice
 
 
@@ -363,8 +375,8 @@ def _with_changes(recorded: TrainConfig, settings: dict[str, Any], hooks: Sequen
     values = recorded.model_dump()
     ways = {"backend", "num_workers", "num_envs_per_worker", "parallel_start_method", "adaptive"}
     if settings.get("backend") == "serial":
-        ways |= {*CARE}
-    if recorded.backend == "serial" and settings.keys() & {*CARE} and "backend" not in settings:
+        ways |= {*RECOVERY}
+    if recorded.backend == "serial" and settings.keys() & {*RECOVERY} and "backend" not in settings:
         values = {name: value for name, value in values.items() if name not in ways}  # only workers can honour them
     for together in ({"timesteps", "num_episodes", "duration"}, ways, {"device", "learner", "learner_shares"}):
         if together & settings.keys():
@@ -384,11 +396,11 @@ def _write_config(run: Run, directory: RunDirectory, hooks: Sequence[str] | None
             "learner_shares": run.learner.engine.n_shares,
             "score_actions": None if policy.custom else policy.n_action_features > 0,
             "net_arch": None if policy.custom else dict(zip(("pi", "vf"), policy.net_arch, strict=True)),
-            "output_dir": directory.shown,
+            "output_dir": directory.display_path,
             "hooks": run.config.hooks if hooks is None else hooks,
         }
     )
-    notes = {"backend": choice.why, "device": run.why_device, "learner": f"rows are inferred in {run.placement}"}
+    notes = {"backend": choice.why, "device": run.why_device, "learner": f"rows are inferred in {run.batch_layout}"}
     if run.why_envs:
         notes["n_envs"] = run.why_envs
     replace_file(directory.config_file, dump_yaml(decided, notes).encode())

@@ -13,7 +13,7 @@ import torch
 from corral.autotune.choose_backend import EnvsChoice, choose_backend
 from corral.autotune.choose_device import device_for
 from corral.autotune.env_costs import first_mix, try_env
-from corral.autotune.measure_costs import Costs, measure
+from corral.autotune.measure_costs import Costs, measure_costs
 from corral.autotune.run_size import large_run_warning
 from corral.config.backends import BACKENDS
 from corral.config.schema import TrainConfig
@@ -27,7 +27,7 @@ from corral.envs.factory import EnvFactory
 from corral.opponents.frozen_policy import FrozenPolicy
 from corral.opponents.league import CHECKPOINT, CURRENT, Opponents
 from corral.opponents.stages import mix_of, reset_options_of, stages_of
-from corral.opponents.table import LineupSetup, SharedLineup
+from corral.opponents.table import OpponentTableSpec, SharedOpponentTable
 from corral.policy.device import is_slow_in_bf16
 from corral.policy.factory import build_policy
 from corral.policy.policy import NetworkFactory, Policy
@@ -37,7 +37,7 @@ from corral.ppo.minibatch_shards import set_torch_threads
 from corral.ppo.mlp_engine import MlpEngine, numpy_shape, share_setup
 from corral.ppo.normalization import ReturnScaler, RunningMoments
 from corral.ppo.shares import Shares
-from corral.processes.supervision import Care
+from corral.processes.supervision import RecoveryConfig
 from corral.reporting.process_meter import ProcessMeter
 from corral.rollout.actors import actor_setup
 from corral.rollout.source import RolloutEnvs, SourceSpec
@@ -47,42 +47,42 @@ from corral.training.progress import Progress
 from corral.training.run import Run
 from corral.training.space_rules import check_used_settings
 from corral.vec import CorralVectorEnv, make_vector_env
-from corral.vec.api import EnvFacts
-from corral.vec.stepper_factory import stays_together
+from corral.vec.api import EnvInfo
+from corral.vec.stepper_factory import is_inseparable
 
 __all__ = ["assemble", "seat_opponents"]
 
 
-def seat_opponents(config: TrainConfig, facts: EnvFacts, policy: Policy, actor: ActorSpec) -> Opponents | None:
+def seat_opponents(config: TrainConfig, env_info: EnvInfo, policy: Policy, actor: ActorSpec) -> Opponents | None:
     """The opponents that a config asks for; None if it leaves them to the env."""
     stages = stages_of(config)
     if not stages:
         return None
-    own = reset_options_of(stages, facts.opponents)
+    own = reset_options_of(stages, env_info.opponents)
     if not own:
         raise UsageError(
             f"{config.env} has no opponents to choose from; an env offers them as docs/environments.md says"
         )
     named = {name for stage in stages for name in mix_of(stage)}
     others = sorted(named - {*dict(own), CURRENT, CHECKPOINT})
-    guests = tuple(_guest(name, facts) for name in others)
+    frozen_policies = tuple(_load_frozen_policy(name, env_info) for name in others)
     # One slot for each past self and the next, the policy as it is now and as it was in the rollout before, and whoever
     # an episode still plays against after leaving the pool.
     slots = config.pool_size + config.n_envs + 3 if named & {CURRENT, CHECKPOINT} else 0
-    spaces = facts.observation_space, facts.action_space
-    setup = LineupSetup(own, guests, slots, actor if slots else None, *spaces)
-    return Opponents(config, SharedLineup(setup, {name: w.cpu() for name, w in policy.state_dict().items()}))
+    spaces = env_info.observation_space, env_info.action_space
+    setup = OpponentTableSpec(own, frozen_policies, slots, actor if slots else None, *spaces)
+    return Opponents(config, SharedOpponentTable(setup, {name: w.cpu() for name, w in policy.state_dict().items()}))
 
 
-def _guest(name: str, facts: EnvFacts) -> FrozenPolicy:
+def _load_frozen_policy(name: str, env_info: EnvInfo) -> FrozenPolicy:
     """The policy of another run as an opponent."""
     if not is_file(Path(name) / "config.yaml"):
         raise UsageError(
-            f"unknown opponent {name!r}; there are {', '.join(facts.opponents)}, {CURRENT}, {CHECKPOINT}, "
+            f"unknown opponent {name!r}; there are {', '.join(env_info.opponents)}, {CURRENT}, {CHECKPOINT}, "
             "a run directory, or a mix as in mixed:random=1,greedy=3"
         )
     model = load(name)
-    if (model.observation_space, model.action_space) != (facts.observation_space, facts.action_space):
+    if (model.observation_space, model.action_space) != (env_info.observation_space, env_info.action_space):
         raise UsageError(f"the policy of {name} was trained on other observations or actions than this env has")
     return model.frozen(name)
 
@@ -95,13 +95,13 @@ def assemble(
     note: Callable[[str], object] = lambda text: None,
     envs_choice: EnvsChoice | None = None,
     warn: Callable[[str], object] = lambda text: None,
-    proven: bool = False,
+    known_to_work: bool = False,
 ) -> Run:
     """Build every part; whatever is wrong with env, policy or machine shows here, before anything is written.
 
-    ``proven``: the env has taken steps in this run before, so that a worker that fails at start is replaced.
+    ``known_to_work``: the env has taken steps in this run before, so that a worker that fails at start is replaced.
     """
-    if config.adaptive and stays_together(factory):
+    if config.adaptive and is_inseparable(factory):
         raise UsageError(f"adaptive moves envs between workers, which {factory.name} does not allow; leave it out")
     device, why_device = device_for(config.device, config.cnn, factory, network)
     limit_compute_threads()
@@ -113,23 +113,23 @@ def assemble(
     def costs() -> Costs:
         nonlocal measured
         measured = True
-        return measure(config, factory, network, device, note, warn) if envs_choice is None else envs_choice.costs
+        return measure_costs(config, factory, network, device, note, warn) if envs_choice is None else envs_choice.costs
 
     backend = choose_backend(config, costs, central)
-    care = Care(
+    recovery = RecoveryConfig(
         heal=True,
         step_timeout=config.step_timeout,
         start_timeout=config.start_timeout,
         max_restarts=config.max_restarts,
         max_rss=config.worker_max_rss,
         warn=warn,
-        proven=proven,
+        known_to_work=known_to_work,
     )
     if backend.backend == "serial":
-        if config.backend == "auto" and not proven:  # nobody asked for envs in this process
+        if config.backend == "auto" and not known_to_work:  # nobody asked for envs in this process
             n = _envs_to_try(config, factory, measured)
             if n:
-                try_env(factory, n, seed, first_mix(config), care, config.parallel_start_method)
+                try_env(factory, n, seed, first_mix(config), recovery, config.parallel_start_method)
         _show_crashes()
 
     def single_env(root: int | None) -> CorralVectorEnv:
@@ -141,7 +141,7 @@ def assemble(
             start_method=config.parallel_start_method,
             seed=root,
             infos="summed",
-            care=dataclasses.replace(care, proven=True),
+            recovery=dataclasses.replace(recovery, known_to_work=True),
         )
 
     opponents: Opponents | None = None
@@ -155,22 +155,22 @@ def assemble(
         config.parallel_start_method,
         config.overlap,
         config.adaptive,
-        care,
+        recovery,
     )
     envs: RolloutEnvs = import_own(BACKENDS[backend.backend])(spec)
     try:
-        facts = envs.facts
-        policy = build_policy(config, facts.observation_space, facts.action_space, network, seed).to(device)
+        env_info = envs.env_info
+        policy = build_policy(config, env_info.observation_space, env_info.action_space, network, seed).to(device)
         check_used_settings(config, policy)
-        if not measured and (advice := large_run_warning(config, facts, policy, bool(envs.has_masks))) is not None:
+        if not measured and (advice := large_run_warning(config, env_info, policy, bool(envs.has_masks))) is not None:
             warn(advice)
         if config.bf16 and is_slow_in_bf16(device):
             warn("this processor has no instructions for bfloat16, so bf16 makes the run several times slower")
         set_torch_threads(policy, config)
         setup, alone = (actor_setup(policy, network, device, n) for n in (config.n_envs, 1))
-        opponents = seat_opponents(config, facts, policy, alone)
-        lineup = None if opponents is None else opponents.lineup
-        source, masked, engine = _connect(envs, policy, setup, config, device, backend.num_workers, lineup)
+        opponents = seat_opponents(config, env_info, policy, alone)
+        opponent_table = None if opponents is None else opponents.opponent_table
+        source, masked, engine = _connect(envs, policy, setup, config, device, backend.num_workers, opponent_table)
         learner = Learner(policy, config, seed, device, engine)
         eval_env = single_env(None) if config.eval_freq else None
     except BaseException:
@@ -183,11 +183,11 @@ def assemble(
     return Run(
         config=config,
         factory=factory,
-        care=care,
+        recovery=recovery,
         seed=seed,
         backend=backend,
         why_device=why_device,
-        placement=str(setup.placement),
+        batch_layout=str(setup.batch_layout),
         source=source,
         actor=alone.build(0, 1),
         learner=learner,
@@ -196,12 +196,12 @@ def assemble(
         return_scaler=ReturnScaler(config.n_envs, config.gamma) if config.normalize_reward else None,
         moments={path: RunningMoments(shapes[path]) for path in (normalizer.paths if normalizer else ())},
         spaces={
-            "observation": space_to_data(facts.observation_space),
-            "action": space_to_data(facts.action_space),
+            "observation": space_to_data(env_info.observation_space),
+            "action": space_to_data(env_info.action_space),
         },
         masked=masked,
-        env_opponents=facts.opponents,
-        render_modes=facts.metadata.get("render_modes") or (),
+        env_opponents=env_info.opponents,
+        render_modes=env_info.metadata.get("render_modes") or (),
         progress=Progress(),
         opponents=opponents,
         meter=ProcessMeter(source.pids),
@@ -233,7 +233,7 @@ def _connect(
     config: TrainConfig,
     device: torch.device,
     workers: int,
-    lineup: SharedLineup | None,
+    opponent_table: SharedOpponentTable | None,
 ) -> tuple[RolloutSource, bool, Engine]:
     """Bring envs, actor and learner together: the source of rollouts, whether it has masks, and what learns from it."""
     shape = numpy_shape(policy, config, device)
@@ -244,10 +244,10 @@ def _connect(
             shares = None if shape is None else share_setup(policy, shape, config, masked)
             busy = config.overlap or shares is None  # then nobody is free to help
             helpers = 0 if busy else min(config.shares, available_cores(), workers + 1) - 1
-            source: RolloutSource = envs.connect(setup, policy.state_dict(), lineup, shares, helpers)
+            source: RolloutSource = envs.connect(setup, policy.state_dict(), opponent_table, shares, helpers)
             crew = envs.crew
         else:
-            source = envs.connect(setup, policy.state_dict(), lineup)
+            source = envs.connect(setup, policy.state_dict(), opponent_table)
             masked = bool(envs.has_masks)
             shares = None if shape is None else share_setup(policy, shape, config, masked)
         if shares is None:

@@ -20,7 +20,7 @@ from corral.config.schema import TrainConfig
 from corral.core.actions import ActionCodec
 from corral.core.errors import CheckpointError, CorralError, UsageError, one_line
 from corral.core.spaces import Layout, space_from_data
-from corral.core.types import MISHAP_KEYS
+from corral.core.types import RECOVERY_KEYS
 from corral.policy.factory import build_policy
 from corral.ppo.learner import check_adjustable
 from corral.storage.checkpoint import Checkpoint
@@ -58,7 +58,7 @@ class _State(BaseModel):
     recent: Annotated[list[_Pair], Field(max_length=RECENT)]
     best_reward: _Number | None
     last_eval_reward: _Number | None
-    mishaps: dict[str, _Count]
+    recovery_counts: dict[str, _Count]
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     n_updates: _Count
     parts: dict[str, dict[str, Any]]
@@ -84,7 +84,7 @@ def check_state(state: Mapping[str, Any]) -> None:
             check_adjustable(name, value)
         except UsageError as error:
             raise CheckpointError(f"state.json does not fit: {one_line(error)}") from None
-    if strangers := told.mishaps.keys() - {*MISHAP_KEYS.values()}:
+    if strangers := told.recovery_counts.keys() - {*RECOVERY_KEYS.values()}:
         raise CheckpointError(f"state.json does not fit: mishaps counts {one_line(sorted(strangers)[0])!r}")
 
 

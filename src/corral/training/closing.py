@@ -6,7 +6,7 @@ import shlex
 import signal
 
 from corral.core.stdio import command
-from corral.core.types import Mishaps
+from corral.core.types import RecoveryCounts
 from corral.reporting.process_meter import ProcessUse
 from corral.storage.named_code import code_flags, needs_python, resume_command
 from corral.storage.run_dir import RunDirectory
@@ -39,11 +39,11 @@ def summarize(run: Run, reason: str) -> Summary:
         n_envs=run.config.n_envs,
         backend=choice.backend,
         num_workers=choice.num_workers,
-        restarts=progress.mishaps.restarts,
-        recycled=progress.mishaps.recycled,
-        retries=progress.mishaps.retries,
-        env_faults=progress.mishaps.env_faults,
-        inexact=progress.mishaps.inexact,
+        restarts=progress.recovery_counts.restarts,
+        recycled=progress.recovery_counts.recycled,
+        retries=progress.recovery_counts.retries,
+        env_faults=progress.recovery_counts.env_faults,
+        inexact=progress.recovery_counts.inexact,
         seed=run.seed,
         weights_sha256=weights_hash(run.recovery_point.policy),
         exit_reason=reason,
@@ -66,7 +66,7 @@ def _uses(processes: list[ProcessUse]) -> list[tuple[str, str]]:
     return [("trainer used", told(trainer)), *([("workers used", told(workers))] if workers else [])]
 
 
-def _mended(mishaps: Mishaps) -> str:
+def _mended(recovery_counts: RecoveryCounts) -> str:
     """What went wrong and was put right."""
     words = {
         "restarts": ("worker", "replaced"),
@@ -75,7 +75,7 @@ def _mended(mishaps: Mishaps) -> str:
         "env_faults": ("episode", "cut off where the env raises"),
         "inexact": ("episode", "cut off because the env could not be brought back"),
     }
-    counts = {name: count for name, count in mishaps.counts().items() if count}
+    counts = {name: count for name, count in recovery_counts.counts().items() if count}
     told = [f"{n:,} {words[name][0]}{'s' if n > 1 else ''} {words[name][1]}" for name, n in counts.items()]
     return ", ".join(told) or "nothing"
 
@@ -113,10 +113,10 @@ def closing_table(run: Run, directory: RunDirectory, summary: Summary) -> tuple[
         ("evaluation reward, last / best", f"{number(summary.eval_reward)} / {number(summary.best_eval_reward)}"),
         *_games(run),
         ("envs", f"{summary.n_envs}, {where(run)}"),
-        ("mended on the way", _mended(run.progress.mishaps)),
+        ("mended on the way", _mended(run.progress.recovery_counts)),
         *_uses(run.meter.totals()),
     ]
-    path, code = shlex.quote(directory.shown), code_flags(run.config)
+    path, code = shlex.quote(directory.display_path), code_flags(run.config)
     advice = [f"results in {path}", f"  curves:   {command('tensorboard')} --logdir {path}"]
     if not needs_python(run.config):  # no command could name it
         words = f"{path} {code}".rstrip()
@@ -124,6 +124,6 @@ def closing_table(run: Run, directory: RunDirectory, summary: Summary) -> tuple[
         advice += [
             f"  evaluate: {command()} eval {words}",
             f"  watch:    {command()} play {words}{' --save clip.gif' if 'rgb_array' in run.render_modes else ''}",
-            f"  go on:    {resume_command(directory.shown, run.config, more)}",
+            f"  go on:    {resume_command(directory.display_path, run.config, more)}",
         ]
     return run.config.env, rows, advice

@@ -19,7 +19,7 @@ from corral.training.signals import Interrupts
 from corral.vec.api import CorralVectorEnv, InfoRow
 from corral.vec.validation import NUMBER
 
-__all__ = ["Chooser", "EvaluationResult", "evaluate_actor", "evaluate_run", "numbers_of"]
+__all__ = ["ActionSelector", "EvaluationResult", "evaluate_actor", "evaluate_run", "numbers_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,12 @@ def evaluate_actor(
 ) -> EvaluationResult:
     """Play ``episodes`` episodes, the k-th always with the same seed, each for at most ``max_steps``.
 
-    ``options`` are given to every reset; for ``sample`` and without an actor see ``Chooser``.
+    ``options`` are given to every reset; for ``sample`` and without an actor see ``ActionSelector``.
     """
     assert env.num_envs == 1
     now, rewards, lengths, cut_off = env.arrays, [], [], 0
     infos: list[dict[str, float]] = []
-    choose = Chooser(env, actor, sample)
+    choose = ActionSelector(env, actor, sample)
     for episode in range(episodes):
         env.reset_arrays([choose.begin(seed, episode)], [options])
         reward, length, done = 0.0, 0, False
@@ -88,7 +88,7 @@ def evaluate_actor(
     return EvaluationResult(tuple(rewards), tuple(lengths), cut_off, last)
 
 
-class Chooser:
+class ActionSelector:
     """Chooses for one env: the most likely action, or one drawn (``sample``); without an actor, a random legal one.
 
     What is drawn in an episode follows from its seed.
@@ -115,7 +115,7 @@ class Chooser:
             acts = self._actor.act(seen, env.masks, noise_row(self._generator, env.codec.gaussian), self._states)
             self._states = acts.states
             return acts.actions
-        actions, self._states = self._actor.best(seen, env.masks, self._states)
+        actions, self._states = self._actor.act_greedy(seen, env.masks, self._states)
         return actions
 
 
@@ -129,13 +129,13 @@ def numbers_of(rows: Sequence[InfoRow]) -> dict[str, float]:
 
 def evaluate_run(run: Run, signals: Interrupts) -> Metrics:
     """Evaluate a run's policy, and keep it in ``best/`` if none was better."""
-    config, progress, board = run.config, run.progress, run.reporter.board
+    config, progress, console = run.config, run.progress, run.reporter.console
     started = time.perf_counter()
     with signals.allowed():
         if run.eval_env is None:
             run.eval_env = run.single_env(None)
         if (warning := check_replay(run)) is not None:
-            board.warn(warning)
+            console.warn(warning)
         run.actor.load(run.learner.policy.state_dict())
         result = evaluate_actor(
             run.eval_env,
@@ -143,11 +143,11 @@ def evaluate_run(run: Run, signals: Interrupts) -> Metrics:
             config.eval_episodes,
             run.seed,
             config.eval_max_steps,
-            options=None if run.opponents is None else run.opponents.yardstick,
+            options=None if run.opponents is None else run.opponents.eval_options,
             sample=config.eval_sample,
         )
         report = run.eval_env.drain()
-    progress.mishaps += report.mishaps
+    progress.recovery_counts += report.recovery_counts
     run.log_faults(report.faults)
     seconds = time.perf_counter() - started
     progress.eval_seconds += seconds
@@ -159,7 +159,7 @@ def evaluate_run(run: Run, signals: Interrupts) -> Metrics:
     if is_best:
         run.save_best()
     cut = f", {result.cut_off} cut off after {config.eval_max_steps} steps" if result.cut_off else ""
-    board.note(
+    console.note(
         f"evaluation at {progress.timesteps:,} steps: reward {result.mean_reward:,.2f} "
         f"(deviation {result.std_reward:,.2f}, {config.eval_episodes} episodes{cut})"
     )

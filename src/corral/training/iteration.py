@@ -14,7 +14,7 @@ from corral.core.errors import UsageError
 from corral.core.metrics import INFO_PREFIX, METRICS
 from corral.core.schedules import is_due
 from corral.core.seeding import hook_generator
-from corral.core.suggestions import shown
+from corral.core.suggestions import short_repr
 from corral.core.types import Rollout
 from corral.ppo.learner import UpdateSettings, UpdateStats, check_adjustable
 from corral.training.evaluate import evaluate_run
@@ -121,7 +121,7 @@ class Iteration:
     def log(self, name: str, value: float) -> None:
         """Add a number to this iteration's row of metrics."""
         if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
-            raise UsageError(f"log({shown(name)}, ...): should be a name such as 'mine/number'")
+            raise UsageError(f"log({short_repr(name)}, ...): should be a name such as 'mine/number'")
         if name in METRICS or name.startswith(_OWN_PREFIXES):
             raise UsageError(f"log({name!r}, ...): this is a metric of Corral's own; choose another name")
         self.metrics[name] = float(value)
@@ -173,7 +173,7 @@ class Iteration:
 def _checked_reason(reason: str) -> str:
     """Return a reason that ``summary.json`` can keep as ``exit_reason``."""
     if not isinstance(reason, str) or not reason.isprintable() or not 0 < len(reason) <= _LONGEST_REASON:
-        raise UsageError(f"stop({shown(reason)}): should be a few words that say why")
+        raise UsageError(f"stop({short_repr(reason)}): should be a few words that say why")
     return reason
 
 

@@ -72,7 +72,7 @@ def _iterate(run: Run, hooks: HookList, signals: Interrupts, stop: str | None) -
             hooks.after_iteration(iteration)
             stop, evaluated = iteration.stop_reason, "eval/mean_reward" in iteration.metrics
     finally:
-        run.progress.mishaps += run.source.drain_mishaps()  # of a rollout that was never finished
+        run.progress.recovery_counts += run.source.drain_recovery_counts()  # of a rollout that was never finished
         run.save_recovery_point()
     return stop
 

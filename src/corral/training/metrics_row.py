@@ -56,7 +56,7 @@ def metrics_row(run: Run, rollout: Rollout, stats: UpdateStats, settings: Update
         row["rollout/ep_len_mean"] = progress.mean_length
     if rollout.episodes:
         row["rollout/truncated_fraction"] = float(np.mean([episode.truncated for episode in rollout.episodes]))
-    row |= {f"faults/{name}": count for name, count in progress.mishaps.counts().items()}
+    row |= {f"faults/{name}": count for name, count in progress.recovery_counts.counts().items()}
     row |= {
         "train/learning_rate": settings.learning_rate,
         "train/loss": stats.loss,

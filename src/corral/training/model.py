@@ -100,7 +100,7 @@ class Model:
             raise ValueError(f"action masks of shape {masks.shape}, expected {(n, codec.n_mask)}, none all false")
         states = self._remembered(n, state, episode_start) if self.actor.n_state else None
         if deterministic:
-            rows, states = self.actor.best(leaves, masks, states)
+            rows, states = self.actor.act_greedy(leaves, masks, states)
         else:
             noise = action_noise(self._seed, np.zeros(1, np.int64), self._drawn, n, codec.gaussian)[:, 0]
             self._drawn += 1
@@ -147,7 +147,7 @@ def load(run: str | os.PathLike[str], *, checkpoint: str = "best", policy: Netwo
             warnings.warn(f"{error}; using the latest checkpoint instead", stacklevel=2)
     found = found or newest_checkpoint(directory.checkpoints)
     if found is None:
-        raise CheckpointError(f"{directory.shown} has no checkpoint yet")
+        raise CheckpointError(f"{directory.display_path} has no checkpoint yet")
     for complaint in found.complaints:
         warnings.warn(f"{complaint}; using an older checkpoint", stacklevel=2)
     return Model(config, found.checkpoint, policy)

@@ -64,12 +64,12 @@ class RolloutPipeline:
         """Begin the first rollout, or the first after a resume, which lags behind if the run does."""
         run, iteration = self._run, self._run.progress.iteration
         assert run.recovery_point is not None
-        behind = run.recovery_point.behind
-        self._prepare(behind or run.learner.policy.state_dict(), run.progress.timesteps)
-        if behind is None:
+        lagged = run.recovery_point.lagged_weights
+        self._prepare(lagged or run.learner.policy.state_dict(), run.progress.timesteps)
+        if lagged is None:
             run.source.begin(iteration)
             return
-        run.source.publish(behind, iteration - 1)
+        run.source.publish(lagged, iteration - 1)
         run.source.begin(iteration)
         run.source.publish(run.learner.policy.state_dict(), iteration)
 

@@ -10,12 +10,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from corral.core.errors import EnvFault, EnvPlace, MissingPackage, UsageError
+from corral.core.errors import EnvFault, EnvLocation, MissingPackage, UsageError
 from corral.core.types import Actor
 from corral.envs.factory import EnvFactory
-from corral.envs.lifecycle import RAISED, named
+from corral.envs.lifecycle import ENV_EXCEPTIONS, named
 from corral.envs.opponent_protocol import OPPONENT
-from corral.training.evaluate import Chooser, numbers_of
+from corral.training.evaluate import ActionSelector, numbers_of
 from corral.vec.serial import SerialVectorEnv
 from corral.vec.validation import shape_of
 
@@ -53,7 +53,7 @@ def play_episodes(
 ) -> Iterator[Moment]:
     """Play and yield every moment; as ``evaluate_actor`` does."""
     env = SerialVectorEnv(lambda: _LastFrame(factory(render_mode)), 1)
-    now, choose = env.arrays, Chooser(env, actor, sample)
+    now, choose = env.arrays, ActionSelector(env, actor, sample)
     try:
         if env.render_mode != render_mode:
             modes = env.metadata.get("render_modes") or ()
@@ -112,8 +112,8 @@ def _rgb(picture: Any) -> Any:
 
 def _for_another_game(options: dict[str, Any] | None) -> dict[str, Any] | None:
     """Reset options with an opponent that remembers nothing of the last game."""
-    anew = getattr((options or {}).get(OPPONENT), "anew", None)
-    return options if anew is None else {**(options or {}), OPPONENT: anew()}
+    for_new_game = getattr((options or {}).get(OPPONENT), "for_new_game", None)
+    return options if for_new_game is None else {**(options or {}), OPPONENT: for_new_game()}
 
 
 class _LastFrame(gym.Wrapper[Any, Any, Any, Any]):
@@ -138,8 +138,8 @@ class _LastFrame(gym.Wrapper[Any, Any, Any, Any]):
             return self.env.render()
         except gym.error.DependencyNotInstalled:
             raise
-        except RAISED as error:
+        except ENV_EXCEPTIONS as error:
             frames = error.__traceback__.tb_next if error.__traceback__ is not None else None
             own = "".join(traceback.format_exception(type(error), error, frames))
-            place = EnvPlace(0, episode=-1, seed=None, step=0)
-            raise EnvFault(f"render() raised {named(error)}", place, own) from None
+            location = EnvLocation(0, episode=-1, seed=None, step=0)
+            raise EnvFault(f"render() raised {named(error)}", location, own) from None

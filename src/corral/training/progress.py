@@ -12,7 +12,7 @@ import numpy as np
 
 from corral.config.schema import TrainConfig
 from corral.core.files import to_data
-from corral.core.types import Mishaps, Rollout
+from corral.core.types import RecoveryCounts, Rollout
 
 __all__ = ["Budget", "Progress", "Stopwatch", "budgets_of", "ended_by", "learning_rate", "seconds_left"]
 
@@ -35,7 +35,7 @@ class Progress:
     """Reward and length of the last episodes."""
     best_reward: float | None = None
     last_eval_reward: float | None = None
-    mishaps: Mishaps = field(default_factory=Mishaps)
+    recovery_counts: RecoveryCounts = field(default_factory=RecoveryCounts)
 
     def advance(self, rollout: Rollout, seconds: float) -> None:
         """Count a rollout that was learned from."""
@@ -43,7 +43,7 @@ class Progress:
         self.timesteps += rollout.n_steps * rollout.n_envs
         self.episodes += len(rollout.episodes)
         self.seconds += seconds
-        self.mishaps += rollout.mishaps
+        self.recovery_counts += rollout.recovery_counts
         self.recent.extend((episode.reward, episode.length) for episode in rollout.episodes)
 
     @property
@@ -63,8 +63,8 @@ class Progress:
 
     def state(self) -> dict[str, Any]:
         """Plain data for a checkpoint."""
-        recent, mishaps = [list(item) for item in self.recent], self.mishaps.counts()
-        return {**to_data(self, PROGRESS_KEYS), "recent": recent, "mishaps": mishaps}
+        recent, recovery_counts = [list(item) for item in self.recent], self.recovery_counts.counts()
+        return {**to_data(self, PROGRESS_KEYS), "recent": recent, "recovery_counts": recovery_counts}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Progress:
@@ -72,7 +72,7 @@ class Progress:
         known = {"discarded_seconds": 0.0, **state}  # older checkpoints lack it
         progress = cls(**{attribute: known[key] for attribute, key in PROGRESS_KEYS.items()})
         progress.recent = deque(((float(r), int(n)) for r, n in state["recent"]), maxlen=RECENT)
-        progress.mishaps = Mishaps.from_counts(state["mishaps"])
+        progress.recovery_counts = RecoveryCounts.from_counts(state["recovery_counts"])
         return progress
 
 
@@ -86,7 +86,7 @@ PROGRESS_KEYS = {
     "recent": "recent",
     "best_reward": "best_reward",
     "last_eval_reward": "last_eval_reward",
-    "mishaps": "mishaps",
+    "recovery_counts": "recovery_counts",
 }
 """Names of a run's counters in ``state.json``."""
 

@@ -9,7 +9,7 @@ from corral.core.entry_points import PYTHON
 from corral.core.errors import CorralError
 from corral.core.seeding import kept_global_generators
 from corral.core.stdio import command
-from corral.rollout.env_positions import Positions
+from corral.rollout.env_positions import EnvPositions
 from corral.training.run import Run
 from corral.vec import CorralVectorEnv
 from corral.vec.replay_log import EnvPosition
@@ -31,7 +31,7 @@ def check_replay(run: Run) -> str | None:
     with kept_global_generators():
         try:
             there = _gets_there(run.eval_env, position)
-            run.progress.mishaps += dataclasses.replace(run.eval_env.drain().mishaps, inexact=0)
+            run.progress.recovery_counts += dataclasses.replace(run.eval_env.drain().recovery_counts, inexact=0)
         except CorralError:  # it says nothing about repeating, but this env can do no more
             run.eval_env.close()
             run.eval_env = run.single_env(None)
@@ -50,16 +50,16 @@ def _position(run: Run) -> EnvPosition | None:
     """Where env 0 is, if it can be brought there by playing a few actions."""
     if run.opponents is not None or run.factory.is_vector:
         return None
-    arrays, n_envs = run.source.whereabouts(), run.config.n_envs
+    arrays, n_envs = run.source.env_positions(), run.config.n_envs
     length = int(arrays["length"][0])
     if not 1 <= length <= _MOST_STEPS or "actions/0" not in arrays or "state/0" in arrays:
         return None
     together = min(n_envs, max(1, run.backend.num_workers))  # envs that step at the same time
     if length * together * run.progress.seconds / max(1, run.progress.timesteps) > _MOST_SECONDS:
         return None
-    positions = Positions(run.seed, n_envs, run.learner.policy.codec)
+    positions = EnvPositions(run.seed, n_envs, run.learner.policy.codec)
     positions.restore(arrays)
-    return positions.of([0])[0]
+    return positions.positions_of([0])[0]
 
 
 def _gets_there(env: CorralVectorEnv, position: EnvPosition) -> bool:

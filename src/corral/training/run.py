@@ -16,7 +16,7 @@ from torch import Tensor
 from corral.autotune.choose_backend import BackendChoice
 from corral.config.schema import TrainConfig
 from corral.core.errors import CheckpointError, EnvFault, one_line
-from corral.core.frame_stacks import Observed
+from corral.core.frame_stacks import ObservationView
 from corral.core.types import Actor, Rollout, RolloutSource
 from corral.envs.factory import EnvFactory
 from corral.opponents.league import Opponents
@@ -27,10 +27,10 @@ from corral.ppo.gae import Advantages, estimate_advantages
 from corral.ppo.learner import Learner, UpdateSettings
 from corral.ppo.loss_terms import terms_at
 from corral.ppo.normalization import ReturnScaler, RunningMoments
-from corral.processes.supervision import Care
+from corral.processes.supervision import RecoveryConfig
 from corral.reporting.process_meter import ProcessMeter
 from corral.reporting.reporter import Reporter
-from corral.rollout.env_positions import Positions
+from corral.rollout.env_positions import EnvPositions
 from corral.rollout.state_trial import try_states
 from corral.storage.checkpoint import Checkpoint, prune, save_checkpoint
 from corral.storage.fault_files import MOST_FAULTS, keep_fault
@@ -74,11 +74,11 @@ class Run:
 
     config: TrainConfig
     factory: EnvFactory
-    care: Care
+    recovery: RecoveryConfig
     seed: int
     backend: BackendChoice
     why_device: str
-    placement: str
+    batch_layout: str
     """How rows lie in inference batches, so that their results do not depend on the number of workers."""
     source: RolloutSource
     actor: Actor
@@ -122,9 +122,9 @@ class Run:
         return parts if self.return_scaler is None else {**parts, "return_scaler": self.return_scaler}
 
     @property
-    def own_options(self) -> list[Mapping[str, Any]]:
+    def opponent_reset_options(self) -> list[Mapping[str, Any]]:
         """What the env is reset with to give each of its opponents, by number, if the run chooses among them."""
-        return [] if self.opponents is None else [options for _, options in self.opponents.lineup.setup.own]
+        return [] if self.opponents is None else [options for _, options in self.opponents.opponent_table.setup.own]
 
     def open(self, directory: RunDirectory, reporter: Reporter) -> None:
         """Take the places that the run writes to."""
@@ -182,7 +182,7 @@ class Run:
         if normalizer is None:
             return
         t, n = rollout.n_steps, rollout.n_envs
-        seen = Observed(rollout, self.moments)[np.arange(t * n).reshape(t, n).T.reshape(-1)]  # env by env
+        seen = ObservationView(rollout, self.moments)[np.arange(t * n).reshape(t, n).T.reshape(-1)]  # env by env
         for path, moments in self.moments.items():
             moments.merge(seen[path])
             normalizer.set(path, moments.mean, moments.deviation)
@@ -197,9 +197,9 @@ class Run:
         for fault in faults:
             self.faults_told += 1
             if self.faults_told <= MOST_FAULTS:
-                again = keep_fault(self.directory, self.config, fault, self.own_options)
+                again = keep_fault(self.directory, self.config, fault, self.opponent_reset_options)
                 more = "" if again is None else f" To see it again: {again}"
-                self.reporter.board.warn(f"{fault.summary} ({fault.place}); the run goes on.{more}")
+                self.reporter.console.warn(f"{fault.summary} ({fault.location}); the run goes on.{more}")
 
     # ---- what is saved ---------------------------------------------------------------------------------------
 
@@ -227,16 +227,16 @@ class Run:
     def save_recovery_point(self, again: bool = False) -> None:
         """Save the last whole iteration, unless it is on disk already. A save that fails does not end the run."""
         assert self.recovery_point is not None
-        board, steps = self.reporter.board, self.recovery_point.timesteps
+        console, steps = self.reporter.console, self.recovery_point.timesteps
         if steps == self.last_saved_step and not again:
             return
         try:
             save_checkpoint(self.directory.checkpoints, self.recovery_point)
         except CheckpointError as error:
-            board.warn(f"checkpoint {error}; the previous checkpoint is untouched")
+            console.warn(f"checkpoint {error}; the previous checkpoint is untouched")
             self.last_saved_step = None
             return
-        board.note(f"checkpoint at {steps:,} steps")
+        console.note(f"checkpoint at {steps:,} steps")
         prune(self.directory.checkpoints, self.config.keep_checkpoints)
         self.last_saved_step = steps
 
@@ -247,7 +247,7 @@ class Run:
             save_checkpoint(self.directory.best, self.recovery_point)
             prune(self.directory.best, keep=1)
         except CheckpointError as error:
-            self.reporter.board.warn(f"best policy {error}")
+            self.reporter.console.warn(f"best policy {error}")
 
     def close(self) -> None:
         """Release envs and processes."""
@@ -264,13 +264,13 @@ def capture(run: Run) -> Checkpoint:
     """A copy of everything that decides how the run goes on. Cheap enough to take in every iteration."""
     weights, optimizer = run.learner.engine.copies()
     buffers = {name: buffer.clone() for name, buffer in run.learner.policy.named_buffers()}
-    behind = None
+    lagged_weights = None
     earlier, hooks, overrides = run.recovery_point, {}, run.overrides
     if earlier is not None:  # a hook under way may have changed them already
         hooks, overrides = earlier.state.get(HOOKS, {}), earlier.state.get(OVERRIDES, {})
     if run.config.overlap and earlier is not None:
         moved_on = run.progress.iteration > int(earlier.state["iteration"])
-        behind = earlier.policy if moved_on else earlier.behind
+        lagged_weights = earlier.policy if moved_on else earlier.lagged_weights
     return Checkpoint(
         policy={**weights, **buffers},
         optimizer=optimizer,
@@ -285,8 +285,8 @@ def capture(run: Run) -> Checkpoint:
             "encoding": ENCODING,
             **_adjusted(hooks, overrides),
         },
-        envs=_tensors(run.source.whereabouts()),
-        behind=behind,
+        envs=_tensors(run.source.env_positions()),
+        lagged_weights=lagged_weights,
         opponents=None if run.opponents is None else _tensors(run.opponents.weights()),
         reference=run.learner.reference,
     )
@@ -309,7 +309,7 @@ def restore(run: Run, checkpoint: Checkpoint) -> None:
         given, recorded = one_line(run.spaces), one_line(state["spaces"])
         raise CheckpointError(f"the env has spaces {given}, but the run was made with {recorded}")
     check_encoding(state, policy)
-    for name in ("policy", "behind", "reference"):
+    for name in ("policy", "lagged_weights", "reference"):
         if (weights := getattr(checkpoint, name)) is not None:
             check_tensors(name, weights, policy.state_dict())
     check_envs(checkpoint.envs, run.config.n_envs, policy.layout, policy.codec, run.masked, policy.n_state)
@@ -327,13 +327,13 @@ def restore(run: Run, checkpoint: Checkpoint) -> None:
     numbers = checkpoint.envs["opponent"].tolist() if "opponent" in checkpoint.envs else []
     if strangers := [n for n in numbers if n != -1 and (run.opponents is None or not run.opponents.has(n))]:
         raise CheckpointError(f"the checkpoint does not fit this run's config: there is no opponent {strangers[0]}")
-    whereabouts = {name: tensor.numpy() for name, tensor in checkpoint.envs.items()}
+    env_positions = {name: tensor.numpy() for name, tensor in checkpoint.envs.items()}
     if run.backend.backend == "serial":
-        positions = Positions(run.seed, run.config.n_envs, policy.codec)
-        positions.restore(whereabouts)
-        at = positions.of(range(run.config.n_envs))
-        try_states(run.factory, at, run.seed, run.care, run.config.parallel_start_method)
-    run.source.restore(whereabouts)
+        positions = EnvPositions(run.seed, run.config.n_envs, policy.codec)
+        positions.restore(env_positions)
+        at = positions.positions_of(range(run.config.n_envs))
+        try_states(run.factory, at, run.seed, run.recovery, run.config.parallel_start_method)
+    run.source.restore(env_positions)
     run.overrides = {name: float(value) for name, value in state.get(OVERRIDES, {}).items()}
     run.recovery_point = checkpoint
 

@@ -26,7 +26,7 @@ class Interrupted(KeyboardInterrupt):
         self.exit_code = 128 + number
 
 
-early: list[int] = []
+signals_before_start: list[int] = []
 """Signals that came before a run was under way: somebody may have swallowed what they raised."""
 
 
@@ -42,8 +42,8 @@ class Interrupts:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._previous[number] = signal.signal(number, self._handle)
-            if early:
-                self._received = early.pop()
+            if signals_before_start:
+                self._received = signals_before_start.pop()
         return self
 
     def __exit__(self, *_: object) -> None:

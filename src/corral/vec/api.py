@@ -21,8 +21,8 @@ from gymnasium.vector.utils import batch_space
 from corral.core.actions import ActionCodec
 from corral.core.errors import EnvFault
 from corral.core.spaces import Layout, poisoned
-from corral.core.types import InfoSums, Leaves, Mishaps, to_columns
-from corral.envs.env_info import EnvFacts
+from corral.core.types import InfoSums, Leaves, RecoveryCounts, to_columns
+from corral.envs.env_info import EnvInfo
 from corral.envs.opponent_protocol import OPPONENT
 from corral.processes.shared_memory import SharedArrays
 from corral.vec import calls
@@ -32,12 +32,12 @@ from corral.vec.replay_log import EnvPosition
 __all__ = [
     "CallState",
     "CorralVectorEnv",
-    "Drained",
-    "EnvFacts",
+    "EnvInfo",
+    "EnvReport",
     "InfoMode",
     "InfoRow",
-    "Seats",
-    "SeatsSetup",
+    "OpponentSampler",
+    "OpponentSamplerSpec",
     "StepArrays",
     "merge_sums",
 ]
@@ -76,7 +76,7 @@ class StepArrays:
         return shapes | {"masks": ((n, codec.n_mask), boolean)}
 
     @classmethod
-    def of(cls, arrays: Mapping[str, Array]) -> StepArrays:
+    def from_arrays(cls, arrays: Mapping[str, Array]) -> StepArrays:
         """Assemble from named arrays."""
         return cls(**to_columns(arrays))
 
@@ -85,7 +85,7 @@ class StepArrays:
         self.episode.fill(-1)
         self.opponent.fill(-1)
 
-    def drawn(self, i: int) -> dict[str, Any] | None:
+    def opponent_options(self, i: int) -> dict[str, Any] | None:
         """The reset options of an env's episode, as far as the lineup gave them."""
         return None if self.opponent[i] < 0 else {OPPONENT: int(self.opponent[i])}
 
@@ -109,12 +109,12 @@ class InfoRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Drained:
+class EnvReport:
     """What envs had to say since they were last asked."""
 
     infos: list[dict[str, InfoSums]]
     """By env: in mode ``summed``, the sums of the numbers in infos."""
-    mishaps: Mishaps = field(default_factory=Mishaps)
+    recovery_counts: RecoveryCounts = field(default_factory=RecoveryCounts)
     faults: Sequence[EnvFault] = ()
     """What they raised that did not end the run."""
     states: Mapping[int, bytes] = field(default_factory=dict)
@@ -130,11 +130,11 @@ def merge_sums(parts: Sequence[dict[str, InfoSums]]) -> dict[str, InfoSums]:
     return merged
 
 
-class Seats(Protocol):
+class OpponentSampler(Protocol):
     """Decides who plays the other side, in whatever process the env lives."""
 
     @property
-    def remembers(self) -> bool:
+    def is_recurrent(self) -> bool:
         """Whether somebody there remembers earlier moves, which no state of an env tells: it has to be replayed."""
         ...
 
@@ -147,10 +147,10 @@ class Seats(Protocol):
         ...
 
 
-class SeatsSetup(Protocol):
+class OpponentSamplerSpec(Protocol):
     """How to build seats, in any process."""
 
-    def build(self, arrays: Mapping[str, Array]) -> Seats:
+    def build(self, arrays: Mapping[str, Array]) -> OpponentSampler:
         """Seats that read what the trainer writes into ``arrays``."""
         ...
 
@@ -172,17 +172,17 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC, metaclass=_Vecto
     without one, seeds are Gymnasium's: given to ``reset``, and None from then on.
     """
 
-    def __init__(self, facts: EnvFacts, n_envs: int) -> None:
+    def __init__(self, env_info: EnvInfo, n_envs: int) -> None:
         self.num_envs = n_envs
-        self.facts = facts
-        self.single_observation_space = facts.observation_space
-        self.single_action_space = facts.action_space
-        self.observation_space = batch_space(facts.observation_space, n_envs)
-        self.action_space = batch_space(facts.action_space, n_envs)
-        self.metadata = {**facts.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
-        self.render_mode = facts.render_mode
-        self.layout = Layout(facts.observation_space)
-        self.codec = ActionCodec(facts.action_space)
+        self.env_info = env_info
+        self.single_observation_space = env_info.observation_space
+        self.single_action_space = env_info.action_space
+        self.observation_space = batch_space(env_info.observation_space, n_envs)
+        self.action_space = batch_space(env_info.action_space, n_envs)
+        self.metadata = {**env_info.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+        self.render_mode = env_info.render_mode
+        self.layout = Layout(env_info.observation_space)
+        self.codec = ActionCodec(env_info.action_space)
         self.has_masks: bool | None = None
         """Whether the envs mask their actions; known after the first reset."""
         self.mask_dtype: np.dtype[Any] | None = None
@@ -219,12 +219,12 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC, metaclass=_Vecto
         """Finish the step: ``arrays`` hold its outcome. Infos only in mode ``full``, and only where there are any."""
 
     @abstractmethod
-    def drain(self) -> Drained:
+    def drain(self) -> EnvReport:
         """What there is to say since the last call."""
 
-    def drain_mishaps(self) -> Mishaps:
+    def drain_recovery_counts(self) -> RecoveryCounts:
         """What was mended since the last ``drain``, as far as it is known here."""
-        return Mishaps()
+        return RecoveryCounts()
 
     @abstractmethod
     def restore(self, positions: Sequence[EnvPosition], there: Collection[int] = ()) -> list[int]:
@@ -234,7 +234,7 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC, metaclass=_Vecto
         """
 
     @abstractmethod
-    def seat(self, setup: SeatsSetup, shared: SharedArrays) -> None:
+    def seat(self, setup: OpponentSamplerSpec, shared: SharedArrays) -> None:
         """Let ``setup``, built wherever envs live, decide on the opponents of the episodes that begin from now on."""
 
     # ---- for training ----------------------------------------------------------------------------------------
@@ -368,7 +368,7 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC, metaclass=_Vecto
 
     def _allocate(self) -> StepArrays:
         named = StepArrays.named(self.layout, self.codec, self.num_envs)
-        arrays = StepArrays.of({name: poisoned(shape, dtype) for name, (shape, dtype) in named.items()})
+        arrays = StepArrays.from_arrays({name: poisoned(shape, dtype) for name, (shape, dtype) in named.items()})
         arrays.begin()
         return arrays
 

@@ -17,25 +17,25 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
-from corral.core.errors import CorralError, EnvFault, EnvPlace, UsageError
+from corral.core.errors import CorralError, EnvFault, EnvLocation, UsageError
 from corral.core.seeding import episode_seeds, fresh_seed
 from corral.core.spaces import Leaf, limits_of
 from corral.core.types import LIFE_LOST, Leaves
 from corral.envs.factory import EnvFactory
-from corral.envs.lifecycle import RAISED, close_env, named
-from corral.envs.vector_adapter import EnvInside, VectorEnv, info_of, mask_methods, resets_itself
-from corral.vec.api import Drained, InfoMode, InfoRow, Seats, StepArrays
-from corral.vec.env_stepper import BEAT, ENV, OTHER
-from corral.vec.episode_ledger import MAX_FAULTS_IN_A_ROW, EpisodeLedger, VectorInfoSums
+from corral.envs.lifecycle import ENV_EXCEPTIONS, close_env, named
+from corral.envs.vector_adapter import SubEnvView, VectorEnv, autoresets_in_same_step, info_of, mask_methods
+from corral.vec.api import EnvReport, InfoMode, InfoRow, OpponentSampler, StepArrays
+from corral.vec.env_stepper import CURRENT_ENV, OTHER_CALLS, STEPS_STARTED
+from corral.vec.episode_ledger import MAX_FAULTY_EPISODES, EpisodeLedger, VectorInfoSums
 from corral.vec.replay_log import EnvPosition
-from corral.vec.validation import MASK, Refused, RowWriter, shape_of, told_of
+from corral.vec.validation import MASK, InvalidRow, RowWriter, public_info, shape_of
 
-__all__ = ["NativeStepper"]
+__all__ = ["BatchStepper"]
 
 Flags = npt.NDArray[np.bool_]
 
 
-class NativeStepper:
+class BatchStepper:
     """A vector env, and the rows of the arrays its envs write to."""
 
     def __init__(
@@ -47,15 +47,15 @@ class NativeStepper:
         seed: int | None = None,
         infos: InfoMode = "full",
         heal: bool = False,
-        proven: bool = False,
-        pulse: MutableSequence[int] | None = None,
+        known_to_work: bool = False,
+        heartbeat: MutableSequence[int] | None = None,
     ) -> None:
         self.vector, self.arrays, self.first_env, self.infos = vector, arrays, first_env, infos
-        self.pulse: Any = [0, 0, 0] if pulse is None else pulse
-        self.seats: Seats | None = None  # nobody plays the other side of these
+        self.heartbeat: Any = [0, 0, 0] if heartbeat is None else heartbeat
+        self.opponent_sampler: OpponentSampler | None = None  # nobody plays the other side of these
         self._factory, self._seed, self._heal = factory, seed, heal
         self._n = len(arrays.rewards)
-        self._ledger = EpisodeLedger(arrays, np.zeros(self._n, np.int64), first_env, infos, proven)
+        self._ledger = EpisodeLedger(arrays, np.zeros(self._n, np.int64), first_env, infos, known_to_work)
         self._born_with = episode_seeds(seed, first_env, [0] * self._n)  # of envs that were not used yet
         self._seeds: Sequence[int | None] = self._born_with or [None] * self._n  # that the envs were given last
         self._ask_masks = mask_methods(vector)
@@ -64,16 +64,16 @@ class NativeStepper:
         limits = ((leaf.path, limits_of(leaf.space)) for leaf in self._seen.leaves)
         self._limits = {path: limit for path, limit in limits if limit is not None}
         self._lives = np.zeros(self._n, np.int64) if getattr(vector, "counts_lives", False) else None  # before a step
-        self._untold = getattr(vector, "untold", ())
+        self._hidden_info_keys = getattr(vector, "hidden_info_keys", ())
         self._faulty = 0  # exceptions without progress between them
         self._faulty_step = 0  # how long the longest episode was at the last one
         self._ended = np.zeros(self._n, np.bool_)  # envs of which an episode ended since all began together
-        self._sums = VectorInfoSums(self._n, (*self._untold, LIFE_LOST))
+        self._sums = VectorInfoSums(self._n, (*self._hidden_info_keys, LIFE_LOST))
 
     @property
     def envs(self) -> list[gym.Env[Any, Any]]:
         """The envs, as far as they can be had one by one."""
-        return [EnvInside(self.vector, i) for i in range(self._n)]
+        return [SubEnvView(self.vector, i) for i in range(self._n)]
 
     @property
     def has_masks(self) -> bool | None:
@@ -99,47 +99,49 @@ class NativeStepper:
         """Begin an episode in some of the envs."""
         which = np.flatnonzero(chosen)
         given = any(seeds[i] is not None for i in which.tolist())
-        if resets_itself(self.vector) and not isinstance(self.vector.unwrapped, SyncVectorEnv | AsyncVectorEnv):
+        if autoresets_in_same_step(self.vector) and not isinstance(
+            self.vector.unwrapped, SyncVectorEnv | AsyncVectorEnv
+        ):
             raise UsageError(f"the envs of {self._factory.name} begin only together; reset without reset_mask")
-        if self._factory.born_seeded and given:
+        if self._factory.seeded_at_construction and given:
             raise UsageError(f"the envs of {self._factory.name} are seeded only together; reset some without seeds")
         try:
             leaves, infos, at = self._begin_some(which, list(seeds) if given else None)
             places = self._show_first(which, leaves, at)
             self._write_masks(None, infos, places)
-        except Refused as refused:
+        except InvalidRow as refused:
             self._bad(refused)
-        except RAISED as error:
+        except ENV_EXCEPTIONS as error:
             raise self._fault(error) from error
         self._seeds = [seeds[i] if chosen[i] else self._seeds[i] for i in range(self._n)]
         return [] if self.infos == "summed" else [InfoRow(i, self._told(infos, k)) for i, k in places.items()]
 
     def step(self) -> list[InfoRow]:
         """Step every env with its row of ``arrays.actions``; where an episode ends, begin the next."""
-        self.pulse[BEAT] += 1
-        self.pulse[ENV] = 0
+        self.heartbeat[STEPS_STARTED] += 1
+        self.heartbeat[CURRENT_ENV] = 0
         self._ledger.steps += 1
         if self._ledger.lost:
-            return self._cut_off()
+            return self._truncate_episode()
         furthest = int(self._ledger.steps.max()) if self._faulty else 0
         try:
             outcome: Any = self.vector.step(self._acted.batch(self.arrays.actions))
             if not isinstance(outcome, tuple) or len(outcome) != 5:
-                raise Refused(
+                raise InvalidRow(
                     f"step returned {shape_of(outcome)}, expected (obs, rewards, terminated, truncated, infos)"
                 )
-            rows = self._take(*outcome)
-        except Refused as refused:
+            rows = self._write_outcome(*outcome)
+        except InvalidRow as refused:
             self._bad(refused)
-        except RAISED as error:
-            self._give_up(error)
-            return self._cut_off()
+        except ENV_EXCEPTIONS as error:
+            self._truncate_all(error)
+            return self._truncate_episode()
         self._ledger.completed_first_step = True
         if self._faulty and (furthest > self._faulty_step or self._ended.all()):
             self._faulty = 0
         return rows
 
-    def drain(self) -> Drained:
+    def drain(self) -> EnvReport:
         """What there is to say since the last call."""
         return self._ledger.drain(self._sums.drain())
 
@@ -160,7 +162,7 @@ class NativeStepper:
 
     # ---- a step ----------------------------------------------------------------------------------------------
 
-    def _take(
+    def _write_outcome(
         self, seen: Any, rewards: Any, terminated: Any, truncated: Any, infos: Mapping[str, Any]
     ) -> list[InfoRow]:
         """Write what a step returned."""
@@ -189,7 +191,7 @@ class NativeStepper:
 
     def _begin_next(self, ended: Flags, leaves: Leaves, infos: Mapping[str, Any]) -> list[InfoRow]:
         """Keep what the envs showed whose episodes ended, and begin their next."""
-        a, itself, which = self.arrays, resets_itself(self.vector), np.flatnonzero(ended)
+        a, itself, which = self.arrays, autoresets_in_same_step(self.vector), np.flatnonzero(ended)
         last, first, at = infos, infos, which  # what is said of the last step and of the next episodes, and where in it
         if itself:
             last = infos.get("final_info", {})
@@ -209,7 +211,7 @@ class NativeStepper:
                 self._sums.add(last, ended)
             return []
         return [
-            InfoRow(i, self._told(first, places[i]), info_of(last, i, self._untold))
+            InfoRow(i, self._told(first, places[i]), info_of(last, i, self._hidden_info_keys))
             if i in places
             else InfoRow(i, self._told(infos, i))
             for i in range(self._n)
@@ -239,7 +241,7 @@ class NativeStepper:
             self._lives[which] = 0  # a game may begin with fewer than the last one had
         return dict(zip(which.tolist(), at.tolist(), strict=True))
 
-    def _cut_off(self) -> list[InfoRow]:
+    def _truncate_episode(self) -> list[InfoRow]:
         """End every episode as truncated at what its env showed last; begin the next ones in new envs."""
         a = self.arrays
         a.rewards[...], a.terminated[...], a.truncated[...] = 0.0, False, True
@@ -254,12 +256,12 @@ class NativeStepper:
         """Begin an episode in every env, if need be in new ones."""
         own: Any = episode_seeds(self._seed, self.first_env, self.arrays.episode.tolist()) or [None] * self._n
         wanted: list[int | None] = [seed if seed is not None else other for seed, other in zip(seeds, own, strict=True)]
-        born = self._factory.born_seeded
-        self.pulse[OTHER] += 1
+        born = self._factory.seeded_at_construction
+        self.heartbeat[OTHER_CALLS] += 1
         try:
             if anew or (born and any(seed is not None for seed in wanted) and wanted != self._born_with):
                 self.close()
-                self.vector = self._factory.many(self._n, _whole(wanted))
+                self.vector = self._factory.make_vector(self._n, _whole(wanted))
                 self._ask_masks = mask_methods(self.vector)
             self._born_with, self._seeds = None, wanted
             seeds_now: Any = None if born else wanted  # Gymnasium's types do not know of lists
@@ -273,9 +275,9 @@ class NativeStepper:
             self._write_masks(infos)
             self.arrays.rewards[...] = 0.0  # so that they are finite too
             self._rows.all_finite()
-        except Refused as refused:
+        except InvalidRow as refused:
             self._bad(refused)
-        except RAISED as error:
+        except ENV_EXCEPTIONS as error:
             if isinstance(error, CorralError):
                 raise
             raise self._fault(error) from error
@@ -285,7 +287,7 @@ class NativeStepper:
         try:
             return self._seen.unbatch(seen)
         except ValueError as error:
-            raise Refused(f"the observations have {error}") from None
+            raise InvalidRow(f"the observations have {error}") from None
 
     def _write(self, leaves: Leaves, which: npt.NDArray[np.int64] | None = None) -> None:
         """Copy observations into the rows of some envs, or of all."""
@@ -295,7 +297,7 @@ class NativeStepper:
             if value.shape != (n, *leaf.shape) or not np.can_cast(value.dtype, leaf.dtype, "same_kind"):
                 at = f" at {leaf.path!r}" if leaf.path else ""
                 expected = f"{(n, *leaf.shape)} {leaf.dtype}"
-                raise Refused(f"the observations{at} are {value.shape} {value.dtype}, expected {expected}")
+                raise InvalidRow(f"the observations{at} are {value.shape} {value.dtype}, expected {expected}")
             rows = slice(None) if which is None else which
             self.arrays.observations[leaf.path][rows] = value
             if not leaf.is_float:
@@ -316,7 +318,7 @@ class NativeStepper:
             masks = dict(enumerate(self._ask_masks()))
         elif self.has_masks or MASK in (infos or ()):
             masks = {} if infos is None else {i: _row(infos, i) for i in range(self._n) if i not in places}
-            masks |= {i: _row(first or {}, place) for i, place in places.items()}
+            masks |= {i: _row(first or {}, location) for i, location in places.items()}
         else:
             return
         for i, mask in masks.items():
@@ -325,43 +327,45 @@ class NativeStepper:
     def _check_whole(self, leaf: Leaf, given: npt.NDArray[Any], written: npt.NDArray[Any]) -> None:
         """Refuse whole numbers that the space cannot hold."""
         if given.dtype != written.dtype and not np.array_equal(given, written):
-            raise Refused(
+            raise InvalidRow(
                 f"the observations have values {given.min()} to {given.max()}, which {leaf.dtype} cannot hold"
             )
         if leaf.path in self._limits:
             low, high = self._limits[leaf.path]
             if ((written < low) | (written > high)).any():
-                raise Refused(f"the observations have values {given.min()} to {given.max()}, not all in {leaf.space}")
+                raise InvalidRow(
+                    f"the observations have values {given.min()} to {given.max()}, not all in {leaf.space}"
+                )
 
     def _told(self, infos: Mapping[str, Any], i: int) -> dict[str, Any]:
         """What infos say of an env to those who ask for it."""
-        return told_of(info_of(infos, i, self._untold))
+        return public_info(info_of(infos, i, self._hidden_info_keys))
 
     # ---- what goes wrong -------------------------------------------------------------------------------------
 
-    def _give_up(self, error: BaseException) -> None:
+    def _truncate_all(self, error: BaseException) -> None:
         """The vector env raised: its episodes end here, unless nobody heals or it does nothing else."""
         for i in range(self._n):
             self._rows.check_action(self.first_env + i, self._acted.read(self.arrays.actions, i), named(error))
         fault = self._fault(error)
         self._faulty, self._faulty_step = self._faulty + 1, int(self._ledger.steps.max())
         accident = self._heal and self._ledger.completed_first_step and not isinstance(error, CorralError)
-        if not accident or self._faulty >= MAX_FAULTS_IN_A_ROW:
+        if not accident or self._faulty >= MAX_FAULTY_EPISODES:
             raise fault from error
         self._ledger.count(env_faults=1)
         self._ledger.keep_fault(fault, "the envs were made again")
         self._ledger.mark_lost(range(self._n))
 
-    def _bad(self, refused: Refused) -> NoReturn:
+    def _bad(self, refused: InvalidRow) -> NoReturn:
         self._ledger.refuse(refused, self._place(refused.row or 0))
 
     def _fault(self, error: BaseException) -> EnvFault:
         whose = "" if self._n == 1 else f" of envs {self.first_env} to {self.first_env + self._n - 1}"
         return self._ledger.fault(f"the vector env{whose} raised {named(error)}", self._place(0), error)
 
-    def _place(self, i: int) -> EnvPlace:
+    def _place(self, i: int) -> EnvLocation:
         action = self._acted.read(self.arrays.actions, i) if self._ledger.steps[i] else None
-        return self._ledger.place(i, self._seeds[i], action)
+        return self._ledger.location(i, self._seeds[i], action)
 
 
 def _whole(seeds: Sequence[int | None]) -> list[int] | None:
@@ -374,7 +378,7 @@ def _whole(seeds: Sequence[int | None]) -> list[int] | None:
 def _copy(name: str, given: Any, target: npt.NDArray[Any], kinds: str = "biu") -> None:
     values = np.asarray(given)
     if values.shape != target.shape or values.dtype.kind not in kinds:
-        raise Refused(f"{name} are {values.shape} {values.dtype}, expected {target.shape} {target.dtype}")
+        raise InvalidRow(f"{name} are {values.shape} {values.dtype}, expected {target.shape} {target.dtype}")
     target[...] = values
 
 
@@ -382,8 +386,8 @@ def _at(i: int, write: Callable[[int, Any], None], value: Any) -> None:
     """Write a value of one env; what is wrong with it is that env's."""
     try:
         write(i, value)
-    except Refused as refused:
-        raise Refused(str(refused), i) from None
+    except InvalidRow as refused:
+        raise InvalidRow(str(refused), i) from None
 
 
 def _row(infos: Mapping[str, Any], i: int) -> Any:

@@ -152,8 +152,8 @@ def write_actions(layout: Layout, actions: Any, out: Leaves) -> None:
         if values.shape != target.shape or not (whole or np.can_cast(values.dtype, target.dtype, "same_kind")):
             if np.isscalar(actions):
                 raise TypeError(f"actions{where} are {actions!r:.60}, expected a batch of shape {target.shape}")
-            shown = f"{values.shape} {values.dtype}, expected {target.shape} {target.dtype}"
-            raise ValueError(f"actions{where} are {shown}")
+            format_action = f"{values.shape} {values.dtype}, expected {target.shape} {target.dtype}"
+            raise ValueError(f"actions{where} are {format_action}")
         limits = limits_of(leaf.space)
         if limits is not None or whole:
             low, high = limits or (np.iinfo(target.dtype).min, np.iinfo(target.dtype).max)

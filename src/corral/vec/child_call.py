@@ -15,18 +15,18 @@ import cloudpickle
 from corral.core.errors import WorkerDied
 from corral.processes import shared_memory
 from corral.processes.pool import StartMethod, WorkerPool
-from corral.processes.supervision import Care
+from corral.processes.supervision import RecoveryConfig
 from corral.processes.worker_bootstrap import ERROR, VALUE, error_from, pickle_error
 from corral.vec.supervisor import Restarts
 
-__all__ = ["Pulse", "call_in_child"]
+__all__ = ["Heartbeat", "call_in_child"]
 
 T = TypeVar("T")
-_PULSE, _CELLS = "pulse", 8
+_HEARTBEAT, _CELLS = "heartbeat", 8
 _WORKING = 3  # the cell after those of a stepper: 0 while envs are being made
 
 
-class Pulse:
+class Heartbeat:
     """Where a function shows that it makes progress."""
 
     def __init__(self, cells: Any) -> None:
@@ -44,22 +44,22 @@ class Pulse:
 
 
 def call_in_child(
-    function: Callable[[Pulse], T],
+    function: Callable[[Heartbeat], T],
     what: str,
-    care: Care,
+    recovery: RecoveryConfig,
     start_method: StartMethod = "auto",
     preload: str | None = None,
 ) -> T:
-    """Return what ``function(pulse)`` returns, called in another process; raise what it raises.
+    """Return what ``function(heartbeat)`` returns, called in another process; raise what it raises.
 
     If the process ends without an answer or hangs, that is a wrong set-up (``WorkerDied``, exit code 2), and the
     message begins with ``what``. A process that a signal ends is tried again, within the usual bounds. ``preload``
     names a module that later workers will need, because the fork server loads modules only when it starts.
     """
-    restarts = Restarts(care)
+    restarts = Restarts(recovery)
     while True:
         try:
-            return _call(function, care, start_method, preload)
+            return _call(function, recovery, start_method, preload)
         except WorkerDied as error:
             try:
                 restarts.consider(0, error, None, 0, what)
@@ -69,15 +69,17 @@ def call_in_child(
                 raise refused from None
 
 
-def _call(function: Callable[[Pulse], T], care: Care, start_method: StartMethod, preload: str | None) -> T:
-    shared = shared_memory.create([shared_memory.ArraySpec(_PULSE, (_CELLS,), "<i8")])
-    cells = shared.arrays[_PULSE]
+def _call(
+    function: Callable[[Heartbeat], T], recovery: RecoveryConfig, start_method: StartMethod, preload: str | None
+) -> T:
+    shared = shared_memory.create([shared_memory.ArraySpec(_HEARTBEAT, (_CELLS,), "<i8")])
+    cells = shared.arrays[_HEARTBEAT]
     cells[...] = 0
-    pool = WorkerPool(_serve, [range(1)], lambda index, envs: function, start_method, 0, care, preload)
+    pool = WorkerPool(_serve, [range(1)], lambda index, envs: function, start_method, 0, recovery, preload)
     try:
-        pool.sign_of = lambda worker: cells.tobytes()
-        pool.hand_over(pool.workers[0], shared)
-        reply = _reply(pool, cells, care)
+        pool.heartbeat_of = lambda worker: cells.tobytes()
+        pool.send_shared_memory(pool.workers[0], shared)
+        reply = _reply(pool, cells, recovery)
         if reply[:1] == ERROR:
             raise error_from(reply[1:])
         result: T = cloudpickle.loads(reply[1:])
@@ -87,11 +89,11 @@ def _call(function: Callable[[Pulse], T], care: Care, start_method: StartMethod,
         shared.close()
 
 
-def _reply(pool: WorkerPool, cells: Any, care: Care) -> bytes:
+def _reply(pool: WorkerPool, cells: Any, recovery: RecoveryConfig) -> bytes:
     """Wait for the child's reply: with one time-out while it makes envs, and with another while it steps them."""
     while True:
         working = int(cells[_WORKING])
-        with pool.watching(None if working else care.start_timeout):
+        with pool.watching(None if working else recovery.start_timeout):
             while cells[_WORKING] == working:
                 for _, said in pool.events(pool.workers):
                     if isinstance(said, WorkerDied):
@@ -99,11 +101,11 @@ def _reply(pool: WorkerPool, cells: Any, care: Care) -> bytes:
                     return said
 
 
-def _serve(pipe: Connection, function: Callable[[Pulse], Any]) -> None:
+def _serve(pipe: Connection, function: Callable[[Heartbeat], Any]) -> None:
     """In the child: call the function and send what comes of it."""
-    pulse = Pulse(shared_memory.attach(pipe).arrays[_PULSE])
+    heartbeat = Heartbeat(shared_memory.attach(pipe).arrays[_HEARTBEAT])
     try:
-        reply = VALUE + bytes(cloudpickle.dumps(function(pulse)))
+        reply = VALUE + bytes(cloudpickle.dumps(function(heartbeat)))
     except (Exception, SystemExit) as error:
         reply = ERROR + pickle_error(error)
     pipe.send_bytes(reply)

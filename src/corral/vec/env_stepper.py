@@ -17,13 +17,13 @@ from typing import Any, NoReturn
 import gymnasium as gym
 import numpy as np
 
-from corral.core.errors import EnvFault, EnvPlace, UsageError
+from corral.core.errors import EnvFault, EnvLocation, UsageError
 from corral.core.seeding import seed_global_generators
 from corral.core.types import LIFE_LOST, InfoSums
 from corral.envs import lifecycle
 from corral.envs.lifecycle import (
+    ENV_EXCEPTIONS,
     FLAG,
-    RAISED,
     build_envs,
     close_env,
     mask_method,
@@ -33,19 +33,21 @@ from corral.envs.lifecycle import (
 )
 from corral.envs.opponent_protocol import OPPONENT, opponent_number
 from corral.envs.state_protocol import state_methods
-from corral.vec.api import Drained, InfoMode, InfoRow, Seats, StepArrays
+from corral.vec.api import EnvReport, InfoMode, InfoRow, OpponentSampler, StepArrays
 from corral.vec.episode_ledger import EpisodeLedger, add_numbers
-from corral.vec.replay_log import EnvPosition, History
-from corral.vec.validation import MASK, Refused, RowWriter, shape_of, told_of
+from corral.vec.replay_log import EnvPosition, ReplayLog
+from corral.vec.validation import MASK, InvalidRow, RowWriter, public_info, shape_of
 
-__all__ = ["BEAT", "ENV", "OTHER", "Stepper"]
+__all__ = ["CURRENT_ENV", "OTHER_CALLS", "STEPS_STARTED", "Stepper"]
 
 Env = gym.Env[Any, Any]
-ENV, BEAT, OTHER = 0, 1, 2
-"""Signs of life, where ``pulse`` is given: which env is being used, steps begun, and other things begun."""
+CURRENT_ENV, STEPS_STARTED, OTHER_CALLS = 0, 1, 2
+"""Signs of life, where ``heartbeat`` is given: which env is being used, steps begun, and other things begun."""
 _ATTEMPTS = 10  # to bring an env back: one that raises now and then may well raise while it is being replayed
-_AT_ONE_STEP = 3  # exceptions at one step of one env, each of another kind
-_RARELY = 100  # times as long as asking for states took passes before they are asked for again: they may cost a lot
+_MAX_TRIES_PER_STEP = 3  # exceptions at one step of one env, each of another kind
+_STATE_INTERVAL = (
+    100  # times as long as asking for states took passes before they are asked for again: they may cost a lot
+)
 
 
 class Stepper:
@@ -60,16 +62,18 @@ class Stepper:
         seed: int | None = None,
         infos: InfoMode = "full",
         factory: Callable[[], Env] | None = None,
-        proven: bool = False,
-        pulse: MutableSequence[int] | None = None,
-        seats: Seats | None = None,
+        known_to_work: bool = False,
+        heartbeat: MutableSequence[int] | None = None,
+        opponent_sampler: OpponentSampler | None = None,
         seed_globals: bool = False,
     ) -> None:
         self.envs = list(envs)
         self._globals_root = seed if seed_globals else None
-        self.seats = seats  # who decides on the opponents of episodes that nobody gave options for
+        self.opponent_sampler = (
+            opponent_sampler  # who decides on the opponents of episodes that nobody gave options for
+        )
         self.arrays, self.first_env, self.infos, self._factory = arrays, first_env, infos, factory
-        self.pulse: Any = [0, 0, 0] if pulse is None else pulse  # where signs of life are written
+        self.heartbeat: Any = [0, 0, 0] if heartbeat is None else heartbeat  # where signs of life are written
         self._sums: list[dict[str, InfoSums]] = [{} for _ in envs]
         self.row_writer = self._rows = RowWriter(envs[0].observation_space, envs[0].action_space, arrays)
         self._write = self._rows.write
@@ -79,8 +83,8 @@ class Stepper:
         self._read_replayed = layout.reader(self._replayed)
         self._mask_methods: list[Callable[[], Any] | None] = [mask_method(env) for env in envs]
         self._states, self._ask_again = [state_methods(env) for env in envs], 0.0
-        self._history = History(arrays.actions, first_env, seed)
-        self._ledger = EpisodeLedger(arrays, [0] * len(envs), first_env, infos, proven)
+        self._replay_log = ReplayLog(arrays.actions, first_env, seed)
+        self._ledger = EpisodeLedger(arrays, [0] * len(envs), first_env, infos, known_to_work)
 
     @property
     def has_masks(self) -> bool | None:
@@ -99,54 +103,56 @@ class Stepper:
             self._ledger.lost.discard(i)
             info = self._begin_episode(i, seeds[i], options[i])
             if info and self.infos == "full":  # in sums it has no place: it belongs to no step
-                rows.append(InfoRow(i, told_of(info)))
+                rows.append(InfoRow(i, public_info(info)))
         return rows
 
     def step(self) -> list[InfoRow]:
         """Step every env with its row of ``arrays.actions``; where an episode ends, begin the next."""
         rows: list[InfoRow] = []
-        pulse, masks, ledger = self.pulse, self._mask_methods, self._ledger
+        heartbeat, masks, ledger = self.heartbeat, self._mask_methods, self._ledger
         steps, lost = ledger.steps, ledger.lost
-        self._history.played()
+        self._replay_log.append()
         self.arrays.life_lost.fill(False)
-        pulse[BEAT] += 1
+        heartbeat[STEPS_STARTED] += 1
         for i, env in enumerate(self.envs):
-            pulse[ENV] = i
+            heartbeat[CURRENT_ENV] = i
             action = self._read_action(i)
             steps[i] += 1
             if lost and i in lost:
-                self._cut_off(i, rows)
+                self._truncate_episode(i, rows)
                 continue
             try:
                 outcome = env.step(action)
                 mask = None if masks[i] is None else lifecycle.mask_after(masks[i], outcome)
-            except RAISED as error:
-                if (again := self._try_again(i, action, error)) is None:
-                    self._cut_off(i, rows)
+            except ENV_EXCEPTIONS as error:
+                if (again := self._retry_step(i, action, error)) is None:
+                    self._truncate_episode(i, rows)
                     continue
                 outcome, mask = again
             try:
-                self._take(i, outcome, mask, rows)
-            except Refused as refused:
+                self._write_outcome(i, outcome, mask, rows)
+            except InvalidRow as refused:
                 self._bad(i, refused, action)
         try:
             self._rows.all_finite()
-        except Refused as refused:
+        except InvalidRow as refused:
             assert refused.row is not None
             self._bad(refused.row, refused, self._read_action(refused.row) if steps[refused.row] else None)
         ledger.completed_first_step = True
         return rows
 
-    def drain(self) -> Drained:
+    def drain(self) -> EnvReport:
         """What there is to say since the last call; and, now and then, the states of envs that have them."""
         states: dict[int, bytes] = {}
-        due = (began := time.perf_counter()) >= self._ask_again or self._history.is_long
-        for i, methods in enumerate(self._states if due and not (self.seats and self.seats.remembers) else ()):
-            self._beat(i)
+        due = (began := time.perf_counter()) >= self._ask_again or self._replay_log.near_limit
+        for i, methods in enumerate(
+            self._states if due and not (self.opponent_sampler and self.opponent_sampler.is_recurrent) else ()
+        ):
+            self._count_call(i)
             if methods is not None and i not in self._ledger.lost and (state := methods.get()) is not None:
                 states[i] = state
-                self._history.rebase(i, state)
-        self._ask_again = max(self._ask_again, began + _RARELY * (time.perf_counter() - began))
+                self._replay_log.start_from_state(i, state)
+        self._ask_again = max(self._ask_again, began + _STATE_INTERVAL * (time.perf_counter() - began))
         sums, self._sums = self._sums, [{} for _ in self.envs]
         return self._ledger.drain(sums, states)
 
@@ -164,9 +170,9 @@ class Stepper:
         """
         self._rows.has_masks = masked
         for i, position in enumerate(positions):
-            bring = self._show if i in there else self._bring_back
+            bring = self._show if i in there else self._restore_env
             bring(i, position)
-        self._history.go_on(positions)
+        self._replay_log.restore(positions)
         return sorted(self._ledger.lost)
 
     def _show(self, i: int, position: EnvPosition) -> None:
@@ -175,7 +181,7 @@ class Stepper:
         self.arrays.opponent[i] = opponent_number(position.options)
         self._ledger.completed_first_step |= position.steps > 0 or position.episode > 0
 
-    def _bring_back(self, i: int, position: EnvPosition) -> bool:
+    def _restore_env(self, i: int, position: EnvPosition) -> bool:
         """Bring one env to a position, if need be with another copy of it; False if it does not get there."""
         failed_at, there = -1, False
         for attempt in range(_ATTEMPTS if position.repeatable else 0):
@@ -184,7 +190,7 @@ class Stepper:
             try:
                 there = self._replay(i, position)
                 break
-            except RAISED:
+            except ENV_EXCEPTIONS:
                 if self._ledger.steps[i] == failed_at:  # it always will
                     break
                 failed_at = self._ledger.steps[i]
@@ -206,7 +212,7 @@ class Stepper:
         for row in range(position.length):
             for path, leaf in self._replayed.items():
                 leaf[0] = position.actions[path][row]
-            self._beat(i)
+            self._count_call(i)
             self._ledger.steps[i] += 1
             outcome = env.step(self._read_replayed(0))
             observation, mask = outcome[0], outcome[4].get(MASK)
@@ -221,18 +227,18 @@ class Stepper:
         same = all(np.array_equal(seen[path][i], leaf) for path, leaf in position.observation.items())
         return same and (position.mask is None or np.array_equal(self.arrays.masks[i], position.mask))
 
-    def _try_again(self, i: int, action: Any, error: BaseException) -> tuple[Any, Any] | None:
+    def _retry_step(self, i: int, action: Any, error: BaseException) -> tuple[Any, Any] | None:
         """The outcome and mask of a step in a new copy of an env that raised; None if its episode is lost."""
         self._rows.check_action(self.first_env + i, action, named(error))
         observation = {path: leaf[i].copy() for path, leaf in self.arrays.observations.items()}
         mask = self.arrays.masks[i].copy() if self.has_masks else None
-        position = self._history.position(i, observation, mask, undone=True)
+        position = self._replay_log.position(i, observation, mask, undone=True)
         row = {path: leaf[i].copy() for path, leaf in self.arrays.actions.items()}
-        fault = self._fault(i, error, action, position.script(row))
+        fault = self._fault(i, error, action, position.reproduction(row))
         if self._factory is None or not self._ledger.completed_first_step:
             raise fault from error
-        for _ in range(_AT_ONE_STEP - 1):
-            if not self._make_again(i) or not self._bring_back(i, position):
+        for _ in range(_MAX_TRIES_PER_STEP - 1):
+            if not self._make_again(i) or not self._restore_env(i, position):
                 self._ledger.mark_lost([i])
                 self._ledger.count_faulty_episode(i, fault, "and could not be brought back")
                 return None
@@ -240,7 +246,7 @@ class Stepper:
             try:
                 outcome = self.envs[i].step(action)
                 mask = lifecycle.mask_after(self._mask_methods[i], outcome)
-            except RAISED as again:
+            except ENV_EXCEPTIONS as again:
                 if type(again) is type(error):
                     self._ledger.count(env_faults=1)
                     self._ledger.count_faulty_episode(i, fault, "in the same step each time")
@@ -252,7 +258,7 @@ class Stepper:
             return outcome, mask
         raise fault from error
 
-    def _cut_off(self, i: int, rows: list[InfoRow]) -> None:
+    def _truncate_episode(self, i: int, rows: list[InfoRow]) -> None:
         """End an episode that cannot go on, as truncated at what the env showed last."""
         a = self.arrays
         self._ledger.lost.discard(i)
@@ -272,25 +278,25 @@ class Stepper:
         self._mask_methods[i], self._states[i] = mask_method(self.envs[i]), state_methods(self.envs[i])
         return True
 
-    def _beat(self, i: int) -> None:
+    def _count_call(self, i: int) -> None:
         """Show a sign of life before something that may take its time."""
-        self.pulse[OTHER] += 1
-        self.pulse[ENV] = i
+        self.heartbeat[OTHER_CALLS] += 1
+        self.heartbeat[CURRENT_ENV] = i
 
     # ---- one env ---------------------------------------------------------------------------------------------
 
-    def _take(self, i: int, outcome: Any, mask: Any, rows: list[InfoRow]) -> None:
+    def _write_outcome(self, i: int, outcome: Any, mask: Any, rows: list[InfoRow]) -> None:
         """Write what a step returned; if it ended an episode, begin the next."""
         if not isinstance(outcome, tuple) or len(outcome) != 5:
-            raise Refused(f"step returned {shape_of(outcome)}, expected (obs, reward, terminated, truncated, info)")
+            raise InvalidRow(f"step returned {shape_of(outcome)}, expected (obs, reward, terminated, truncated, info)")
         observation, reward, terminated, truncated, info = outcome
         a = self.arrays
         if not (isinstance(terminated, FLAG) and isinstance(truncated, FLAG)):
             terminated, truncated = scalar(terminated), scalar(truncated)
         if not (isinstance(terminated, FLAG) and isinstance(truncated, FLAG)):
-            raise Refused(f"terminated and truncated are {terminated!r:.40}, {truncated!r:.40}, expected booleans")
+            raise InvalidRow(f"terminated and truncated are {terminated!r:.40}, {truncated!r:.40}, expected booleans")
         if not isinstance(info, dict):
-            raise Refused(f"info is {shape_of(info)}, expected a dict")
+            raise InvalidRow(f"info is {shape_of(info)}, expected a dict")
         try:
             self._write(i, observation)
         except ValueError:
@@ -306,7 +312,7 @@ class Stepper:
             if info:
                 self._rows.life_lost(i, info.get(LIFE_LOST, False))
                 if self.infos == "full":
-                    rows.append(InfoRow(i, told_of(info)))
+                    rows.append(InfoRow(i, public_info(info)))
                 else:
                     add_numbers(self._sums[i], info)
             return
@@ -320,7 +326,7 @@ class Stepper:
             leaf[i] = self.arrays.observations[path][i]
         if self.infos == "full":
             final = {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in info.items()}
-            rows.append(InfoRow(i, told_of(self._begin_episode(i, None, None)), final))
+            rows.append(InfoRow(i, public_info(self._begin_episode(i, None, None)), final))
         else:
             add_numbers(self._sums[i], info)
             self._begin_episode(i, None, None)
@@ -332,10 +338,10 @@ class Stepper:
         self.arrays.episode[i] += 1
         self._ledger.steps[i] = 0
         for attempt in itertools.count(1):
-            self._beat(i)
+            self._count_call(i)
             chosen = self._begin_history(i, seed, options)
             try:
-                observation, mask, info = self._reset_env(i, self._history.seed(i), chosen)
+                observation, mask, info = self._reset_env(i, self._replay_log.seed(i), chosen)
                 self._rows.observation(i, observation)
                 self._rows.finite(i, with_reward=False)
                 self._rows.learn_masks(self._mask_methods[i] is not None, info)
@@ -344,11 +350,11 @@ class Stepper:
                     self._ledger.count(retries=1)
                     self._ledger.keep_fault(raised[1])
                 return info
-            except Refused as refused:
+            except InvalidRow as refused:
                 self._bad(i, refused, None)
-            except RAISED as error:
-                script = self._history.position(i, {}, None).script(None)
-                fault = self._fault(i, error, None, script)
+            except ENV_EXCEPTIONS as error:
+                reproduction = self._replay_log.position(i, {}, None).reproduction(None)
+                fault = self._fault(i, error, None, reproduction)
                 if not self._ledger.completed_first_step or attempt >= _ATTEMPTS or not self._make_again(i):
                     raise fault from error
                 if raised is None or type(error) is not type(raised[0]):
@@ -365,34 +371,36 @@ class Stepper:
     def _begin_history(self, i: int, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any] | None:
         """Note that an episode begins; its options, with an opponent if there is one to be drawn."""
         number = int(self.arrays.episode[i])
-        self._history.begin(i, number, seed, options)
-        if options is None and self.seats is not None and (own := self._history.seed(i)) is not None:
-            options = {OPPONENT: self.seats.draw(own)}
-            self._history.begin(i, number, seed, options)
+        self._replay_log.begin(i, number, seed, options)
+        if options is None and self.opponent_sampler is not None and (own := self._replay_log.seed(i)) is not None:
+            options = {OPPONENT: self.opponent_sampler.draw(own)}
+            self._replay_log.begin(i, number, seed, options)
         self.arrays.opponent[i] = opponent_number(options)
         return options
 
     def _reset_env(self, i: int, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, Any, dict[str, Any]]:
-        if (opponent := opponent_number(options)) >= 0 and options is not None and self.seats is not None:
-            options = {name: options[name] for name in options if name != OPPONENT} | self.seats.options(opponent)
+        if (opponent := opponent_number(options)) >= 0 and options is not None and self.opponent_sampler is not None:
+            options = {name: options[name] for name in options if name != OPPONENT} | self.opponent_sampler.options(
+                opponent
+            )
         if self._globals_root is not None and seed is not None:
             seed_global_generators(seed)
         outcome = self.envs[i].reset(seed=seed, options=options)
         if not isinstance(outcome, tuple) or len(outcome) != 2:
-            raise Refused(f"reset returned {shape_of(outcome)}, expected (obs, info)")
+            raise InvalidRow(f"reset returned {shape_of(outcome)}, expected (obs, info)")
         observation, info = outcome
         if not isinstance(info, dict):
-            raise Refused(f"info is {shape_of(info)}, expected a dict")
+            raise InvalidRow(f"info is {shape_of(info)}, expected a dict")
         method = self._mask_methods[i]
         return observation, info.get(MASK) if method is None else method(), info
 
     # ---- errors ----------------------------------------------------------------------------------------------
 
-    def _bad(self, i: int, refused: Refused, action: Any) -> NoReturn:
+    def _bad(self, i: int, refused: InvalidRow, action: Any) -> NoReturn:
         self._ledger.refuse(refused, self._place(i, action))
 
-    def _fault(self, i: int, error: BaseException, action: Any, script: Any) -> EnvFault:
-        return self._ledger.fault(f"the env raised {named(error)}", self._place(i, action), error, script)
+    def _fault(self, i: int, error: BaseException, action: Any, reproduction: Any) -> EnvFault:
+        return self._ledger.fault(f"the env raised {named(error)}", self._place(i, action), error, reproduction)
 
-    def _place(self, i: int, action: Any) -> EnvPlace:
-        return self._ledger.place(i, self._history.seed(i), action)
+    def _place(self, i: int, action: Any) -> EnvLocation:
+        return self._ledger.location(i, self._replay_log.seed(i), action)

@@ -9,16 +9,16 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from corral.core.errors import BadEnvData, EnvFault, EnvPlace
-from corral.core.types import LIFE_LOST, InfoSums, Mishaps
-from corral.envs.lifecycle import own_traceback, shown
-from corral.vec.api import Drained, InfoMode, StepArrays
+from corral.core.errors import EnvFault, EnvLocation, InvalidEnvData
+from corral.core.types import LIFE_LOST, InfoSums, RecoveryCounts
+from corral.envs.lifecycle import format_action, own_traceback
+from corral.vec.api import EnvReport, InfoMode, StepArrays
 from corral.vec.replay_log import EnvPosition
-from corral.vec.validation import LARGEST, NUMBER, Refused
+from corral.vec.validation import LARGEST, NUMBER, InvalidRow
 
-__all__ = ["MAX_FAULTS_IN_A_ROW", "EpisodeLedger", "VectorInfoSums", "add_numbers"]
+__all__ = ["MAX_FAULTY_EPISODES", "EpisodeLedger", "VectorInfoSums", "add_numbers"]
 
-MAX_FAULTS_IN_A_ROW = 3  # of one env, or of one vector env, before the run ends
+MAX_FAULTY_EPISODES = 3  # of one env, or of one vector env, before the run ends
 _MAX_KEPT_FAULTS = 10  # until the next ``drain``; further faults are only counted
 
 
@@ -35,11 +35,11 @@ class EpisodeLedger:
         """How many episodes of each env have ended in a fault since the last one that did not."""
         self.completed_first_step = known_to_work
         """Whether a step was completed, here or elsewhere. From then on a fault is an accident, not a wrong set-up."""
-        self._counts, self._faults = Mishaps(), list[EnvFault]()
+        self._counts, self._faults = RecoveryCounts(), list[EnvFault]()
 
     def count(self, **counts: int) -> None:
-        """Add to the counts of ``Mishaps``, by name."""
-        self._counts += Mishaps(**counts)
+        """Add to the counts of ``RecoveryCounts``, by name."""
+        self._counts += RecoveryCounts(**counts)
 
     def mark_lost(self, envs: Iterable[int]) -> None:
         """Note that these envs cannot be brought back to where they were."""
@@ -50,22 +50,22 @@ class EpisodeLedger:
     def keep_fault(self, fault: EnvFault, remedy: str = "the env was made again") -> None:
         """Keep a fault that did not end the run for ``drain``; where infos are full and nobody drains, warn of it."""
         if self._infos == "full":
-            warnings.warn(f"{fault.summary} ({fault.place}); {remedy}", stacklevel=3)
+            warnings.warn(f"{fault.summary} ({fault.location}); {remedy}", stacklevel=3)
         elif len(self._faults) < _MAX_KEPT_FAULTS:
             self._faults.append(fault)
 
     def count_faulty_episode(self, i: int, fault: EnvFault, how: str) -> None:
         """Note that an episode ends in a fault; too many of those in a row end the run."""
         self.faulty_in_a_row[i] += 1
-        if self.faulty_in_a_row[i] >= MAX_FAULTS_IN_A_ROW:
-            text = f"{fault.summary}, {how}, and so in {MAX_FAULTS_IN_A_ROW} episodes in a row"
-            raise EnvFault(text, fault.place, fault.env_traceback, False, fault.script)
+        if self.faulty_in_a_row[i] >= MAX_FAULTY_EPISODES:
+            text = f"{fault.summary}, {how}, and so in {MAX_FAULTY_EPISODES} episodes in a row"
+            raise EnvFault(text, fault.location, fault.env_traceback, False, fault.reproduction)
         self.keep_fault(fault)
 
-    def drain(self, infos: list[dict[str, InfoSums]], states: Mapping[int, bytes] | None = None) -> Drained:
+    def drain(self, infos: list[dict[str, InfoSums]], states: Mapping[int, bytes] | None = None) -> EnvReport:
         """Return the counts and faults since the last call, together with what the stepper itself has to report."""
-        drained = Drained(infos, self._counts, self._faults, states or {})
-        self._counts, self._faults = Mishaps(), []
+        drained = EnvReport(infos, self._counts, self._faults, states or {})
+        self._counts, self._faults = RecoveryCounts(), []
         return drained
 
     def write_position(self, i: int, position: EnvPosition) -> None:
@@ -78,18 +78,18 @@ class EpisodeLedger:
 
     # ---- errors that say where an env is -----------------------------------------------------------------------
 
-    def refuse(self, refused: Refused, place: EnvPlace) -> NoReturn:
+    def refuse(self, refused: InvalidRow, location: EnvLocation) -> NoReturn:
         """Raise the error for data of an env that the learner cannot use."""
-        raise BadEnvData(str(refused), place, at_start=not self.completed_first_step) from None
+        raise InvalidEnvData(str(refused), location, at_start=not self.completed_first_step) from None
 
-    def fault(self, summary: str, place: EnvPlace, error: BaseException, script: Any = None) -> EnvFault:
-        """Return the error for an exception of an env; ``script`` is what is needed to repeat it."""
-        return EnvFault(summary, place, own_traceback(error), not self.completed_first_step, script)
+    def fault(self, summary: str, location: EnvLocation, error: BaseException, reproduction: Any = None) -> EnvFault:
+        """Return the error for an exception of an env; ``reproduction`` is what is needed to repeat it."""
+        return EnvFault(summary, location, own_traceback(error), not self.completed_first_step, reproduction)
 
-    def place(self, i: int, seed: int | None, action: Any) -> EnvPlace:
+    def location(self, i: int, seed: int | None, action: Any) -> EnvLocation:
         """Return where an env is: in which step of which episode, and with which action."""
-        text = None if action is None else shown(action)
-        return EnvPlace(self._first_env + i, int(self._arrays.episode[i]), seed, int(self.steps[i]), text)
+        text = None if action is None else format_action(action)
+        return EnvLocation(self._first_env + i, int(self._arrays.episode[i]), seed, int(self.steps[i]), text)
 
 
 def add_numbers(sums: dict[str, InfoSums], info: Mapping[str, Any]) -> None:

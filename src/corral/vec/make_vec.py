@@ -10,7 +10,7 @@ from corral.core.errors import UsageError
 from corral.envs.env_lists import EnvName, resolve_envs
 from corral.envs.factory import EnvFactory
 from corral.processes.pool import StartMethod
-from corral.processes.supervision import Care
+from corral.processes.supervision import RecoveryConfig
 from corral.vec.api import CorralVectorEnv, InfoMode
 from corral.vec.process import ProcessVectorEnv
 from corral.vec.serial import SerialVectorEnv
@@ -27,16 +27,18 @@ def make_vector_env(
     start_method: StartMethod = "auto",
     seed: int | None = None,
     infos: InfoMode = "full",
-    care: Care | None = None,
+    recovery: RecoveryConfig | None = None,
 ) -> CorralVectorEnv:
     """A vector env of either kind; apart from speed they behave the same."""
     if backend not in ("serial", "process"):
         raise UsageError(f"backend {backend!r}: should be serial or process")
     if backend == "serial":
-        care = care or Care()
-        return SerialVectorEnv(factory, n_envs, seed=seed, infos=infos, heal=care.heal, proven=care.proven)
+        recovery = recovery or RecoveryConfig()
+        return SerialVectorEnv(
+            factory, n_envs, seed=seed, infos=infos, heal=recovery.heal, known_to_work=recovery.known_to_work
+        )
     return ProcessVectorEnv(
-        factory, n_envs, num_workers=num_workers, start_method=start_method, seed=seed, infos=infos, care=care
+        factory, n_envs, num_workers=num_workers, start_method=start_method, seed=seed, infos=infos, recovery=recovery
     )
 
 
@@ -73,5 +75,7 @@ def make_parallel_env(
         num_workers=num_workers,
         start_method=start_method,
         seed=seed,
-        care=Care(heal=True, step_timeout=step_timeout, warn=lambda text: warnings.warn(text, stacklevel=2)),
+        recovery=RecoveryConfig(
+            heal=True, step_timeout=step_timeout, warn=lambda text: warnings.warn(text, stacklevel=2)
+        ),
     )

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from corral.core.seeding import episode_seed
 from corral.core.types import Leaves
 
-__all__ = ["REPLAY_LIMIT", "EnvPosition", "History"]
+__all__ = ["REPLAY_LIMIT", "EnvPosition", "ReplayLog"]
 
 REPLAY_LIMIT = 100_000
 """Steps of an episode that are kept and played again."""
@@ -48,7 +48,7 @@ class EnvPosition:
         """Whether another env can get there at all."""
         return self.actions is not None and (self.seed is not None or self.state is not None)
 
-    def script(self, last: Leaves | None) -> Mapping[str, Any] | None:
+    def reproduction(self, last: Leaves | None) -> Mapping[str, Any] | None:
         """The same as plain data, with one more action at the end if there is one; None if it cannot be repeated."""
         if not self.repeatable or self.actions is None:
             return None
@@ -71,7 +71,7 @@ class _Episode:
     state: bytes | None = None
 
 
-class History:
+class ReplayLog:
     """Actions by step, all envs in a row, from the oldest reset on. One small copy in each step.
 
     ``root`` is the seed of the run: given it, the seed of an episode follows from its number.
@@ -87,7 +87,7 @@ class History:
         self._first_env, self._root, self._limit = first_env, root, limit
         self._episodes = [_Episode() for _ in range(len(next(iter(actions.values()))))]
 
-    def played(self) -> None:
+    def append(self) -> None:
         """Keep the actions that are about to be played."""
         if self._used == self._capacity:
             self._make_room()
@@ -100,14 +100,14 @@ class History:
         """Env ``i`` was reset for its episode of this number."""
         self._episodes[i] = _Episode(number, seed, options, self._used)
 
-    def rebase(self, i: int, state: bytes) -> None:
+    def start_from_state(self, i: int, state: bytes) -> None:
         """What was played until now need not be kept: the env can go on from ``state``."""
         episode = self._episodes[i]
         episode.before += self._used - episode.start
         episode.start, episode.state = self._used, state
 
     @property
-    def is_long(self) -> bool:
+    def near_limit(self) -> bool:
         """Whether so much is kept of an episode that it may soon be too much."""
         return self._used - min(episode.start for episode in self._episodes) > self._limit // 2
 
@@ -138,7 +138,7 @@ class History:
             episode.options,
         )
 
-    def go_on(self, positions: Sequence[EnvPosition]) -> None:
+    def restore(self, positions: Sequence[EnvPosition]) -> None:
         """Every env is at its position."""
         self._used = max(position.length for position in positions)
         self._allocate(max(self._capacity, 2 * self._used))

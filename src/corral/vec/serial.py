@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from corral.processes.shared_memory import SharedArrays
 from corral.vec import calls, stepper_factory
-from corral.vec.api import CallState, CorralVectorEnv, Drained, InfoMode, InfoRow, SeatsSetup
+from corral.vec.api import CallState, CorralVectorEnv, EnvReport, InfoMode, InfoRow, OpponentSamplerSpec
 from corral.vec.replay_log import EnvPosition
 from corral.vec.stepper_factory import StepperOptions
 
@@ -31,20 +31,20 @@ class SerialVectorEnv(CorralVectorEnv):
         infos: InfoMode = "full",
         first_env: int = 0,
         heal: bool = False,
-        proven: bool = False,
-        pulse: MutableSequence[int] | None = None,
+        known_to_work: bool = False,
+        heartbeat: MutableSequence[int] | None = None,
         envs: Sequence[gym.Env[Any, Any]] = (),
     ) -> None:
         seed_globals = infos == "summed"  # in training alone: elsewhere these generators are the caller's
         made = list(envs) or stepper_factory.build(factory, first_env, n_envs, seed, seed_globals)
         try:
-            super().__init__(stepper_factory.facts_from(made), n_envs)
+            super().__init__(stepper_factory.read_env_info(made), n_envs)
         except BaseException:
             stepper_factory.close_all(made, first_env)
             raise
         self.arrays = self._allocate()
         self._asked: Callable[[], list[Any]] = list  # what was begun, until it is waited for
-        options = StepperOptions(factory, first_env, seed, infos, heal, proven, pulse, seed_globals)
+        options = StepperOptions(factory, first_env, seed, infos, heal, known_to_work, heartbeat, seed_globals)
         self.stepper = stepper_factory.stepper_of(made, self.arrays, options)
 
     @property
@@ -91,13 +91,13 @@ class SerialVectorEnv(CorralVectorEnv):
         self.state = CallState.IDLE
         return asked()
 
-    def drain(self) -> Drained:
+    def drain(self) -> EnvReport:
         """What there is to say since the last call."""
         return self.stepper.drain()
 
-    def seat(self, setup: SeatsSetup, shared: SharedArrays) -> None:
+    def seat(self, setup: OpponentSamplerSpec, shared: SharedArrays) -> None:
         """Build the seats here."""
-        self.stepper.seats = setup.build(shared.arrays)
+        self.stepper.opponent_sampler = setup.build(shared.arrays)
 
     def restore(self, positions: Sequence[EnvPosition], there: Collection[int] = ()) -> list[int]:
         """Bring every env to a position."""

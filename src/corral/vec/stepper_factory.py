@@ -9,22 +9,30 @@ from typing import Any
 
 import gymnasium as gym
 
-from corral.core.errors import EnvFault, EnvPlace, UsageError
+from corral.core.errors import EnvFault, EnvLocation, UsageError
 from corral.core.seeding import episode_seeds
-from corral.envs.env_info import EnvFacts
+from corral.envs.env_info import EnvInfo
 from corral.envs.factory import EnvFactory
-from corral.envs.lifecycle import RAISED, build_envs, close_env, named, note_in_use, own_traceback, seeding_maker
-from corral.envs.vector_adapter import VectorEnv, why_not_together
+from corral.envs.lifecycle import (
+    ENV_EXCEPTIONS,
+    build_envs,
+    close_env,
+    named,
+    note_in_use,
+    own_traceback,
+    seeding_maker,
+)
+from corral.envs.vector_adapter import VectorEnv, unsupported_reason
 from corral.vec.api import InfoMode, StepArrays
-from corral.vec.batch_stepper import NativeStepper
+from corral.vec.batch_stepper import BatchStepper
 from corral.vec.env_stepper import Stepper
 
 __all__ = [
     *("STEPPERS", "AnyStepper", "StepperOptions"),
-    *("build", "close_all", "facts_from", "stays_together", "stepper_of"),
+    *("build", "close_all", "read_env_info", "is_inseparable", "stepper_of"),
 ]
 
-AnyStepper = Stepper | NativeStepper
+AnyStepper = Stepper | BatchStepper
 Made = VectorEnv | list[gym.Env[Any, Any]]
 """Envs as a factory made them: one by one, or all at once."""
 
@@ -39,38 +47,40 @@ def build(
     if not isinstance(factory, EnvFactory) or not factory.is_vector or (n == 1 and seed is None):
         return build_envs(seeding_maker(factory, first_env, seed if seed_globals else None), first_env, n)
     try:
-        vector = factory.many(n, episode_seeds(seed, first_env, [0] * n))
+        vector = factory.make_vector(n, episode_seeds(seed, first_env, [0] * n))
         note_in_use(vector, factory)
-    except RAISED as error:
+    except ENV_EXCEPTIONS as error:
         if isinstance(error, UsageError):
             raise
-        place = EnvPlace(first_env, episode=-1, seed=None, step=0)
-        raise EnvFault(f"making the envs failed: {named(error)}", place, own_traceback(error), True) from error
-    alone = n == 1 and not factory.born_seeded  # whether several could live together does not show
-    if (why := _why_apart(factory) if alone else why_not_together(vector, factory.born_seeded)) is None:
+        location = EnvLocation(first_env, episode=-1, seed=None, step=0)
+        raise EnvFault(f"making the envs failed: {named(error)}", location, own_traceback(error), True) from error
+    alone = n == 1 and not factory.seeded_at_construction  # whether several could live together does not show
+    if (
+        why := _separation_reason(factory) if alone else unsupported_reason(vector, factory.seeded_at_construction)
+    ) is None:
         return vector
     close_env(vector, first_env)
     warnings.warn(f"the vector env {factory.name} is made once for each env, which is slower: {why}", stacklevel=2)
     return build_envs(factory, first_env, n)
 
 
-def stays_together(factory: EnvFactory) -> bool:
+def is_inseparable(factory: EnvFactory) -> bool:
     """Whether envs of a factory come in vector envs that cannot be taken apart, and so never come back."""
-    return factory.is_vector and _why_apart(factory) is None
+    return factory.is_vector and _separation_reason(factory) is None
 
 
-def _why_apart(factory: EnvFactory) -> str | None:
+def _separation_reason(factory: EnvFactory) -> str | None:
     """Why envs of a factory are made one by one; None if they need not be."""
-    vector = factory.many(1 if factory.born_seeded else 2)
+    vector = factory.make_vector(1 if factory.seeded_at_construction else 2)
     try:
-        return why_not_together(vector, factory.born_seeded)
+        return unsupported_reason(vector, factory.seeded_at_construction)
     finally:
         vector.close()
 
 
-def facts_from(made: Made) -> EnvFacts:
+def read_env_info(made: Made) -> EnvInfo:
     """What envs are like."""
-    return EnvFacts.of_vector(made) if isinstance(made, gym.vector.VectorEnv) else EnvFacts.of(made[0])
+    return EnvInfo.from_vector_env(made) if isinstance(made, gym.vector.VectorEnv) else EnvInfo.from_env(made[0])
 
 
 def close_all(made: Made, first_env: int) -> None:
@@ -93,8 +103,8 @@ class StepperOptions:
     seed: int | None
     infos: InfoMode
     heal: bool
-    proven: bool
-    pulse: MutableSequence[int] | None
+    known_to_work: bool
+    heartbeat: MutableSequence[int] | None
     """Where a stepper shows that it is alive."""
     seed_globals: bool = False
 
@@ -110,18 +120,18 @@ def _step_each(made: Made, arrays: StepArrays, options: StepperOptions) -> Stepp
         seed=options.seed,
         infos=options.infos,
         factory=options.factory if options.heal else None,
-        proven=options.proven,
-        pulse=options.pulse,
+        known_to_work=options.known_to_work,
+        heartbeat=options.heartbeat,
         seed_globals=options.seed_globals,
     )
 
 
-def _step_together(made: Made, arrays: StepArrays, options: StepperOptions) -> NativeStepper | None:
+def _step_together(made: Made, arrays: StepArrays, options: StepperOptions) -> BatchStepper | None:
     """Step a vector env."""
     if isinstance(made, list):
         return None
     assert isinstance(options.factory, EnvFactory)
-    return NativeStepper(
+    return BatchStepper(
         made,
         arrays,
         options.factory,
@@ -129,8 +139,8 @@ def _step_together(made: Made, arrays: StepArrays, options: StepperOptions) -> N
         options.seed,
         options.infos,
         options.heal,
-        options.proven,
-        options.pulse,
+        options.known_to_work,
+        options.heartbeat,
     )
 
 

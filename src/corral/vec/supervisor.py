@@ -8,22 +8,22 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from corral.core.errors import CorralError, EnvFault, EnvPlace, WorkerDied
+from corral.core.errors import CorralError, EnvFault, EnvLocation, WorkerDied
 from corral.core.spaces import Layout
-from corral.core.types import Mishaps
+from corral.core.types import RecoveryCounts
 from corral.processes.pool import PoolWorker
-from corral.processes.supervision import Care
+from corral.processes.supervision import RecoveryConfig
 from corral.vec.api import StepArrays
-from corral.vec.replay_log import EnvPosition, History
+from corral.vec.replay_log import EnvPosition, ReplayLog
 
-__all__ = ["PositionTracker", "Restarts", "Scene", "warn_of_lost"]
+__all__ = ["CrashSite", "PositionTracker", "Restarts", "warn_of_lost"]
 
 T = TypeVar("T")
 _WITHOUT_PROGRESS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class CrashSite:
     """What a worker was doing when it died: in which step of which env, if it was stepping any."""
 
     env: int
@@ -33,18 +33,18 @@ class Scene:
     """The action as per-leaf arrays."""
 
     @property
-    def place(self) -> EnvPlace:
+    def location(self) -> EnvLocation:
         """The same in words."""
         plain = self.action.item() if isinstance(self.action, np.generic) else self.action
         at = self.position
-        return EnvPlace(self.env, at.episode, at.seed, at.steps + 1, f"{plain!r:.120}")
+        return EnvLocation(self.env, at.episode, at.seed, at.steps + 1, f"{plain!r:.120}")
 
 
 class PositionTracker:
     """Where every env of a ``ProcessVectorEnv`` is, kept in the parent process: nothing of it can die with a worker."""
 
     def __init__(self, arrays: StepArrays, seed: int | None) -> None:
-        self.history = History(arrays.actions, 0, seed)
+        self.replay_log = ReplayLog(arrays.actions, 0, seed)
         self._arrays = arrays
         self._before = {path: leaf.copy() for path, leaf in arrays.observations.items()}
         self._masks_before = arrays.masks.copy()
@@ -61,20 +61,20 @@ class PositionTracker:
         a = self._arrays
         for i in envs:
             if a.terminated[i] or a.truncated[i]:
-                self.history.begin(i, int(a.episode[i]), None, a.drawn(i))
+                self.replay_log.begin(i, int(a.episode[i]), None, a.opponent_options(i))
 
     def position(self, i: int, masked: bool, undone: bool = False, shown_before: bool = False) -> EnvPosition:
         """Return where an env is; ``undone``: before the step under way, ``shown_before``: what ``keep_shown`` kept."""
         seen = self._before if shown_before else self._arrays.observations
         masks = self._masks_before if shown_before else self._arrays.masks
         observation = {path: leaf[i].copy() for path, leaf in seen.items()}
-        return self.history.position(i, observation, masks[i].copy() if masked else None, undone)
+        return self.replay_log.position(i, observation, masks[i].copy() if masked else None, undone)
 
-    def scene(self, env: int, masked: bool, actions: Layout) -> Scene:
+    def crash_site(self, env: int, masked: bool, actions: Layout) -> CrashSite:
         """Return the step of an env that is under way."""
         row = {path: leaf[env].copy() for path, leaf in self._arrays.actions.items()}
         action = actions.read(self._arrays.actions, env)
-        return Scene(env, self.position(env, masked, undone=True, shown_before=True), action, row)
+        return CrashSite(env, self.position(env, masked, undone=True, shown_before=True), action, row)
 
 
 def warn_of_lost(envs: list[int], warn: Callable[[str], object]) -> None:
@@ -90,13 +90,13 @@ def warn_of_lost(envs: list[int], warn: Callable[[str], object]) -> None:
 class Restarts:
     """Replaces workers, counts the replacements, and ends a run that gets nowhere with them."""
 
-    def __init__(self, care: Care, begins_anew: bool = False) -> None:
-        self._care = care
+    def __init__(self, recovery: RecoveryConfig, begins_anew: bool = False) -> None:
+        self._recovery = recovery
         self._begins_anew = begins_anew  # after a replacement envs are in other episodes
-        self.worked = care.proven
+        self.worked = recovery.known_to_work
         """Whether an env has completed a step, here or elsewhere. Until then, what ends the run is a wrong set-up."""
         self.total = 0
-        self._counts = Mishaps()
+        self._counts = RecoveryCounts()
         self._last: dict[int, tuple[Hashable, int]] = {}  # worker: where it died last, and how often there
         self._replaced: dict[int, int] = {}  # worker: at which step that was
 
@@ -105,78 +105,82 @@ class Restarts:
         w: PoolWorker,
         error: CorralError,
         start: Callable[[PoolWorker], T],
-        scene: Scene | None,
+        crash_site: CrashSite | None,
         step: int,
         progress: Callable[[], Hashable],
     ) -> T:
         """Replace a worker by ``start``, again if the new one dies too, until it succeeds or ``consider`` raises."""
         while True:
-            self.consider(w.index, error, scene, step, progress())
-            self._counts += Mishaps(restarts=1)
+            self.consider(w.index, error, crash_site, step, progress())
+            self._counts += RecoveryCounts(restarts=1)
             try:
                 return start(w)
             except (WorkerDied, EnvFault) as again:
-                error, scene = again, None
+                error, crash_site = again, None
 
     def recycle(
         self,
         w: PoolWorker,
         start: Callable[[PoolWorker], object],
-        mend: Callable[[PoolWorker, CorralError], object],
+        on_death: Callable[[PoolWorker, CorralError], object],
     ) -> None:
-        """Replace a worker that uses too much memory; ``mend`` replaces the new one if that dies."""
-        self._care.warn(f"the {w} uses more than {self._care.max_rss:g} MB (--worker-max-rss); replaced")
-        self._counts += Mishaps(recycled=1)
+        """Replace a worker that uses too much memory; ``on_death`` replaces the new one if that dies."""
+        self._recovery.warn(f"the {w} uses more than {self._recovery.max_rss:g} MB (--worker-max-rss); replaced")
+        self._counts += RecoveryCounts(recycled=1)
         try:
             start(w)
         except (WorkerDied, EnvFault) as error:
-            mend(w, error)
+            on_death(w, error)
 
-    def drain(self) -> Mishaps:
+    def drain(self) -> RecoveryCounts:
         """Return how many workers were replaced since the last call."""
-        counts, self._counts = self._counts, Mishaps()
+        counts, self._counts = self._counts, RecoveryCounts()
         return counts
 
-    def consider(self, worker: int, error: CorralError, scene: Scene | None, step: int, progress: Hashable) -> None:
+    def consider(
+        self, worker: int, error: CorralError, crash_site: CrashSite | None, step: int, progress: Hashable
+    ) -> None:
         """Say that a worker is being replaced, or raise if there is no sense in it.
 
         ``step`` counts those that the worker began, ``progress`` is whatever else tells how far it had come. Before an
         env has completed a step, only workers that were ended by a signal are replaced.
         """
         try:
-            self._count(worker, error, scene, step, progress)
+            self._count(worker, error, crash_site, step, progress)
         except CorralError as stop:
             if not self.worked:
                 stop.exit_code = 2
             raise
 
-    def _count(self, worker: int, error: CorralError, scene: Scene | None, step: int, progress: Hashable) -> None:
+    def _count(
+        self, worker: int, error: CorralError, crash_site: CrashSite | None, step: int, progress: Hashable
+    ) -> None:
         by_signal = isinstance(error, WorkerDied) and error.by_signal
-        if not self._care.heal or not (self.worked or by_signal):
+        if not self._recovery.heal or not (self.worked or by_signal):
             raise error
         where: Hashable = (step, progress)
-        if scene is not None and self._begins_anew:
+        if crash_site is not None and self._begins_anew:
             where = step - self._replaced.get(worker, 0)  # how long it lived: all its envs began together
-        elif scene is not None:
-            where = (scene.place.env, scene.place.episode, scene.place.step)
+        elif crash_site is not None:
+            where = (crash_site.location.env, crash_site.location.episode, crash_site.location.step)
         self._replaced[worker] = step
         known, times = self._last.get(worker, (None, 0))
         times = times + 1 if known == where else 1
         self._last[worker] = where, times
         if times >= _WITHOUT_PROGRESS:
-            self._give_up(error, scene)
-        if self._care.max_restarts is not None and self.total >= self._care.max_restarts:
-            raise WorkerDied(f"{error}; that was one more than the {self._care.max_restarts} of --max-restarts")
+            self._raise_no_progress(error, crash_site)
+        if self._recovery.max_restarts is not None and self.total >= self._recovery.max_restarts:
+            raise WorkerDied(f"{error}; that was one more than the {self._recovery.max_restarts} of --max-restarts")
         self.total += 1
         first = str(error).split(" without a word", 1)[0].splitlines()[0]
-        at = "" if scene is None else f" ({scene.place})"
-        self._care.warn(f"{first}{at}; replaced, {self.total} restart{'s' if self.total > 1 else ''} so far")
+        at = "" if crash_site is None else f" ({crash_site.location})"
+        self._recovery.warn(f"{first}{at}; replaced, {self.total} restart{'s' if self.total > 1 else ''} so far")
 
-    def _give_up(self, error: CorralError, scene: Scene | None) -> None:
-        if scene is None:
+    def _raise_no_progress(self, error: CorralError, crash_site: CrashSite | None) -> None:
+        if crash_site is None:
             if isinstance(error, WorkerDied):
                 raise WorkerDied(f"{error}; {_WITHOUT_PROGRESS} times in a row without any progress")
             error.exit_code = 1
             raise error
         summary = f"{error}; {_WITHOUT_PROGRESS} times in a row at the same step"
-        raise EnvFault(summary, scene.place, "", False, scene.position.script(scene.row))
+        raise EnvFault(summary, crash_site.location, "", False, crash_site.position.reproduction(crash_site.row))

@@ -15,7 +15,7 @@ from corral.envs.lifecycle import FLAG, scalar
 from corral.vec.api import StepArrays
 from corral.vec.calls import InvalidAction
 
-__all__ = ["MASK", "NUMBER", "Refused", "RowWriter", "shape_of", "told_of"]
+__all__ = ["MASK", "NUMBER", "InvalidRow", "RowWriter", "public_info", "shape_of"]
 
 MASK = "action_mask"
 NUMBER = (bool, int, float, np.bool_, np.integer, np.floating)
@@ -23,7 +23,7 @@ _HALF_SIGNLESS, _HALF_INFINITY = np.uint16(0x7FFF), np.uint16(0x7C00)
 LARGEST = float(np.finfo(np.float32).max)  # the learner computes in single precision
 
 
-class Refused(ValueError):
+class InvalidRow(ValueError):
     """What an env returned cannot be used; ``row`` says which env's it was, if it was found among many."""
 
     def __init__(self, message: str, row: int | None = None) -> None:
@@ -55,23 +55,23 @@ class RowWriter:
         try:
             self.write(i, observation)
         except ValueError as error:
-            raise Refused(f"the observation has {error}") from None
+            raise InvalidRow(f"the observation has {error}") from None
 
     def reward(self, i: int, reward: Any) -> None:
         """Write a reward."""
         reward = scalar(reward)
         if not isinstance(reward, NUMBER):
-            raise Refused(f"the reward is {shape_of(reward)} {reward!r:.60}, expected a number")
+            raise InvalidRow(f"the reward is {shape_of(reward)} {reward!r:.60}, expected a number")
         try:
             self.arrays.rewards[i] = reward
         except OverflowError:
-            raise Refused(f"the reward {reward!r:.60} is too large") from None
+            raise InvalidRow(f"the reward {reward!r:.60} is too large") from None
 
     def life_lost(self, i: int, lost: Any) -> None:
         """Write whether a return ends here."""
         lost = scalar(lost)
         if not isinstance(lost, FLAG):
-            raise Refused(f"life_lost is {shape_of(lost)} {lost!r:.60}, expected a boolean")
+            raise InvalidRow(f"life_lost is {shape_of(lost)} {lost!r:.60}, expected a boolean")
         self.arrays.life_lost[i] = lost
 
     def learn_masks(self, by_method: bool, info: Mapping[str, Any]) -> None:
@@ -94,7 +94,7 @@ class RowWriter:
         """Write a mask; None where there is none."""
         if not self.has_masks:
             if given is not None:
-                raise Refused("there is an action mask, though the first reset had none: offer one always or never")
+                raise InvalidRow("there is an action mask, though the first reset had none: offer one always or never")
             return
         row = self.arrays.masks[i]
         if type(given) is np.ndarray and given.dtype == np.bool_ and given.shape == row.shape and row.size:
@@ -102,19 +102,19 @@ class RowWriter:
             if self._one_choice and given.any():
                 return
         if given is None:
-            raise Refused(f"info has no {MASK!r}, though the first reset had one")
+            raise InvalidRow(f"info has no {MASK!r}, though the first reset had one")
         try:
             if isinstance(given, tuple):  # one array for each dimension of a MultiDiscrete
                 given = np.concatenate([np.asarray(part).reshape(-1) for part in given])
             mask, expected = np.asarray(given), self.codec.n_mask
         except ValueError:
-            raise Refused(f"the action mask {given!r:.80} is not an array of numbers") from None
+            raise InvalidRow(f"the action mask {given!r:.80} is not an array of numbers") from None
         if expected == 0:
-            raise Refused(f"there is an action mask, but {self._action_space} has no choices to mask")
+            raise InvalidRow(f"there is an action mask, but {self._action_space} has no choices to mask")
         if mask.shape != (expected,):
-            raise Refused(f"the action mask has shape {mask.shape}, expected ({expected},)")
+            raise InvalidRow(f"the action mask has shape {mask.shape}, expected ({expected},)")
         if mask.dtype.kind != "b" and (mask.dtype.kind not in "iu" or not np.isin(mask, (0, 1)).all()):
-            raise Refused(
+            raise InvalidRow(
                 f"the action mask has dtype {mask.dtype} and values {mask!r:.80}, expected booleans or 0 and 1"
             )
         row[:] = mask
@@ -123,7 +123,7 @@ class RowWriter:
                 continue
             allowed = row[head.mask].reshape(-1, 2) if head.kind == "bernoulli" else row[head.mask]
             if not allowed.any(-1).all():
-                raise Refused(
+                raise InvalidRow(
                     "the action mask forbids every action; a state with no legal action should end the episode"
                 )
 
@@ -155,7 +155,7 @@ class RowWriter:
             if bad.size:  # else the terms were finite and only their sum overflowed
                 what = "reward" if array is rewards else "observation"
                 how = "too large for single precision" if np.isfinite(array[bad[0]]).all() else "not finite"
-                raise Refused(f"the {what} is {how}: {array[bad[0]]!r:.120}", int(bad[0]) + first)
+                raise InvalidRow(f"the {what} is {how}: {array[bad[0]]!r:.120}", int(bad[0]) + first)
 
 
 def shape_of(value: Any) -> str:
@@ -173,6 +173,6 @@ def _largest_square(array: npt.NDArray[Any]) -> float:
     return float(np.finfo(array.dtype).max) if array.itemsize <= 4 else LARGEST**2
 
 
-def told_of(info: dict[str, Any]) -> dict[str, Any]:
+def public_info(info: dict[str, Any]) -> dict[str, Any]:
     """A copy, for the env may keep and change its own; without the mask, which travels by itself."""
     return {key: value for key, value in info.items() if key != MASK}

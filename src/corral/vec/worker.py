@@ -18,21 +18,21 @@ import numpy as np
 from corral.core.actions import ActionCodec
 from corral.core.errors import CorralError
 from corral.core.spaces import Layout
-from corral.envs.env_info import EnvFacts
+from corral.envs.env_info import EnvInfo
 from corral.envs.factory import EnvFactory
 from corral.processes import shared_memory
-from corral.processes.rss_limit import Memory
-from corral.processes.step_signal import CELLS, StepBell
-from corral.processes.supervision import Care
+from corral.processes.rss_limit import RssLimit
+from corral.processes.step_signal import CELLS, WorkerSignal
+from corral.processes.supervision import RecoveryConfig
 from corral.processes.worker_bootstrap import CLOSE, ERROR, OK, VALUE, pickle_error
 from corral.vec import stepper_factory
-from corral.vec.api import InfoMode, InfoRow, SeatsSetup, StepArrays
+from corral.vec.api import InfoMode, InfoRow, OpponentSamplerSpec, StepArrays
 from corral.vec.replay_log import EnvPosition
 from corral.vec.stepper_factory import AnyStepper, StepperOptions
 
-__all__ = ["ApplyRequest", "Hello", "ResetReply", "ResetRequest", "RestoreRequest", "WorkerSetup", "serve"]
+__all__ = ["ApplyRequest", "ResetReply", "ResetRequest", "RestoreRequest", "WorkerReady", "WorkerSetup", "serve"]
 
-RESET, APPLY, DRAIN, RESTORE, SEATS = b"r", b"a", b"d", b"p", b"s"
+RESET, APPLY, DRAIN, RESTORE, OPPONENTS = b"r", b"a", b"d", b"p", b"s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ class WorkerSetup:
     """Of this worker among them all."""
     patient: bool
     """Whether there is a core for every worker, so that it may look out for a step before it sleeps."""
-    care: Care
+    care: RecoveryConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
+class WorkerReady:
     """A worker's first words: what its envs are like, and how much memory it uses with them, in MB."""
 
-    facts: EnvFacts
+    env_info: EnvInfo
     memory: float
 
 
@@ -97,25 +97,28 @@ def serve(pipe: Connection, setup: WorkerSetup) -> None:
     """Make the envs, then do as the pipe says until it says close."""
     try:
         made = stepper_factory.build(setup.factory, setup.first_env, setup.n, setup.seed, seed_globals=True)
-        facts = stepper_factory.facts_from(made)
-        Layout(facts.observation_space), ActionCodec(facts.action_space)  # refuse odd spaces here, with their name
+        env_info = stepper_factory.read_env_info(made)
+        (
+            Layout(env_info.observation_space),
+            ActionCodec(env_info.action_space),
+        )  # refuse odd spaces here, with their name
     except BaseException as error:
         pipe.send_bytes(ERROR + pickle_error(error))
         return
     stepper: AnyStepper | None = None
     try:
-        pipe.send_bytes(VALUE + cloudpickle.dumps(Hello(facts, Memory.now())))
+        pipe.send_bytes(VALUE + cloudpickle.dumps(WorkerReady(env_info, RssLimit.now())))
         shared = shared_memory.attach(pipe)
-        bell = StepBell(pipe, shared.arrays.pop(CELLS), setup.index, setup.patient)
-        arrays = StepArrays.of(shared.arrays).rows(setup.first_env, setup.first_env + setup.n)
-        care = setup.care.heal, setup.care.proven
+        signal = WorkerSignal(pipe, shared.arrays.pop(CELLS), setup.index, setup.patient)
+        arrays = StepArrays.from_arrays(shared.arrays).rows(setup.first_env, setup.first_env + setup.n)
+        care = setup.care.heal, setup.care.known_to_work
         options = StepperOptions(
-            setup.factory, setup.first_env, setup.seed, setup.infos, *care, bell.pulse, seed_globals=True
+            setup.factory, setup.first_env, setup.seed, setup.infos, *care, signal.heartbeat, seed_globals=True
         )
         stepper = stepper_factory.stepper_of(made, arrays, options)
-        memory, limited = Memory(setup.care.max_rss), setup.care.max_rss is not None
+        memory, limited = RssLimit(setup.care.max_rss), setup.care.max_rss is not None
         pipe.send_bytes(OK)
-        while (message := bell.next()) != CLOSE:
+        while (message := signal.next()) != CLOSE:
             reply: bytes | None
             try:
                 reply = _step(stepper) if message is None else _answer(stepper, message, pipe)
@@ -123,8 +126,8 @@ def serve(pipe: Connection, setup: WorkerSetup) -> None:
                 reply = ERROR + pickle_error(error)
             if message is None:
                 if limited and (arrays.terminated | arrays.truncated).any() and memory.outgrown():
-                    bell.outgrow()
-                bell.answer(reply)
+                    signal.outgrow()
+                signal.answer(reply)
             else:
                 assert reply is not None
                 pipe.send_bytes(reply)
@@ -142,9 +145,9 @@ def _step(stepper: AnyStepper) -> bytes | None:
 
 def _answer(stepper: AnyStepper, message: bytes, pipe: Connection) -> bytes:
     command, payload = message[:1], message[1:]
-    if command == SEATS:
-        seats: SeatsSetup = cloudpickle.loads(payload)
-        stepper.seats = seats.build(shared_memory.attach(pipe).arrays)
+    if command == OPPONENTS:
+        opponent_sampler: OpponentSamplerSpec = cloudpickle.loads(payload)
+        stepper.opponent_sampler = opponent_sampler.build(shared_memory.attach(pipe).arrays)
         return OK
     if command == RESET:
         reset: ResetRequest = pickle.loads(payload)

@@ -177,7 +177,7 @@ class CardBattle(gym.Env[Any, Any]):
         None if such an opponent plays by what it remembers, which nobody else can tell.
         """
         duel = self._going_on()
-        if self._seated.remembers:
+        if self._seated.is_recurrent:
             return None
         version, words, gauss = self._rng.getstate()
         seated = self._seated

@@ -58,7 +58,7 @@ class GameBoy(gym.Env[Any, Any]):
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}
-    keys_told = "arrows walk, X is A, Z is B, Enter is START, Backspace is SELECT"
+    key_help = "arrows walk, X is A, Z is B, Enter is START, Backspace is SELECT"
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ import torch
 import yaml
 
 import corral
-from corral.core.errors import CheckpointError, EnvFault, UnrepeatedCode, UsageError
+from corral.core.errors import CheckpointError, CodeNotConfirmed, EnvFault, UsageError
 from corral.storage.checkpoint import list_checkpoints, newest_checkpoint
 from corral.storage.metrics_file import read_metrics
 from corral.sweeps.api import resume_sweep
@@ -340,7 +340,7 @@ def test_hooks_of_the_command_line(capsys):
     sys.modules.pop("my_hooks", None)
     assert main(["resume", "run", "--timesteps", "256", "--hook", "my_hooks.py:Count"]) == 0
     assert [row["count/n"] for row in read_metrics(Path("run/metrics.jsonl"))] == [1, 2, 3, 4]
-    with pytest.raises(UnrepeatedCode, match=r"--hook my_hooks\.py:Count"):
+    with pytest.raises(CodeNotConfirmed, match=r"--hook my_hooks\.py:Count"):
         corral.resume("run", timesteps=512, quiet=True)
     for hook in ("my_hooks.py:Count", Memory()):
         with pytest.raises(UsageError, match="a sweep calls none"):
@@ -520,9 +520,9 @@ def test_what_load_state_dict_raises_names_the_hook():
 def test_only_the_hooks_that_are_missing_are_asked_for():
     Path("my_hooks.py").write_text(HOOK_FILE + "\nclass Other(Count):\n    pass\n")
     train(2, hooks=["my_hooks.py:Count", "my_hooks.py:Other"])
-    with pytest.raises(UnrepeatedCode, match=r"repeat it: --hook my_hooks\.py:Other$"):
+    with pytest.raises(CodeNotConfirmed, match=r"repeat it: --hook my_hooks\.py:Other$"):
         corral.resume("run", timesteps=640, hooks=["my_hooks.py:Count"], quiet=True)
-    with pytest.raises(UnrepeatedCode):
+    with pytest.raises(CodeNotConfirmed):
         corral.resume("run", timesteps=640, hooks=None, quiet=True)
     with pytest.raises(UsageError, match="should be a list of hooks"):
         corral.resume("run", timesteps=640, hooks=Memory(), quiet=True)

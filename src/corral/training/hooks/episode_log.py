@@ -25,4 +25,4 @@ class EpisodeLog(Hook):
             seconds=(before.seconds, before.seconds + run.watch.seconds_to_rollout),
         )
         for line in lines:
-            run.reporter.board.note(line)
+            run.reporter.console.note(line)

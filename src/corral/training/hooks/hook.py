@@ -10,7 +10,7 @@ from typing import Any
 
 from corral.core.entry_points import PYTHON, code_error, import_callable
 from corral.core.errors import CheckpointError, UsageError, one_line
-from corral.core.suggestions import shown
+from corral.core.suggestions import short_repr
 from corral.training.iteration import End, Iteration, Start
 
 __all__ = ["Hook", "HookList", "load_hooks", "plain_state", "restore_hooks"]
@@ -120,7 +120,7 @@ def load_hooks(given: Sequence[str | Hook]) -> list[Hook]:
     names = [hook.name for hook in hooks]
     for name in names:
         if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
-            raise UsageError(f"a hook is called {shown(name)}; set its attribute `name` to a few letters")
+            raise UsageError(f"a hook is called {short_repr(name)}; set its attribute `name` to a few letters")
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"two hooks are called {twice!r}; set the attribute `name` of one of them to something else")
     return hooks
@@ -144,7 +144,7 @@ def _load_hook(given: str | Hook) -> Hook:
             raise code_error(f"hook {given!r} cannot be made", error) from error
     if not isinstance(hook, Hook):
         advice = "give an instance, as in hooks=[MyHook()]" if isinstance(hook, type) else "derive it from corral.Hook"
-        raise UsageError(f"hook {shown(given)} is {shown(hook)}, expected a corral.Hook; {advice}")
+        raise UsageError(f"hook {short_repr(given)} is {short_repr(hook)}, expected a corral.Hook; {advice}")
     return hook
 
 
@@ -179,7 +179,7 @@ def plain_state(hook: Hook) -> dict[str, Any]:
         raise UsageError(f"hook {hook.name}: state_dict() has {len(text):,} bytes, of at most {_LARGEST_STATE:,}")
     if not isinstance(plain, dict) or plain != state:
         raise UsageError(
-            f"hook {hook.name}: state_dict() returned {shown(state)}, expected a dict of plain JSON data (text for "
+            f"hook {hook.name}: state_dict() returned {short_repr(state)}, expected a dict of plain JSON data (text for "
             "keys, lists rather than tuples), so that load_state_dict() gets the very same"
         )
     return plain

@@ -43,7 +43,7 @@ def write_stage_files(run: Run) -> None:
         _write_rows(directory.metrics_file, path, stage, progress_columns(run))
         save_checkpoint(path / "checkpoints", run.recovery_point)
     except (OSError, CheckpointError) as error:
-        run.reporter.board.warn(f"the files of stage {name} cannot be written: {error}")
+        run.reporter.console.warn(f"the files of stage {name} cannot be written: {error}")
         return
     with contextlib.suppress(OSError):
         prune(path / "checkpoints", keep=1)

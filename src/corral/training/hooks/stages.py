@@ -14,4 +14,4 @@ class Stages(Hook):
     def after_iteration(self, iteration: Iteration) -> None:
         """Say it."""
         if iteration.stage_ended is not None:
-            iteration.run.reporter.board.note(iteration.stage_ended)
+            iteration.run.reporter.console.note(iteration.stage_ended)

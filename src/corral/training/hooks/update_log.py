@@ -17,5 +17,5 @@ class UpdateLog(Hook):
         run, config = iteration.run, iteration.config
         epochs = (run.learner.n_updates - iteration.before.n_updates) * config.minibatch_size / config.rollout_size
         for epoch in range(1, int(epochs) + 1):
-            run.reporter.board.note(epoch_line(epoch, config.n_epochs))
-        run.reporter.board.note(update_line(iteration.metrics, epochs, config.rollout_size, run.progress.seconds))
+            run.reporter.console.note(epoch_line(epoch, config.n_epochs))
+        run.reporter.console.note(update_line(iteration.metrics, epochs, config.rollout_size, run.progress.seconds))

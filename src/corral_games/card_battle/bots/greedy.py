@@ -7,9 +7,9 @@ search (see ``tactics``).
 
 from __future__ import annotations
 
-from corral_games.card_battle.bots.foresight import fight
-from corral_games.card_battle.bots.judge import judge_life, worth
-from corral_games.card_battle.bots.scores import score_options
+from corral_games.card_battle.bots.action_value import score_options
+from corral_games.card_battle.bots.board_value import judge_life, worth
+from corral_games.card_battle.bots.lookahead import fight
 from corral_games.card_battle.engine.cards import BOUND, MENACE, TRAMPLE
 from corral_games.card_battle.engine.options import can_block
 from corral_games.card_battle.engine.pieces import ATTACK, BLOCK, BLOCKING, RAIDING, Action, Creature

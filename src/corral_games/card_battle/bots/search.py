@@ -2,7 +2,7 @@
 
 The tree is that of the player who searches: an edge is an action of whoever is to act, whatever the hidden cards are,
 and only the edges that are legal with this try's cards compete. A try goes down the tree, by the mean result of an edge
-and by how good it looked at first sight (``scores``); then both sides play what looks best, up to the beginning of a
+and by how good it looked at first sight (``action_value``); then both sides play what looks best, up to the beginning of a
 later turn, and that position is judged.
 """
 
@@ -12,8 +12,8 @@ import random
 from math import exp, sqrt
 
 from corral.core.sums import add_up
-from corral_games.card_battle.bots.judge import win_chance_dealt
-from corral_games.card_battle.bots.scores import best_option, play_best, score_options
+from corral_games.card_battle.bots.action_value import best_option, play_best, score_options
+from corral_games.card_battle.bots.board_value import win_chance_dealt
 from corral_games.card_battle.engine.pieces import LAND, Action
 from corral_games.card_battle.engine.rules import Duel
 

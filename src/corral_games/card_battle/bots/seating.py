@@ -26,13 +26,13 @@ class Seated:
     player: Player | None = None
 
     @property
-    def remembers(self) -> bool:
+    def is_recurrent(self) -> bool:
         """Whether a player plays by what it saw earlier in the duel."""
-        return bool(getattr(self.player, "remembers", False))
+        return bool(getattr(self.player, "is_recurrent", False))
 
-    def anew(self) -> Seated:
+    def for_new_game(self) -> Seated:
         """The same for another duel, of which it remembers nothing yet."""
-        forget = getattr(self.player, "anew", None)
+        forget = getattr(self.player, "for_new_game", None)
         return self if forget is None else replace(self, player=forget())
 
 
@@ -52,8 +52,8 @@ class Seating:
         for seated, share in self._choices:
             number -= share
             if number < 0:
-                return seated.anew()
-        return self._choices[-1][0].anew()
+                return seated.for_new_game()
+        return self._choices[-1][0].for_new_game()
 
 
 def seat_bot(name: str) -> Seated:
@@ -81,10 +81,10 @@ class _Predictor:
         self._memory: dict[str, Any] = {}  # what it wants to be given back with the next observation
 
     @property
-    def remembers(self) -> bool:
+    def is_recurrent(self) -> bool:
         return bool(self._memory)
 
-    def anew(self) -> _Predictor:
+    def for_new_game(self) -> _Predictor:
         return _Predictor(self._predict)
 
     def __call__(self, observation: Any, mask: npt.NDArray[np.bool_] | None, _: np.random.Generator) -> Any:

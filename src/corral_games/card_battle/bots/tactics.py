@@ -1,6 +1,6 @@
 """Attacks and blocks: an estimate of what a combat would come to, without playing it.
 
-The defender is thought to block where that gains the most points (see ``judge``), one block after the other; the
+The defender is thought to block where that gains the most points (see ``board_value``), one block after the other; the
 attacker to try sets of attackers against such blocks, and to mind what could strike back at those who stay home.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from corral_games.card_battle.bots.judge import judge_life, worth
+from corral_games.card_battle.bots.board_value import judge_life, worth
 from corral_games.card_battle.engine.cards import (
     BOUND,
     DEATHTOUCH,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from corral_games.card_battle.bots.scores import score_options
+from corral_games.card_battle.bots.action_value import score_options
 from corral_games.card_battle.engine.options import MAX_OPTIONS
 from corral_games.card_battle.engine.pieces import BLOCKING, RAIDING
 from corral_games.card_battle.engine.rules import Duel

@@ -50,7 +50,7 @@ ACTION_FEATURES = {
 """A row, in order: name and meaning. Whatever is counted stops at 2 times its 1."""
 
 POINTS = 32
-"""Scores (see ``scores``) are told in eighths of a point, and 4 points count 1."""
+"""Scores (see ``action_value``) are told in eighths of a point, and 4 points count 1."""
 
 WIDTH = len(ACTION_FEATURES)
 _PACK = struct.Struct(f"={WIDTH}e").pack

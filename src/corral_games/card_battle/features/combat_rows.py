@@ -6,8 +6,8 @@ from collections.abc import Collection
 from functools import lru_cache
 from typing import NamedTuple
 
-from corral_games.card_battle.bots.foresight import fight
-from corral_games.card_battle.bots.judge import worth
+from corral_games.card_battle.bots.board_value import worth
+from corral_games.card_battle.bots.lookahead import fight
 from corral_games.card_battle.engine.cards import BOUND, DEFENDER, FLYING, LIFELINK, MENACE, REACH, TRAMPLE, VIGILANCE
 from corral_games.card_battle.engine.options import can_attack
 from corral_games.card_battle.engine.pieces import PASS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from corral_games.card_battle.bots.foresight import PLANS, Plan, fight
+from corral_games.card_battle.bots.lookahead import PLANS, Plan, fight
 from corral_games.card_battle.engine.cards import (
     CARDS,
     CHARM,

@@ -1,4 +1,4 @@
-"""What a card would bring if it happened now, in points (see ``judge``): one function for each word of a card.
+"""What a card would bring if it happened now, in points (see ``board_value``): one function for each word of a card.
 
 These mirror the functions in ``effects``, but nothing happens, and what cannot be seen (the next card, the other hand)
 counts as much as it does on average.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from corral.core.sums import add_up
-from corral_games.card_battle.bots.judge import CARD, DEFEAT, LAND, judge_life, worth
+from corral_games.card_battle.bots.board_value import CARD, DEFEAT, LAND, judge_life, worth
 from corral_games.card_battle.engine.board import BOARD_LIMIT
 from corral_games.card_battle.engine.cards import (
     BOUND,

@@ -5,8 +5,8 @@ Only what the player to act may see counts. Each decision is scored by itself, a
 
 from __future__ import annotations
 
-from corral_games.card_battle.bots.appraisal import RESERVE, appraise
-from corral_games.card_battle.bots.judge import CARD, DEFEAT, judge_side
+from corral_games.card_battle.bots.board_value import CARD, DEFEAT, judge_side
+from corral_games.card_battle.bots.effect_value import RESERVE, appraise
 from corral_games.card_battle.bots.tactics import plan_attack, score_attacks, score_blocks
 from corral_games.card_battle.engine.cards import PIPS, SPELL, TARGET
 from corral_games.card_battle.engine.combat import deal_damage
