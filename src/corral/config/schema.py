@@ -102,17 +102,17 @@ class TrainConfig(BaseModel):
 
     step_timeout: float | None = _field(
         None,
-        "care",
+        "recovery",
         "Seconds that one step of an env may take before its worker is taken for hung and replaced (default: 60, or "
         "20 times the slowest step seen, if that is more).",
         gt=0,
     )
-    start_timeout: float = _field(300.0, "care", "Seconds that a new worker may take to make and reset its envs.", gt=0)
+    start_timeout: float = _field(300.0, "recovery", "Seconds that a new worker may take to make and reset its envs.", gt=0)
     max_restarts: int | None = _field(
-        None, "care", "Stop the run rather than replace workers more often than this (default: no limit).", ge=0
+        None, "recovery", "Stop the run rather than replace workers more often than this (default: no limit).", ge=0
     )
     worker_max_rss: float | None = _field(
-        None, "care", "MB of memory at which a worker is replaced, at the end of an episode (default: never).", gt=0
+        None, "recovery", "MB of memory at which a worker is replaced, at the end of an episode (default: never).", gt=0
     )
 
     opponent: str | None = _field(
