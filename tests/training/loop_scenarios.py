@@ -220,7 +220,7 @@ class World:
             hook.load_state_dict({"seen": 2})
             point = dataclasses.replace(point, state={**point.state, "hooks": {hook.name: {"seen": 2}}})
         if self.scenario.overlap:
-            point = dataclasses.replace(point, behind={"version": torch.tensor([1.0]), "mean": torch.tensor([0.0])})
+            point = dataclasses.replace(point, lagged_weights={"version": torch.tensor([1.0]), "mean": torch.tensor([0.0])})
         run.recovery_point = point
         run.open(run.directory, run.reporter)
 
@@ -344,8 +344,8 @@ class SourceStandIn:
             truncated=nothing,
             life_lost=nothing,
             final_values=floats,
-            began=nothing.astype(np.int64),
-            opponents=nothing.astype(np.int64),
+            next_episode=nothing.astype(np.int64),
+            next_opponent=nothing.astype(np.int64),
             last_values=floats[0],
             last_observations={},
             episodes=tuple(EpisodeRecord(env, iteration + 0.5, 3, False, row=1) for env in range(ended)),
