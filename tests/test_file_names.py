@@ -28,7 +28,7 @@ from tests.toy_envs import Broken
 MISHAPS = ["restarts", "recycled", "retries", "env_faults", "inexact"]
 PROGRESS = [
     *("iteration", "timesteps", "episodes", "seconds", "eval_seconds", "discarded_seconds", "recent", "best_reward"),
-    *("last_eval_reward", "recovery_counts"),
+    *("last_eval_reward", "mishaps"),
 ]
 SUMMARY = [
     *("steps", "episodes", "seconds", "fps", "mean_reward", "eval_reward", "best_eval_reward", "n_envs", "backend"),

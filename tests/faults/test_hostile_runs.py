@@ -454,7 +454,7 @@ ATTACKS = [
                 "[" + "[1, 2]," * 1000 + "[1, 2]]",
             ),
             "best_reward": ('"a"', "[]"),
-            "recovery_counts": ("7", '{"restarts": -1}', '{"restarts": "a"}', '{"others": 1}'),
+            "mishaps": ("7", '{"restarts": -1}', '{"restarts": "a"}', '{"others": 1}'),
             "seed": ("-1", '"a"', "null", "1.5", "1" + "0" * 40),
             "n_updates": ('"a"', "-3", "1e300"),
             "parts": ("7", "[]"),

@@ -248,7 +248,7 @@ class Opponents:
         self._kept, self._before = {}, None
         for key, array in weights.items():
             slot, _, name = key.partition("/")
-            if slot != "frozen":
+            if slot != "guest":
                 self._kept.setdefault(int(slot), {})[name] = array
         for number, kept in self._kept.items():
             self.opponent_table.write(number, kept)

@@ -58,7 +58,7 @@ class _State(BaseModel):
     recent: Annotated[list[_Pair], Field(max_length=RECENT)]
     best_reward: _Number | None
     last_eval_reward: _Number | None
-    recovery_counts: dict[str, _Count]
+    mishaps: dict[str, _Count]
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     n_updates: _Count
     parts: dict[str, dict[str, Any]]

@@ -64,7 +64,7 @@ class Progress:
     def state(self) -> dict[str, Any]:
         """Plain data for a checkpoint."""
         recent, recovery_counts = [list(item) for item in self.recent], self.recovery_counts.counts()
-        return {**to_data(self, PROGRESS_KEYS), "recent": recent, "recovery_counts": recovery_counts}
+        return {**to_data(self, PROGRESS_KEYS), "recent": recent, "mishaps": recovery_counts}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Progress:
@@ -72,7 +72,7 @@ class Progress:
         known = {"discarded_seconds": 0.0, **state}  # older checkpoints lack it
         progress = cls(**{attribute: known[key] for attribute, key in PROGRESS_KEYS.items()})
         progress.recent = deque(((float(r), int(n)) for r, n in state["recent"]), maxlen=RECENT)
-        progress.recovery_counts = RecoveryCounts.from_counts(state["recovery_counts"])
+        progress.recovery_counts = RecoveryCounts.from_counts(state["mishaps"])
         return progress
 
 
@@ -86,7 +86,7 @@ PROGRESS_KEYS = {
     "recent": "recent",
     "best_reward": "best_reward",
     "last_eval_reward": "last_eval_reward",
-    "recovery_counts": "recovery_counts",
+    "recovery_counts": "mishaps",
 }
 """Names of a run's counters in ``state.json``."""
 
