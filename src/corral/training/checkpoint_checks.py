@@ -84,7 +84,7 @@ def check_state(state: Mapping[str, Any]) -> None:
             check_adjustable(name, value)
         except UsageError as error:
             raise CheckpointError(f"state.json does not fit: {one_line(error)}") from None
-    if strangers := told.recovery_counts.keys() - {*RECOVERY_KEYS.values()}:
+    if strangers := told.mishaps.keys() - {*RECOVERY_KEYS.values()}:
         raise CheckpointError(f"state.json does not fit: mishaps counts {one_line(sorted(strangers)[0])!r}")
 
 
