@@ -1,9 +1,9 @@
-"""The episodes that envs are in, and the records of those that ended, computed from whole rollouts."""
+"""The current episode of each env, and records of finished episodes, computed from whole rollouts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,44 +15,51 @@ __all__ = ["EpisodeTracker"]
 
 
 class EpisodeTracker:
-    """The episode of each env at the end of the last rollout: its number, reward and length so far, and opponent."""
+    """The episode that each of N envs is in at the end of the last rollout."""
 
     def __init__(self, n_envs: int) -> None:
         self.number = np.zeros(n_envs, np.int64)
+        """[N] The episode's number in its env, from 0."""
         self.reward = np.zeros(n_envs)
+        """[N] The sum of the episode's rewards so far."""
         self.length = np.zeros(n_envs, np.int64)
+        """[N] The episode's steps so far."""
         self.opponent = np.full(n_envs, -1, np.int64)
-        """Who plays the other side in the episode of each env, by number; -1 for the env's own choice."""
+        """[N] The opponent, by its number in the opponent table; -1 if the env chooses its opponent itself."""
 
     def advance(self, rollout: Rollout, ends: npt.NDArray[np.bool_]) -> tuple[EpisodeRecord, ...]:
-        """Go on to the end of a rollout, in which episodes end where ``ends`` says; return those, by step and env."""
-        t_all, n = ends.shape
-        envs, steps = np.nonzero(ends.T)  # env by env
-        starts = np.concatenate([np.arange(n) * t_all, (envs * t_all + steps + 1)[steps + 1 < t_all]])
-        starts.sort()
-        sums = np.add.reduceat(rollout.rewards.T.reshape(-1), starts)
-        by_start = dict(zip(starts.tolist(), sums.tolist(), strict=True))
-        reward, length = self.reward.tolist(), self.length.tolist()
-        began = [0] * n
-        records = []
-        for i, t in zip(envs.tolist(), steps.tolist(), strict=True):
-            whole = reward[i] + by_start[i * t_all + began[i]]
-            terminated = bool(rollout.terminated[t, i])
-            truncated = bool(rollout.truncated[t, i]) and not terminated
-            won = outcome(float(rollout.rewards[t, i]), terminated)
-            opponent = int(self.opponent[i])
-            records.append(EpisodeRecord(i, whole, length[i] + t + 1 - began[i], truncated, won, opponent, t))
-            reward[i], length[i], began[i] = 0.0, 0, t + 1
-            self.number[i], self.opponent[i] = rollout.next_episode[t, i], rollout.next_opponent[t, i]
-        for i in range(n):
-            if began[i] < t_all:
-                reward[i] += by_start[i * t_all + began[i]]
-                length[i] += t_all - began[i]
-        self.reward, self.length = np.array(reward), np.array(length, np.int64)
-        return tuple(sorted(records, key=lambda episode: episode.row))  # envs are in order already
+        """Add the steps of a rollout, and return the episodes that ended in it, ordered by step and env.
+
+        ``ends`` [T, N] is true where an episode ended.
+        """
+        finished = []
+        for part in _episode_parts(rollout.rewards, ends):
+            self.reward[part.env] += part.reward
+            self.length[part.env] += part.stop - part.start
+            if part.ends_episode:
+                finished.append(self._finish_episode(rollout, part.stop - 1, part.env))
+        finished.sort(key=lambda episode: episode.row)  # a stable sort: within a step, envs stay in order
+        return tuple(finished)
+
+    def _finish_episode(self, rollout: Rollout, t: int, env: int) -> EpisodeRecord:
+        """Return the record of an env's episode, which ended in step ``t``, and begin the env's next episode."""
+        terminated = bool(rollout.terminated[t, env])
+        record = EpisodeRecord(
+            env=env,
+            reward=float(self.reward[env]),
+            length=int(self.length[env]),
+            truncated=bool(rollout.truncated[t, env]) and not terminated,
+            outcome=outcome(float(rollout.rewards[t, env]), terminated),
+            opponent=int(self.opponent[env]),
+            row=t,
+        )
+        self.number[env] = rollout.next_episode[t, env]
+        self.opponent[env] = rollout.next_opponent[t, env]
+        self.reward[env], self.length[env] = 0.0, 0
+        return record
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return copies of all of it, by the names in a checkpoint."""
+        """Return copies of the arrays, by the names that they have in a checkpoint."""
         return {
             "episode": self.number.copy(),
             "reward": self.reward.copy(),
@@ -61,9 +68,39 @@ class EpisodeTracker:
         }
 
     def restore(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Go on from what ``arrays`` gave; older checkpoints have no opponents."""
-        n = len(self.number)
+        """Continue from the arrays of a checkpoint. Older checkpoints have no opponents."""
+        n_envs = len(self.number)
         self.number, self.reward, self.length = (arrays[name].copy() for name in ("episode", "reward", "length"))
-        self.opponent = arrays["opponent"].copy() if "opponent" in arrays else np.full(n, -1, np.int64)
-        if any(array.shape != (n,) for array in (self.number, self.reward, self.length, self.opponent)):
-            raise ValueError(f"positions of {len(self.number)} envs, expected {n}")
+        self.opponent = arrays["opponent"].copy() if "opponent" in arrays else np.full(n_envs, -1, np.int64)
+        if any(array.shape != (n_envs,) for array in (self.number, self.reward, self.length, self.opponent)):
+            raise ValueError(f"positions of {len(self.number)} envs, expected {n_envs}")
+
+
+class _EpisodePart(NamedTuple):
+    """The steps ``start`` to ``stop`` of a rollout that belong to one episode of one env."""
+
+    env: int
+    start: int
+    stop: int
+    reward: float
+    """The sum of their rewards."""
+    ends_episode: bool
+
+
+def _episode_parts(rewards: npt.NDArray[np.float64], ends: npt.NDArray[np.bool_]) -> Iterator[_EpisodePart]:
+    """Yield the parts of episodes in a rollout, in the order of envs and, within an env, of steps.
+
+    All sums are computed by one ``reduceat`` over the rewards, which lie env after env: step ``t`` of env ``n`` is at
+    index ``n * T + t``. A part begins at the first step of each env and after each end of an episode.
+    """
+    n_steps, n_envs = ends.shape
+    begins = np.zeros((n_envs, n_steps), np.bool_)  # [N, T]
+    begins[:, 0] = True
+    begins[:, 1:] = ends.T[:, :-1]
+    starts = np.flatnonzero(begins)
+    sums = np.add.reduceat(rewards.T.reshape(-1), starts)
+    envs, first_steps = np.divmod(starts, n_steps)
+    stops = np.append(starts[1:], n_envs * n_steps) - envs * n_steps
+    is_end = ends[stops - 1, envs]
+    columns = (envs, first_steps, stops, sums, is_end)
+    yield from map(_EpisodePart._make, zip(*(column.tolist() for column in columns), strict=True))

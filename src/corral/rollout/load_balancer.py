@@ -1,94 +1,156 @@
-"""Which worker should own how many envs, from how long each was busy: ``--adaptive``. Decides, and moves nothing.
+"""Load balancing (``--adaptive``): proposes how many envs each worker should own. It moves no envs itself.
 
-Two things can shift while a run goes on. Workers may become unequal (some envs are slower, some cores are taken): then
-envs go from slow workers to fast ones. And all may become slower than they were, because the machine is busy with
-something else: then one worker fewer is tried, and kept if that is better; later one more is tried again.
+Two conditions can change while a run trains:
+
+- Workers become unequal, because some envs are slower or some cores are taken. Envs then go from slow workers to fast
+  ones.
+- All workers become slower, because something else uses the machine. One worker fewer is then tried. Later one worker
+  more is tried again.
+
+Every proposal is a trial: if rollouts do not become faster, the balancer proposes the previous assignment again.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 __all__ = ["LoadBalancer"]
 
 _WINDOW = 8
-"""Rollouts between decisions."""
-_UNEQUAL = 1.2
-"""The slowest worker over the mean."""
-_SLOWER = 1.2
-"""A window over the best one with as many workers."""
-_WORTH = 0.97
-_RETRY = 10
-"""Windows after which one more worker is tried again."""
+"""Rollouts that are measured before each decision."""
+_MAX_IMBALANCE = 1.2
+"""Envs are moved if the slowest worker's time is more than this multiple of the workers' mean time."""
+_MAX_SLOWDOWN = 1.2
+"""A worker is removed if rollouts take more than this multiple of the best time with as many workers."""
+_KEEP_BELOW = 0.97
+"""A trial is kept if rollouts take at most this fraction of the time that they took before."""
+_WINDOWS_UNTIL_MORE_WORKERS = 10
+"""Decisions after a change of the number of workers, until one worker more is tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Measurement:
+    """Means over the rollouts of a window."""
+
+    rollout_seconds: float
+    """The time of the slowest worker."""
+    busy_seconds: list[float]
+    """The time of each worker; 0 for a worker without envs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """What to return to if a new assignment is not faster."""
+
+    previous_assignment: list[range]
+    previous_seconds: float
+    """What a rollout took with the previous assignment."""
 
 
 class LoadBalancer:
-    """Watches rollouts and proposes shares of the envs."""
+    """Measures rollouts and proposes assignments: for each worker the range of envs that it should own.
+
+    After each window of rollouts it takes the first of these decisions that applies:
+
+    1. Undo the trial under way, if it is not faster.
+    2. Try another number of workers: one fewer after a slowdown; one more after ten windows without such a change.
+    3. Try another division of the envs among the same workers, if these are unequal.
+    """
 
     def __init__(self, n_envs: int, num_workers: int) -> None:
         self._n_envs = n_envs
-        self._most = num_workers
-        self._busy: list[list[float]] = []  # by rollout and worker
-        self._best: dict[int, float] = {}  # number of workers to seconds of a rollout, at its best
-        self._trial: tuple[list[range], float] | None = None  # what to go back to, and how long that took
-        self._refused: set[tuple[int, ...]] = set()  # sizes that were tried and were no better
-        self._patience = _RETRY
-        self._off = False
+        self._max_workers = num_workers
+        self._window: list[list[float]] = []  # busy seconds, by rollout and worker
+        self._best_seconds: dict[int, float] = {}  # the shortest time of a rollout, by number of active workers
+        self._trial: _Trial | None = None
+        self._rejected_sizes: set[tuple[int, ...]] = set()  # numbers of envs by worker that were tried and not faster
+        self._windows_until_more_workers = _WINDOWS_UNTIL_MORE_WORKERS
+        self._is_disabled = False
 
-    def note(self, seconds: Sequence[float]) -> None:
-        """How long each worker was busy with the last rollout; 0 for one without envs."""
-        if not self._off:
-            self._busy.append(list(seconds))
+    def note(self, busy_seconds: Sequence[float]) -> None:
+        """Record how long each worker was busy with the last rollout; 0 for a worker without envs."""
+        if not self._is_disabled:
+            self._window.append(list(busy_seconds))
 
-    def proposal(self, shares: Sequence[range]) -> list[range] | None:
-        """Other shares than these, if there is a reason."""
-        if self._off or len(self._busy) < _WINDOW:
+    def proposal(self, assignment: Sequence[range]) -> list[range] | None:
+        """Return a better assignment than the current one, or None to keep it."""
+        if self._is_disabled or len(self._window) < _WINDOW:
             return None
-        took = fmean(max(row) for row in self._busy)
-        busy = [fmean(column) for column in zip(*self._busy, strict=True)]
-        self._busy = []
-        active = sum(1 for share in shares if share)
-        if self._trial is not None:
-            before, then = self._trial
-            self._trial = None
-            if took > _WORTH * then:
-                self._refused.add(tuple(len(share) for share in shares))
-                return before
-        act_greedy = self._best[active] = min(took, self._best.get(active, took))
-        self._patience -= 1
-        number = active
-        if took > _SLOWER * act_greedy and active > 1:
-            number = active - 1
-        elif active < self._most and self._patience <= 0:
-            number = active + 1
-        if number != active:
-            self._patience = _RETRY
-            self._best[active] = took  # times have changed
-            self._refused = set()
-            self._trial = list(shares), took
-            return self._split([1.0] * number)
-        working = [(i, seconds) for i, seconds in enumerate(busy) if shares[i] and seconds > 0]
-        if max(seconds for _, seconds in working) <= _UNEQUAL * fmean(seconds for _, seconds in working):
-            return None
-        speeds = [len(shares[i]) / seconds for i, seconds in working]
-        wanted = self._split(speeds)
-        sizes = tuple(len(share) for share in wanted)
-        if sizes in self._refused or sizes == tuple(len(share) for share in shares):
-            return None
-        self._trial = list(shares), took
-        return wanted
+        measured = self._finish_window()
+        return (
+            self._undo_failed_trial(assignment, measured)
+            or self._change_number_of_workers(assignment, measured)
+            or self._equalize_workers(assignment, measured)
+        )
 
     def settle(self, moved: bool) -> None:
-        """Whether a proposal was carried out; if it could not be, envs stay where they are for good."""
-        self._off = self._off or not moved
+        """Record whether the proposed move succeeded. If an env cannot be moved, nothing is proposed any more."""
+        self._is_disabled = self._is_disabled or not moved
 
-    def _split(self, speeds: Sequence[float]) -> list[range]:
-        """Consecutive shares in proportion to speeds, at least one env for each; nothing for the other workers."""
-        spare, whole = self._n_envs - len(speeds), sum(speeds)
-        ends = [round(spare * part / whole) for part in itertools.accumulate(speeds)]
-        counts = [1 + b - a for a, b in itertools.pairwise([0, *ends])]
+    def _finish_window(self) -> _Measurement:
+        measured = _Measurement(
+            rollout_seconds=fmean(max(by_worker) for by_worker in self._window),
+            busy_seconds=[fmean(by_rollout) for by_rollout in zip(*self._window, strict=True)],
+        )
+        self._window = []
+        return measured
+
+    def _undo_failed_trial(self, assignment: Sequence[range], measured: _Measurement) -> list[range] | None:
+        """End the trial under way, if there is one. Return the previous assignment if the new one is not faster."""
+        trial, self._trial = self._trial, None
+        if trial is None or measured.rollout_seconds <= _KEEP_BELOW * trial.previous_seconds:
+            return None
+        self._rejected_sizes.add(_sizes(assignment))
+        return trial.previous_assignment
+
+    def _change_number_of_workers(self, assignment: Sequence[range], measured: _Measurement) -> list[range] | None:
+        """Try one worker fewer after a slowdown, or one more when it is time to."""
+        seconds, n_active = measured.rollout_seconds, sum(1 for envs in assignment if envs)
+        best = self._best_seconds[n_active] = min(seconds, self._best_seconds.get(n_active, seconds))
+        self._windows_until_more_workers -= 1
+        if seconds > _MAX_SLOWDOWN * best and n_active > 1:
+            n_workers = n_active - 1
+        elif n_active < self._max_workers and self._windows_until_more_workers <= 0:
+            n_workers = n_active + 1
+        else:
+            return None
+        self._windows_until_more_workers = _WINDOWS_UNTIL_MORE_WORKERS
+        self._best_seconds[n_active] = seconds  # conditions have changed: earlier measurements no longer hold
+        self._rejected_sizes = set()
+        self._trial = _Trial(list(assignment), seconds)
+        return self._divide([1.0] * n_workers)
+
+    def _equalize_workers(self, assignment: Sequence[range], measured: _Measurement) -> list[range] | None:
+        """Try to divide the envs in proportion to the workers' speeds, if these differ much."""
+        active = [
+            (envs, seconds)
+            for envs, seconds in zip(assignment, measured.busy_seconds, strict=True)
+            if envs and seconds > 0
+        ]
+        if max(seconds for _, seconds in active) <= _MAX_IMBALANCE * fmean(seconds for _, seconds in active):
+            return None
+        proposed = self._divide([len(envs) / seconds for envs, seconds in active])
+        if _sizes(proposed) in self._rejected_sizes or _sizes(proposed) == _sizes(assignment):
+            return None
+        self._trial = _Trial(list(assignment), measured.rollout_seconds)
+        return proposed
+
+    def _divide(self, speeds: Sequence[float]) -> list[range]:
+        """Divide the envs among the first workers in proportion to their speeds; the others get no envs.
+
+        Each of the first workers gets at least one env, and all get consecutive ones.
+        """
+        n_spare, total_speed = self._n_envs - len(speeds), sum(speeds)
+        ends = [round(n_spare * speed / total_speed) for speed in itertools.accumulate(speeds)]
+        counts = [1 + end - start for start, end in itertools.pairwise([0, *ends])]
         edges = list(itertools.accumulate(counts, initial=0))
-        shares = [range(a, b) for a, b in itertools.pairwise(edges)]
-        return shares + [range(0)] * (self._most - len(speeds))
+        assignment = [range(start, stop) for start, stop in itertools.pairwise(edges)]
+        return assignment + [range(0)] * (self._max_workers - len(speeds))
+
+
+def _sizes(assignment: Sequence[range]) -> tuple[int, ...]:
+    """Return the number of envs of each worker."""
+    return tuple(len(envs) for envs in assignment)
