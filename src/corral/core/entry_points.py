@@ -1,4 +1,4 @@
-"""Imports what a name stands for: the user's ``package.module:callable`` or ``file.py:callable``, or Corral's own."""
+"""Import of objects by name: the user's ``package.module:callable`` or ``file.py:callable``, or Corral's own."""
 
 from __future__ import annotations
 
@@ -30,43 +30,51 @@ __all__ = [
     "python_name",
 ]
 
-_FILE = "corral_file_"
-"""How the names of modules begin that are files the user named."""
+_FILE_MODULE_PREFIX = "corral_file_"
+"""Prefix of the module names of files that ``import_file`` imported."""
+PYTHON = "python:"
+"""Prefix of the name of an env, policy or hook that was passed as a Python object and cannot be imported by name."""
 
 
 def import_own(spec: str) -> Callable[..., Any]:
-    """The object behind ``module:callable`` of Corral itself; the current directory has no part in it."""
+    """Return the object ``module:callable`` of Corral itself; the current directory is not searched."""
     module, _, attribute = spec.partition(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-    return found
+    imported: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    return imported
 
 
 def import_callable(spec: str, what: str) -> Callable[..., Any]:
-    """The object behind ``package.module:callable`` or ``file.py:callable``, which the user named."""
+    """Return the user's object ``package.module:callable`` or ``file.py:callable``.
+
+    Raise a UsageError that begins with ``what`` if there is no such object or it is not callable.
+    """
     source, _, attribute = spec.rpartition(":") if isinstance(spec, str) else ("", "", "")
     if not source or not attribute or (not source.endswith(".py") and "" in source.split(".")):
         raise UsageError(f"{what} {short_repr(spec)} should look like package.module:callable or file.py:callable")
     module = import_file(source, what) if source.endswith(".py") else import_module(source, what)
-    found: Any = module
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            names = [name for name in vars(module) if not name.startswith("_")]
-            raise UsageError(f"{what} {spec!r}: no {attribute!r} in {source}{did_you_mean(attribute, names)}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise UsageError(f"{what} {spec!r} is a {type(found).__name__}, expected something callable")
-    return found  # type: ignore[no-any-return]
+    imported: Any = module
+    for name in attribute.split("."):
+        if not hasattr(imported, name):
+            public_names = [name for name in vars(module) if not name.startswith("_")]
+            raise UsageError(f"{what} {spec!r}: no {attribute!r} in {source}{did_you_mean(attribute, public_names)}")
+        imported = getattr(imported, name)
+    if not callable(imported):
+        raise UsageError(f"{what} {spec!r} is a {type(imported).__name__}, expected something callable")
+    return imported  # type: ignore[no-any-return]
 
 
 def absolute_spec(spec: str) -> str:
-    """``file.py:callable`` with the absolute path of the file, for an env may change the working directory."""
+    """Return ``file.py:callable`` with the absolute path of the file, because an env may change the directory.
+
+    A name of the form ``package.module:callable`` is returned unchanged.
+    """
     source, _, attribute = spec.rpartition(":")
     return f"{Path(source).absolute()}:{attribute}" if source.endswith(".py") else spec
 
 
 def import_module(name: str, what: str) -> Any:
-    """A module that the user named, from the current directory too; ``what`` begins the error."""
-    _serve_from_here(name)
+    """Import a module that the user named, also from the current directory; an error begins with ``what``."""
+    _make_importable_from_cwd(name)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -77,29 +85,32 @@ def import_module(name: str, what: str) -> Any:
         raise _import_failed(name, what, error) from error
 
 
-def _serve_from_here(name: str) -> None:
-    """Let a module that the user named be found in the current directory, if it lies there; else nothing is."""
-    here, top = str(Path.cwd()), name.partition(".")[0]
-    if "" in sys.path or here in sys.path:
+def _make_importable_from_cwd(name: str) -> None:
+    """Put the current directory on the import path if it contains the module, and only then."""
+    cwd, top_level_name = str(Path.cwd()), name.partition(".")[0]
+    if "" in sys.path or cwd in sys.path:
         return
-    found = importlib.machinery.PathFinder.find_spec(top, [here])
-    if found is None or (found.origin is None and importlib.util.find_spec(top) is not None):
-        return  # a mere folder of that name gives way to a package that is installed
-    sys.path.insert(0, here)
+    spec = importlib.machinery.PathFinder.find_spec(top_level_name, [cwd])
+    if spec is None or (spec.origin is None and importlib.util.find_spec(top_level_name) is not None):
+        return  # an installed package has priority over a directory without __init__.py
+    sys.path.insert(0, cwd)
 
 
 def file_of(thing: Any) -> str | None:
-    """The file that ``thing`` was imported from, if a process has to call ``import_file`` before it can unpickle it."""
+    """Return the file that ``import_file`` imported ``thing`` from, else None.
+
+    A process has to import that file before it can unpickle the object.
+    """
     module = sys.modules.get(getattr(thing, "__module__", None) or "")
-    return str(module.__file__) if module is not None and module.__name__.startswith(_FILE) else None
+    return str(module.__file__) if module is not None and module.__name__.startswith(_FILE_MODULE_PREFIX) else None
 
 
 def import_file(source: str, what: str) -> Any:
-    """The module in a Python file, once for each process; ``what`` begins the error."""
+    """Import a Python file once per process and return the module; an error begins with ``what``."""
     if not is_file(source):
         raise UsageError(f"{what}: no file {source!r}")
     path = Path(source).resolve()
-    name = f"{_FILE}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    name = f"{_FILE_MODULE_PREFIX}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
@@ -107,7 +118,7 @@ def import_file(source: str, what: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))  # so that the file finds its neighbours, as when run as a script
+        sys.path.insert(0, str(path.parent))  # the file can import its neighbours, as a script can
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
@@ -119,10 +130,10 @@ def import_file(source: str, what: str) -> Any:
 
 
 def pickle_code(thing: Any, what: str) -> bytes:
-    """A callable as bytes for another process; a UsageError if it holds something that stays in this one."""
+    """Pickle a callable for another process; raise a UsageError if it refers to something that cannot be pickled."""
     try:
         return bytes(cloudpickle.dumps(thing))
-    except Exception as error:  # cloudpickle raises whatever the object's own reduction raises
+    except Exception as error:  # cloudpickle passes on what the object's __reduce__ raises
         raise UsageError(
             f"the {what} {thing!r:.80} cannot be sent to a worker: {type(error).__name__}: {error}. "
             "Create files, sockets, locks and the like inside it instead of closing over them."
@@ -134,16 +145,12 @@ def _import_failed(name: str, what: str, error: Exception) -> UsageError:
 
 
 def code_error(what: str, error: Exception) -> UsageError:
-    """Return the error to raise for what the user's code raised, with its traceback."""
+    """Return a UsageError that begins with ``what`` and contains the traceback of the user's code."""
     text = "".join(traceback.format_exception(error))
     return UsageError(f"{what}: {type(error).__name__}: {error}\n\n{text.rstrip()}")
 
 
-PYTHON = "python:"
-"""How the name of an env or policy begins that only Python can give."""
-
-
 def python_name(thing: Any) -> str:
-    """How a config refers to an object that only Python can give."""
+    """Return the name under which a config refers to an object that was passed from Python."""
     named = thing if hasattr(thing, "__qualname__") else type(thing)
     return f"{PYTHON}{named.__module__}.{named.__qualname__}"

@@ -1,4 +1,7 @@
-"""Named errors: each says what was given, what was expected and what to do, and knows its exit code."""
+"""The exceptions that Corral raises on purpose, each with an exit code.
+
+Their messages say what was given, what was expected and what to do.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +28,16 @@ __all__ = [
 
 
 class CorralError(Exception):
-    """Root of everything Corral raises on purpose. ``exit_code`` is what the command line returns."""
+    """Base class of all exceptions that Corral raises on purpose."""
 
     exit_code: int = 1
+    """Exit code of the command line when this error ends it."""
 
 
 class UsageError(CorralError, ValueError):
-    """A wrong flag, config key, env name or setting: nothing was started and nothing was written.
+    """A wrong flag, config key, env name or setting. It is raised before anything is started or written.
 
-    It is a ``ValueError`` too, as Gymnasium and Stable-Baselines3 raise for wrong arguments.
+    It is also a ``ValueError``, which Gymnasium and Stable-Baselines3 raise for wrong arguments.
     """
 
     exit_code = 2
@@ -43,19 +47,20 @@ class UsageError(CorralError, ValueError):
 
 
 class CodeNotConfirmed(UsageError):
-    """A run directory names code to import, and the user did not say that it may be; ``flags`` says so."""
+    """A run directory names code to import, and the user has not confirmed that it may be imported."""
 
     def __init__(self, flags: str) -> None:
         super().__init__(f"the run names code to import; if you trust it, repeat it: {flags}")
         self.flags = flags
+        """The command-line flags that confirm it."""
 
 
 class MissingPackage(UsageError, ImportError):
-    """An optional package is not installed; the message has the command that installs it."""
+    """An optional package is not installed; the message contains the command that installs it."""
 
 
 class RunInUse(CorralError):
-    """Another process is writing to the run directory."""
+    """Another process writes to the run directory."""
 
     exit_code = 3
 
@@ -65,40 +70,40 @@ class CheckpointError(CorralError):
 
 
 class DeadlinePassed(CorralError):
-    """The time for a run is over before its rollout is complete."""
+    """The time budget of a run ended before the current rollout was complete."""
 
 
 class WorkerDied(CorralError):
-    """A worker process ended without being asked to, or hung and was killed."""
+    """A worker process ended unexpectedly, or hung and was killed."""
 
     by_signal: bool = False
-    """Whether a signal ended it. Any process may have sent it, so the env need not be at fault."""
+    """Whether a signal ended the worker. Any process may have sent it, so the env is not necessarily the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvLocation:
-    """Where in training an env was: enough to go back there and see the same thing again."""
+    """The step of a run at which an env was: enough to reproduce that step."""
 
     env: int
     """Index of the env in the run, 0 to n_envs - 1."""
     episode: int
-    """How many episodes this env had begun before this one; -1 while it was being made."""
+    """Number of the env's episode, from 0; -1 while the env was being constructed."""
     seed: int | None
-    """The seed that this episode was reset with."""
+    """Seed with which the episode was reset."""
     step: int
-    """Which step of the episode it was, from 1; 0 while resetting."""
+    """Step of the episode, from 1; 0 during the reset."""
     action: str | None = None
-    """The action that was being played, or None during a reset."""
+    """Action of the step, as text; None during the reset."""
 
     def __str__(self) -> str:
         if self.episode < 0:
             return f"env {self.env}"
-        doing = "while resetting" if self.action is None else f"on action {self.action}"
-        return f"env {self.env}, seed {self.seed}, episode {self.episode}, step {self.step}, {doing}"
+        call = "while resetting" if self.action is None else f"on action {self.action}"
+        return f"env {self.env}, seed {self.seed}, episode {self.episode}, step {self.step}, {call}"
 
 
 class EnvFault(CorralError):
-    """An env raised. Carries the env's own traceback as text, so that any exception can cross a process boundary."""
+    """An env raised an exception. Its traceback is kept as text, because not every exception can be pickled."""
 
     def __init__(
         self,
@@ -108,19 +113,21 @@ class EnvFault(CorralError):
         at_start: bool = False,
         reproduction: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(
-            summary, location, env_traceback, at_start, reproduction
-        )  # all of it, so that it survives pickling
+        # Exceptions are unpickled by passing ``args`` to the constructor, so the base class needs all arguments.
+        super().__init__(summary, location, env_traceback, at_start, reproduction)
         self.summary = summary
-        self.reproduction = reproduction
-        """The episode until here as plain data: enough to play it again; None if that cannot be done."""
+        """One line: the env's exception, or what was wrong with the data that it returned."""
         self.location = location
+        """The step at which the env raised."""
         self.env_traceback = env_traceback
+        """Traceback of the env's exception as text; empty if it did not raise."""
         self.at_start = at_start
-        # A fault before the first completed step is a wrong set-up, not an accident of training.
+        """Whether the env raised before it completed its first step. Then the env is set up wrongly: exit code 2."""
         self.exit_code = 2 if at_start else 1
+        self.reproduction = reproduction
+        """The episode until this step as plain data, for a replay; None if it cannot be replayed."""
         self.advice: str | None = None
-        """What to do about it."""
+        """What the user can do about it; printed at the end of the message."""
 
     def __str__(self) -> str:
         text = f"{self.summary} ({self.location})"
@@ -129,17 +136,17 @@ class EnvFault(CorralError):
         return text if self.advice is None else f"{text}\n\n{self.advice}"
 
 
+class InvalidEnvData(EnvFault):
+    """An env returned data that do not fit its spaces, or that the learner cannot use."""
+
+
 def cut_words(message: str) -> str:
-    """A message in which no word, such as a path or a number that was typed, fills the screen."""
+    """Return the message with every word of 300 or more characters (a path, a number) shortened to 153."""
     return re.sub(r"\S{300,}", lambda word: f"{word[0][:100]}...{word[0][-50:]}", message)
 
 
 def one_line(text: object, most: int = 200) -> str:
-    """What others wrote, fit for one line of a message: control characters escaped, and cut off where it is long."""
+    """Return ``text`` as one line: control characters escaped, cut off after ``most`` characters."""
     line = " ".join(str(text).split())
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line)
     return line if len(line) <= most else f"{line[:most]}..."
-
-
-class InvalidEnvData(EnvFault):
-    """An env returned something its spaces or the learner cannot take."""

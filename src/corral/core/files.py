@@ -1,10 +1,10 @@
-"""Reading and writing in directories that others may have made.
+"""Safe reading and writing of files in directories that may come from somebody else.
 
-Only regular files are opened: a link, a named pipe or a device could lead elsewhere, block or never end. A file is read
-only up to a size that the caller states, and written only if it has no other name.
+Only regular files are opened: a symbolic link could lead to another directory, a named pipe could block, a device could
+never end. A file is read only up to a size that the caller states, and written only if it has no second hard link.
 
-Names in files do not follow from names in code: for each class that is saved, a dictionary maps attributes to keys, so
-that an attribute can be renamed without changing a file. ``tests/test_file_names.py`` holds every key.
+Keys in files are independent of names in code: for each class that is saved, a dictionary maps attributes to keys, so
+that an attribute can be renamed without changing a file. ``tests/test_file_names.py`` lists every key.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ __all__ = [
     "to_data",
 ]
 
-_FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
-_DEEPEST = 20
-"""Levels of folders; those of a sweep's runs are five."""
-_WRITING = os.O_WRONLY | os.O_RDWR
+_OPEN_FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+_WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
+_MAX_DEPTH = 20
+"""Levels of nested directories that are searched; the runs of a sweep have five."""
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Open a regular file and return its descriptor; an OSError for anything else, whatever lies under the name."""
+    """Open a regular file and return its descriptor; raise an OSError for anything else."""
     with contextlib.suppress(FileNotFoundError):
-        _check_kind(path, os.lstat(path), flags)  # before it is opened: opening a device may already do something
-    descriptor = os.open(path, flags | _FLAGS, 0o666)
+        _check_regular(path, os.lstat(path), flags)  # before it is opened, because opening a device can have effects
+    descriptor = os.open(path, flags | _OPEN_FLAGS, 0o666)
     try:
-        _check_kind(path, os.fstat(descriptor), flags)
+        _check_regular(path, os.fstat(descriptor), flags)
     except OSError:
         os.close(descriptor)
         raise
@@ -54,7 +54,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """The content of a regular file; an OSError if it is none, or if it has more than ``most`` bytes."""
+    """Return the content of a regular file; raise an OSError if it is not one or has more than ``most`` bytes."""
     with os.fdopen(open_regular(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
@@ -63,12 +63,12 @@ def read_regular(path: Path, most: int) -> bytes:
 
 
 def read_json(path: Path, most: int) -> Any:
-    """The JSON in a regular file of at most ``most`` bytes; a ValueError if there is none. NaN is not JSON."""
+    """Return the data in a JSON file of at most ``most`` bytes; raise as ``read_regular`` and ``parse_json`` do."""
     return parse_json(read_regular(path, most))
 
 
 def parse_json(data: bytes) -> Any:
-    """The JSON in some bytes; a ValueError if there is none. NaN is not JSON."""
+    """Return the data of a JSON text; raise a ValueError if it is not JSON. NaN and Infinity are not JSON."""
     try:
         return json.loads(data, parse_constant=_refuse_constant)
     except RecursionError:
@@ -76,25 +76,25 @@ def parse_json(data: bytes) -> Any:
 
 
 def inflate(data: bytes, most: int) -> bytes:
-    """What zlib made ``data`` of; a ValueError if that is damaged or has more than ``most`` bytes."""
+    """Decompress zlib data; raise a ValueError if they are damaged or decompress to more than ``most`` bytes."""
     stream = zlib.decompressobj()
     try:
-        found = stream.decompress(data, most + 1)
+        decompressed = stream.decompress(data, most + 1)
     except zlib.error as error:
         raise ValueError(str(error)) from None
-    if len(found) > most:
+    if len(decompressed) > most:
         raise ValueError(f"it unpacks to more than the {most:,} bytes that it may have")
     if not stream.eof:
         raise ValueError("it is cut off")
-    return found
+    return decompressed
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all: a temporary file, which is created anew, takes its name."""
+    """Replace a file atomically: write a new temporary file, then rename it to ``path``."""
     temporary = path.with_suffix(".tmp")
-    temporary.unlink(missing_ok=True)  # left by a process that was killed
+    temporary.unlink(missing_ok=True)  # it may be left from a process that was killed
     try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666), "wb") as file:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS, 0o666), "wb") as file:
             file.write(data)
         temporary.replace(path)
     except OSError:
@@ -104,33 +104,35 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def find_link(directory: Path, folders: Collection[str]) -> Path | None:
-    """A symbolic link in a directory, or anywhere below those of its ``folders`` that have these names.
+    """Return a symbolic link in ``directory``, or anywhere below its subdirectories ``folders``; None without one.
 
-    Folders that are nested deeper than any of Corral's are an OSError: Python cannot delete them.
+    Raise an OSError if directories are nested more than 20 deep, because Python cannot delete very deep trees.
     """
     return next((path for path in _walk(directory, folders) if path.is_symlink()), None)
 
 
 def _walk(directory: Path, folders: Collection[str]) -> Iterator[Path]:
-    left = [(directory, 0)]
-    while left:
-        here, depth = left.pop()
-        if depth > _DEEPEST:
-            raise OSError(errno.ELOOP, f"it has folders that are nested more than {_DEEPEST} deep", str(here))
-        with os.scandir(here) as entries:
+    """Yield every entry of ``directory`` and, recursively, of its subdirectories ``folders``."""
+    pending = [(directory, 0)]
+    while pending:
+        parent, depth = pending.pop()
+        if depth > _MAX_DEPTH:
+            raise OSError(errno.ELOOP, f"it has folders that are nested more than {_MAX_DEPTH} deep", str(parent))
+        with os.scandir(parent) as entries:
             for entry in entries:
                 yield Path(entry.path)
-                inside = here != directory or entry.name in folders
-                if inside and entry.is_dir(follow_symlinks=False):
-                    left.append((Path(entry.path), depth + 1))
+                is_searched = parent != directory or entry.name in folders
+                if is_searched and entry.is_dir(follow_symlinks=False):
+                    pending.append((Path(entry.path), depth + 1))
 
 
-def _check_kind(path: Path, status: os.stat_result, flags: int) -> None:
+def _check_regular(path: Path, status: os.stat_result, flags: int) -> None:
+    """Raise an OSError unless the file is regular and, if it is to be written, has no second hard link."""
     if stat.S_ISLNK(status.st_mode):
         raise OSError(errno.ELOOP, "it is a link, and no link is followed here", str(path))
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    if flags & _WRITING and status.st_nlink > 1:
+    if flags & _WRITE_FLAGS and status.st_nlink > 1:
         raise OSError(errno.EMLINK, "it has a second name elsewhere (a hard link), so it is not written to", str(path))
 
 
@@ -139,7 +141,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def exists(path: str | os.PathLike[str]) -> bool:
-    """Whether there is anything; not under a name that is too long, nor in a directory that may not be searched."""
+    """Return whether the path exists; False also for invalid names and in directories that cannot be searched."""
     try:
         return Path(path).exists()
     except (OSError, ValueError):
@@ -147,21 +149,21 @@ def exists(path: str | os.PathLike[str]) -> bool:
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a file."""
+    """Return whether the path is a file; False where ``exists`` is False."""
     return exists(path) and Path(path).is_file()
 
 
 def is_directory(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a directory."""
+    """Return whether the path is a directory; False where ``exists`` is False."""
     return exists(path) and Path(path).is_dir()
 
 
 def to_data(thing: object, keys: Mapping[str, str]) -> dict[str, Any]:
-    """Return the attributes of ``thing`` by the names that they have in files."""
+    """Return the attributes of ``thing`` under their keys in files; ``keys`` maps attributes to keys."""
     return {key: getattr(thing, attribute) for attribute, key in keys.items()}
 
 
 def by_attribute(data: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a file holds by the names of attributes; a key that is not known stays as it is."""
+    """Return the data of a file under the names of attributes; a key that is not in ``keys`` is kept."""
     attributes = {key: attribute for attribute, key in keys.items()}
     return {attributes.get(key, key): value for key, value in data.items()}

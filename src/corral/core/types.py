@@ -1,7 +1,19 @@
-"""The nouns of the data flow: what an actor answers, what a rollout holds, who collects it.
+"""The types that the parts of Corral exchange: what an actor returns, what a rollout holds, what collects it.
 
-Start reading here; then ``rollout/collector``, ``ppo/gae``, ``ppo/learner``, ``training/loop``.
-Shapes: ``T`` steps, ``N`` envs, ``D`` action numbers, ``A`` mask entries, ``S`` numbers remembered.
+Start to read Corral here. Then read ``rollout/collector``, ``ppo/gae``, ``ppo/learner`` and ``training/loop``.
+
+One iteration of training is one rollout and one update. A ``RolloutSource`` collects the ``Rollout``: an ``Actor``
+chooses actions, the envs step, and every array gets one row per step. The learner then computes advantages from the
+rollout, updates the policy and publishes its weights to the source for the next rollout.
+
+Letters in shapes, which are comments such as ``# [T, N]``:
+
+- ``T``: steps in a rollout (``n_steps``)
+- ``N``: envs (``n_envs``)
+- ``B``: rows of any batch
+- ``D``: numbers in an action (1 for ``Discrete``, the number of dimensions for ``Box``)
+- ``A``: entries in an action mask (see ``core.actions.Head.mask``)
+- ``S``: numbers in the state of a recurrent policy
 """
 
 from __future__ import annotations
@@ -37,125 +49,146 @@ __all__ = [
 ]
 
 Array = npt.NDArray[Any]
-LIFE_LOST = "life_lost"
-"""In an env's ``info``, if true: the episode goes on, but what follows is not this step's to answer for."""
+Floats = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
 Leaves = dict[str, Array]
-"""Observations (or env actions) as one array per leaf of the space, keyed by the leaf's path."""
+"""Observations (or env actions) as one array per leaf of the space, keyed by the leaf's path (see ``core.spaces``)."""
 Weights = Mapping[str, Any]
-"""Named parameters and buffers of a policy."""
+"""Parameters and buffers of a policy by name, as in torch's ``state_dict``."""
+LIFE_LOST = "life_lost"
+"""Key of an env's ``info``. A true value ends the return at this step without ending the episode."""
 
 
 class ActionSample(NamedTuple):
-    """What an actor decides for one step of N envs."""
+    """Actions that an actor sampled for one step of N envs."""
 
-    actions: Array  # [N, D], unclipped, as the learner will see them
-    log_probs: npt.NDArray[np.float32]  # [N]
-    values: npt.NDArray[np.float32] | None  # [N]; None if they are asked for later, with ``Actor.values``
-    states: npt.NDArray[np.float32] | None = None  # [N, S] what a policy with a memory remembers afterwards
+    actions: Array  # [N, D]
+    """Actions as the learner sees them: Gaussian ones are not clipped to the bounds of the space."""
+    log_probs: Floats  # [N]
+    """Log-probability of each action under the policy that sampled it."""
+    values: Floats | None  # [N]
+    """Estimated value of each observation; None if the actor computes values later, with ``Actor.values``."""
+    states: Floats | None = None  # [N, S]
+    """State of a recurrent policy after this step; None for other policies."""
 
 
 class GreedyAction(NamedTuple):
-    """The most likely actions of N envs."""
+    """The most likely actions for one step of N envs."""
 
     actions: Array  # [N, D]
-    states: npt.NDArray[np.float32] | None = None  # [N, S], as of ``ActionSample``
+    """Actions in the same form as ``ActionSample.actions``."""
+    states: Floats | None = None  # [N, S]
+    """State of a recurrent policy after this step; None for other policies."""
 
 
 class Actor(Protocol):
-    """Turns observations into actions. Given the same noise it gives the same actions, in any process.
+    """Computes actions and values from observations. The same inputs give the same actions in every process.
 
-    It keeps nothing between calls: what a policy with a memory remembers comes in and goes out as ``states`` [N, S],
-    which are zeros when an episode begins.
+    An actor keeps nothing between calls except its weights. The state of a recurrent policy is passed in and returned
+    as ``states`` [N, S]; it is zero at the first step of an episode.
     """
 
     n_state: int
-    """S, the numbers that are remembered of an env; 0 for a policy without memory, which takes and gives no states."""
+    """S, the size of a recurrent policy's state; 0 for other policies, which take and return no states."""
     defers_values: bool
-    """Whether ``act`` leaves values out, because it is cheaper to ask for many at once."""
+    """Whether ``act`` returns no values, because ``values`` computes those of a whole rollout faster at once."""
     value_leaves: frozenset[str] | None
-    """Paths of the leaves that ``values`` looks at; None for all."""
+    """Paths of the observation leaves that ``values`` reads; None means all."""
 
     def load(self, weights: Weights) -> None:
-        """Act with these weights from now on; they are copied."""
+        """Copy these weights, and act with them from the next call on."""
         ...
 
     def act(
-        self,
-        observations: Leaves,
-        masks: Array | None,
-        noise: npt.NDArray[np.float32],
-        states: npt.NDArray[np.float32] | None = None,
+        self, observations: Leaves, masks: Array | None, noise: Floats, states: Floats | None = None
     ) -> ActionSample:
-        """Sample actions for N envs; ``noise`` [N, D] is all the randomness there is."""
+        """Sample an action for each of N envs; ``noise`` [N, D] is the only source of randomness."""
         ...
 
-    def act_greedy(
-        self, observations: Leaves, masks: Array | None, states: npt.NDArray[np.float32] | None = None
-    ) -> GreedyAction:
-        """The most likely action of each env."""
+    def act_greedy(self, observations: Leaves, masks: Array | None, states: Floats | None = None) -> GreedyAction:
+        """Return the most likely action for each of N envs."""
         ...
 
-    def values(
-        self, observations: Leaves, envs: npt.NDArray[np.int64], states: npt.NDArray[np.float32] | None = None
-    ) -> npt.NDArray[np.float32]:
-        """The value of each observation, [B]; ``envs`` [B] says whose it is."""
+    def values(self, observations: Leaves, envs: Integers, states: Floats | None = None) -> Floats:
+        """Return the value [B] of each observation; ``envs`` [B] are the indices of the envs that returned them."""
+        ...
+
+
+class ActorSpec(Protocol):
+    """What is needed to build an actor; it can be sent to any process."""
+
+    @property
+    def n_state(self) -> int:
+        """S, the size of the actor's recurrent state; 0 without one."""
+        ...
+
+    def build(self, first_env: int, n_envs: int) -> Actor:
+        """Build an actor for envs ``first_env`` to ``first_env + n_envs - 1``; it needs weights before it acts."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRecord:
-    """One finished episode."""
+    """The result of one finished episode."""
 
     env: int
+    """Index of the env in the run."""
     reward: float
+    """Sum of the rewards, as the env gave them."""
     length: int
+    """Number of steps."""
     truncated: bool
+    """Whether the episode was cut off (a time limit or a fault) instead of terminated."""
     outcome: float = 0.5
-    """Where there is an opponent: 1 won, 0 lost, 0.5 neither (see ``envs.opponent_protocol``)."""
+    """In envs with an opponent: 1 won, 0 lost, 0.5 neither (see ``envs.opponent_protocol``)."""
     opponent: int = -1
-    """Who that was, as a number of the run's lineup; -1 for whoever the env itself chose."""
+    """Index of the opponent in the run's opponent table; -1 if the env chose it."""
     row: int = 0
-    """The step of the rollout, from 0, at which it ended."""
+    """Step of the rollout, from 0, at which the episode ended."""
 
 
 @dataclass(slots=True)
 class InfoSums:
-    """Numbers that envs reported in ``info``, summed over a rollout."""
+    """Sum and count of one number that envs reported in ``info`` during a rollout; their quotient is its mean."""
 
     total: float = 0.0
+    """Sum of the reported values."""
     count: int = 0
+    """Number of the reported values."""
 
     def add(self, total: float, count: int = 1) -> None:
-        """Take in ``count`` values that sum to ``total``."""
+        """Add ``count`` values that sum to ``total``."""
         self.total += total
         self.count += count
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryCounts:
-    """What went wrong with workers and envs and was mended, counted."""
+    """Counts of failures of workers and envs from which the run recovered."""
 
     restarts: int = 0
     """Workers that died or hung and were replaced."""
     recycled: int = 0
     """Workers that were replaced because they used too much memory."""
     retries: int = 0
-    """Steps and resets that raised, and then did not in a new copy of the env."""
+    """Steps and resets that raised, and succeeded when they were repeated in a new copy of the env."""
     env_faults: int = 0
-    """Episodes that were cut off, because the env raised at the same step again."""
+    """Episodes that were truncated because the env raised at the same step again."""
     inexact: int = 0
-    """Episodes that were cut off, because the env could not be brought back to where it was."""
+    """Episodes that were truncated because the env could not be restored to its position in the episode."""
 
     def __add__(self, other: RecoveryCounts) -> RecoveryCounts:
         return RecoveryCounts(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
     def counts(self) -> dict[str, int]:
-        """Return the counts by the names that they have in checkpoints, metrics and summaries."""
+        """Return the counts by their names in checkpoints, metrics and summaries."""
         return to_data(self, RECOVERY_KEYS)
 
     @classmethod
     def from_counts(cls, counts: Mapping[str, int]) -> RecoveryCounts:
-        """Return what ``counts`` gave."""
+        """Return the object whose ``counts()`` is ``counts``."""
         return cls(**{name: int(count) for name, count in by_attribute(counts, RECOVERY_KEYS).items()})
 
 
@@ -166,75 +199,101 @@ RECOVERY_KEYS = {
     "env_faults": "env_faults",
     "inexact": "inexact",
 }
-"""Names of the counts in ``state.json``, in ``summary.json`` and, after ``faults/``, in metrics."""
+"""Names of the counts, by attribute, in ``state.json``, in ``summary.json`` and, after ``faults/``, in metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """Where the time of collecting went, in seconds of whoever spent it longest."""
+    """Seconds that collecting a rollout took; with several workers, the largest of theirs."""
 
     act: float = 0.0
+    """Seconds spent on choosing actions and estimating values."""
     step: float = 0.0
+    """Seconds spent on stepping envs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """T steps of N envs, collected with one version of the policy. Masks and states are optional columns."""
+    """T steps of N envs, collected with one version of the policy's weights.
 
-    observations: Leaves  # each [T, N, ...]; frames of ``stacks`` are there once (see ``core.frame_stacks``)
+    Envs are reset in the step in which an episode ends (Gymnasium's ``AutoresetMode.SAME_STEP``): if an episode ends at
+    step t, row t + 1 is the first of the next episode.
+    """
+
+    observations: Leaves  # each [T, N, ...]
+    """Observations that the actions were chosen from. A leaf in ``stacks`` is stored frame by frame."""
     actions: Array  # [T, N, D]
-    log_probs: npt.NDArray[np.float32]  # [T, N]
-    values: npt.NDArray[np.float32]  # [T, N]
-    rewards: npt.NDArray[np.float64]  # [T, N] as the envs gave them
-    terminated: npt.NDArray[np.bool_]  # [T, N]
-    truncated: npt.NDArray[np.bool_]  # [T, N]
-    life_lost: npt.NDArray[np.bool_]  # [T, N] the return ends here, though the episode goes on
-    final_values: npt.NDArray[np.float32]  # [T, N] value of the final observation where truncated, else 0
-    next_episode: npt.NDArray[np.int64]  # [T, N] where an episode ended: the number of the one that began then
-    next_opponent: npt.NDArray[np.int64]  # [T, N] and who plays the other side in it; -1 for the env's own choice
-    last_values: npt.NDArray[np.float32]  # [N] value of the observation after the last step
-    last_observations: Leaves  # each [N, ...], and that observation
-    masks: npt.NDArray[np.bool_] | None = None  # [T, N, A]
-    last_masks: npt.NDArray[np.bool_] | None = None  # [N, A]
-    states: npt.NDArray[np.float32] | None = None  # [T, N, S] what was remembered when a step was decided
-    last_states: npt.NDArray[np.float32] | None = None  # [N, S] and after the last step
-    episodes: tuple[EpisodeRecord, ...] = ()  # finished in this rollout, by (step, env)
+    """Actions as they were sampled, before they were clipped to the bounds of the action space."""
+    log_probs: Floats  # [T, N]
+    """Log-probability of each action under the policy that collected the rollout."""
+    values: Floats  # [T, N]
+    """Estimated value of each observation."""
+    rewards: npt.NDArray[np.float64]  # [T, N]
+    """Rewards as the envs gave them."""
+    terminated: Flags  # [T, N]
+    """Whether the env ended the episode at this step: no reward follows."""
+    truncated: Flags  # [T, N]
+    """Whether the episode was cut off at this step, by a time limit or a fault: rewards would have followed."""
+    life_lost: Flags  # [T, N]
+    """Whether the return ends at this step although the episode continues (see ``LIFE_LOST``)."""
+    final_values: Floats  # [T, N]
+    """Estimated value of the final observation where an episode was truncated and not terminated; 0 elsewhere."""
+    next_episode: Integers  # [T, N]
+    """Where an episode ended: the number of the env's next episode, counted from 0. Undefined elsewhere."""
+    next_opponent: Integers  # [T, N]
+    """Where an episode ended: the opponent of the next one, as in ``EpisodeRecord``. Undefined elsewhere."""
+    last_values: Floats  # [N]
+    """Estimated value of ``last_observations``."""
+    last_observations: Leaves  # each [N, ...]
+    """Observations after the last step, from which the next rollout continues."""
+    masks: Flags | None = None  # [T, N, A]
+    """Which actions were legal; None if the envs have no action masks."""
+    last_masks: Flags | None = None  # [N, A]
+    """Which actions are legal in ``last_observations``."""
+    states: Floats | None = None  # [T, N, S]
+    """State of a recurrent policy before each step; None for other policies."""
+    last_states: Floats | None = None  # [N, S]
+    """State of a recurrent policy after the last step."""
+    episodes: tuple[EpisodeRecord, ...] = ()
+    """Episodes that ended in this rollout, ordered by step and then by env."""
     infos: Mapping[str, InfoSums] = field(default_factory=dict)
+    """Numbers that envs reported in ``info``, by key, over all envs."""
     seconds: Seconds = Seconds()
+    """Seconds that this rollout took to collect."""
     collectors: int = 1
-    """Processes that chose actions for it."""
+    """Number of processes that chose actions for this rollout."""
     recovery_counts: RecoveryCounts = RecoveryCounts()
-    """On the way to it."""
+    """Recoveries that happened while this rollout was collected."""
     faults: tuple[EnvFault, ...] = ()
-    """What envs raised in it that did not end the run."""
+    """Exceptions that envs raised in this rollout and that did not end the run."""
     stacks: Mapping[str, int] = field(default_factory=dict)
-    """By path, the frames of observations that are several of them."""
+    """Number of frames in each observation leaf that is a frame stack, by path (see ``core.frame_stacks``)."""
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], stacks: Mapping[str, int] | None = None) -> Rollout:
-        """A rollout of named arrays (see ``to_columns``), about which nothing is known yet."""
+        """Return a rollout of arrays that are named as ``to_columns`` expects; all other fields have their defaults."""
         return cls(**to_columns(arrays), stacks=stacks or {})
 
     @property
     def n_steps(self) -> int:
-        """T."""
+        """T, the number of steps."""
         return int(self.rewards.shape[0])
 
     @property
     def n_envs(self) -> int:
-        """N."""
+        """N, the number of envs."""
         return int(self.rewards.shape[1])
 
-    def rows_of_steps(self, every: int) -> npt.NDArray[np.int64]:
-        """The rows, ``t * N + n``, of every so many steps."""
+    def rows_of_steps(self, every: int) -> Integers:
+        """Return the rows of steps 0, ``every``, 2 * ``every``, ...; the row of step t and env n is ``t * N + n``."""
         return (np.arange(0, self.n_steps, every)[:, None] * self.n_envs + np.arange(self.n_envs)).reshape(-1)
 
 
 class RolloutSource(Protocol):
-    """Decides who acts. The training loop knows nothing else about parallelism."""
+    """Collects rollouts, in this process or in workers. The training loop knows nothing else about parallelism."""
 
     def publish(self, weights: Weights, version: int) -> None:
-        """Make ``weights`` the policy of the next rollout that begins."""
+        """Make ``weights`` the policy of the next rollout that begins; ``version`` is one more than the last."""
         ...
 
     def begin(self, iteration: int) -> None:
@@ -242,40 +301,43 @@ class RolloutSource(Protocol):
         ...
 
     def collect(self) -> Rollout:
-        """The rollout that was begun. Its arrays are reused: by the next one, or with overlap by the one after."""
+        """Wait for the rollout that was begun and return it.
+
+        The source writes the next rollout into the same arrays; with ``overlap``, the one after the next.
+        """
         ...
 
     def set_deadline(self, deadline: float) -> None:
-        """Raise ``DeadlinePassed`` from ``collect`` if the rollout is not complete by then (``time.perf_counter``)."""
+        """Let ``collect`` raise ``DeadlinePassed`` if the rollout is not complete at this ``time.perf_counter()``."""
         ...
 
-    def opponents(self) -> npt.NDArray[np.int64]:
-        """Who plays the other side in the episode that each env is in, [N]; -1 for the env's own choice."""
+    def opponents(self) -> Integers:
+        """Return the opponent [N] in the current episode of each env, as in ``EpisodeRecord.opponent``."""
         ...
 
     def env_positions(self) -> dict[str, Array]:
-        """Where every env is, at the end of the rollout that was last collected: for a checkpoint."""
+        """Return the position of every env in its episode after the last collected rollout, for a checkpoint."""
         ...
 
     def restore(self, env_positions: Mapping[str, Array]) -> None:
-        """Bring every env to where it was; before the first rollout."""
+        """Bring every env to the position that ``env_positions`` returned; only before the first rollout."""
         ...
 
     def drain_recovery_counts(self) -> RecoveryCounts:
-        """What was mended since the last rollout was collected."""
+        """Return the recoveries since the last collected rollout, and reset the counts to zero."""
         ...
 
     def pids(self) -> list[int]:
-        """The process ids of the workers."""
+        """Return the process ids of the workers."""
         ...
 
     def close(self) -> None:
-        """Release envs and processes. May be called twice."""
+        """Close the envs and end the workers; a second call does nothing."""
         ...
 
 
 def to_columns(arrays: Mapping[str, Array]) -> dict[str, Any]:
-    """Arrays called ``column`` or ``column:leaf`` by column: an array, or one for each leaf."""
+    """Group arrays by column: ``column`` maps to an array, ``column:path`` to a dictionary of arrays by leaf path."""
     columns: dict[str, Any] = {}
     for name, array in arrays.items():
         column, colon, path = name.partition(":")
@@ -284,16 +346,3 @@ def to_columns(arrays: Mapping[str, Array]) -> dict[str, Any]:
         else:
             columns[column] = array
     return columns
-
-
-class ActorSpec(Protocol):
-    """How to build an actor, in any process."""
-
-    @property
-    def n_state(self) -> int:
-        """Numbers that it remembers of an env."""
-        ...
-
-    def build(self, first_env: int, n_envs: int) -> Actor:
-        """An actor for consecutive envs of the run; it acts once it has weights."""
-        ...
