@@ -1,13 +1,14 @@
-"""The worker process: a stepper at the end of a pipe. Only commands travel through it; data lies in shared memory.
+"""The main loop of a worker process of ``ProcessVectorEnv``: it owns a stepper and executes the parent's requests.
 
-A step needs no message at all (see ``processes.step_signal``). Infos with something in them and results of ``apply``
-are pickled.
+The pipe between parent and worker carries requests and replies; observations, actions and rewards are in shared memory.
+A step needs no message in the pipe (see ``processes.step_signal``). Infos that are not empty and the results of
+``apply`` are pickled.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, MutableSequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -33,27 +34,32 @@ from corral.vec.stepper_factory import AnyStepper, StepperOptions
 __all__ = ["ApplyRequest", "ResetReply", "ResetRequest", "RestoreRequest", "WorkerReady", "WorkerSetup", "serve"]
 
 RESET, APPLY, DRAIN, RESTORE, OPPONENTS = b"r", b"a", b"d", b"p", b"s"
+"""The first byte of a request; the pickled request, if there is one, follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetup:
-    """Which envs a worker has."""
+    """What a worker process needs to know when it starts."""
 
     factory: EnvFactory
+    """Makes the worker's envs."""
     first_env: int
-    n: int
+    """The index of the worker's first env among all envs of the vector env."""
+    n_envs: int
+    """How many envs this worker has."""
     seed: int | None
+    """The root seed of the vector env."""
     infos: InfoMode
     index: int
-    """Of this worker among them all."""
-    patient: bool
-    """Whether there is a core for every worker, so that it may look out for a step before it sleeps."""
-    care: RecoveryConfig
+    """The index of this worker among all workers of the vector env."""
+    may_spin: bool
+    """Whether the worker may poll for the next step before it sleeps, which pays only if every worker has a core."""
+    recovery: RecoveryConfig
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerReady:
-    """A worker's first words: what its envs are like, and how much memory it uses with them, in MB."""
+    """A worker's first message: the spaces and metadata of its envs, and the memory in MB that it uses with them."""
 
     env_info: EnvInfo
     memory: float
@@ -61,16 +67,16 @@ class WorkerReady:
 
 @dataclass(frozen=True, slots=True)
 class ResetRequest:
-    """Seeds and options, one for each of the worker's envs, and which of them to reset."""
+    """A request to reset envs: a seed, options and whether to reset it, for each of the worker's envs."""
 
     seeds: list[int | None]
     options: list[dict[str, Any] | None]
-    chosen: list[bool]
+    reset_mask: list[bool]
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyRequest:
-    """A function, and the worker's envs (counted from 0) to call it on."""
+    """A request to call a function with each of ``envs``, which are counted from 0 within the worker."""
 
     function: Callable[[Any], Any]
     envs: list[int]
@@ -78,15 +84,15 @@ class ApplyRequest:
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequest:
-    """Where the worker's envs should be, and whether they mask their actions."""
+    """A request to bring each of the worker's envs to a position; ``has_masks``: whether the envs mask actions."""
 
     positions: list[EnvPosition]
-    masked: bool
+    has_masks: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ResetReply:
-    """The answer to a reset."""
+    """The reply to a ``ResetRequest``."""
 
     has_masks: bool
     mask_dtype: np.dtype[Any] | None
@@ -94,14 +100,12 @@ class ResetReply:
 
 
 def serve(pipe: Connection, setup: WorkerSetup) -> None:
-    """Make the envs, then do as the pipe says until it says close."""
+    """Make the worker's envs, then execute the parent's requests until it sends ``CLOSE``."""
     try:
-        made = stepper_factory.build(setup.factory, setup.first_env, setup.n, setup.seed, seed_globals=True)
-        env_info = stepper_factory.read_env_info(made)
-        (
-            Layout(env_info.observation_space),
-            ActionCodec(env_info.action_space),
-        )  # refuse odd spaces here, with their name
+        envs = stepper_factory.build(setup.factory, setup.first_env, setup.n_envs, setup.seed, seed_globals=True)
+        env_info = stepper_factory.read_env_info(envs)
+        Layout(env_info.observation_space)  # raises an error that names the space, if Corral does not support it
+        ActionCodec(env_info.action_space)  # likewise
     except BaseException as error:
         pipe.send_bytes(ERROR + pickle_error(error))
         return
@@ -109,69 +113,88 @@ def serve(pipe: Connection, setup: WorkerSetup) -> None:
     try:
         pipe.send_bytes(VALUE + cloudpickle.dumps(WorkerReady(env_info, RssLimit.now())))
         shared = shared_memory.attach(pipe)
-        signal = WorkerSignal(pipe, shared.arrays.pop(CELLS), setup.index, setup.patient)
-        arrays = StepArrays.from_arrays(shared.arrays).rows(setup.first_env, setup.first_env + setup.n)
-        care = setup.care.heal, setup.care.known_to_work
-        options = StepperOptions(
-            setup.factory, setup.first_env, setup.seed, setup.infos, *care, signal.heartbeat, seed_globals=True
-        )
-        stepper = stepper_factory.stepper_of(made, arrays, options)
-        memory, limited = RssLimit(setup.care.max_rss), setup.care.max_rss is not None
+        signal = WorkerSignal(pipe, shared.arrays.pop(CELLS), setup.index, setup.may_spin)
+        arrays = StepArrays.from_arrays(shared.arrays).rows(setup.first_env, setup.first_env + setup.n_envs)
+        stepper = stepper_factory.stepper_of(envs, arrays, _stepper_options(setup, signal.heartbeat))
         pipe.send_bytes(OK)
-        while (message := signal.next()) != CLOSE:
-            reply: bytes | None
-            try:
-                reply = _step(stepper) if message is None else _answer(stepper, message, pipe)
-            except (Exception, SystemExit) as error:
-                reply = ERROR + pickle_error(error)
-            if message is None:
-                if limited and (arrays.terminated | arrays.truncated).any() and memory.outgrown():
-                    signal.outgrow()
-                signal.answer(reply)
-            else:
-                assert reply is not None
-                pipe.send_bytes(reply)
+        _execute_requests(pipe, signal, stepper, setup.recovery.max_rss)
     finally:
         if stepper is not None:
             stepper.close()
         else:
-            stepper_factory.close_all(made, setup.first_env)
+            stepper_factory.close_all(envs, setup.first_env)
+
+
+def _stepper_options(setup: WorkerSetup, heartbeat: MutableSequence[int]) -> StepperOptions:
+    return StepperOptions(
+        factory=setup.factory,
+        first_env=setup.first_env,
+        seed=setup.seed,
+        infos=setup.infos,
+        heal=setup.recovery.heal,
+        known_to_work=setup.recovery.known_to_work,
+        heartbeat=heartbeat,
+        seed_globals=True,
+    )
+
+
+def _execute_requests(pipe: Connection, signal: WorkerSignal, stepper: AnyStepper, max_rss: float | None) -> None:
+    """Execute one request after another, and reply to each, until the parent sends ``CLOSE``."""
+    arrays, rss_limit = stepper.arrays, RssLimit(max_rss)
+    while (message := signal.next()) != CLOSE:
+        is_step = message is None
+        reply: bytes | None
+        try:
+            reply = _step(stepper) if message is None else _handle(stepper, message, pipe)
+        except (Exception, SystemExit) as error:
+            reply = ERROR + pickle_error(error)
+        if is_step:
+            # A worker that uses too much memory is replaced at the end of an episode, when there is little to replay.
+            if max_rss is not None and (arrays.terminated | arrays.truncated).any() and rss_limit.outgrown():
+                signal.outgrow()
+            signal.answer(reply)
+        else:
+            assert reply is not None
+            pipe.send_bytes(reply)
 
 
 def _step(stepper: AnyStepper) -> bytes | None:
+    """Step the envs; return their infos as a reply, or None if all infos are empty."""
     rows = stepper.step()
     return VALUE + _dump(stepper, rows) if rows else None
 
 
-def _answer(stepper: AnyStepper, message: bytes, pipe: Connection) -> bytes:
+def _handle(stepper: AnyStepper, message: bytes, pipe: Connection) -> bytes:
+    """Execute one request that is not a step, and return the reply."""
     command, payload = message[:1], message[1:]
     if command == OPPONENTS:
-        opponent_sampler: OpponentSamplerSpec = cloudpickle.loads(payload)
-        stepper.opponent_sampler = opponent_sampler.build(shared_memory.attach(pipe).arrays)
+        spec: OpponentSamplerSpec = cloudpickle.loads(payload)
+        stepper.opponent_sampler = spec.build(shared_memory.attach(pipe).arrays)
         return OK
     if command == RESET:
         reset: ResetRequest = pickle.loads(payload)
-        rows = stepper.reset(reset.seeds, reset.options, reset.chosen)
+        rows = stepper.reset(reset.seeds, reset.options, reset.reset_mask)
         return VALUE + _dump(stepper, ResetReply(bool(stepper.has_masks), stepper.row_writer.mask_dtype, rows))
     if command == APPLY:
         call: ApplyRequest = cloudpickle.loads(payload)
         return VALUE + bytes(cloudpickle.dumps([call.function(stepper.envs[i]) for i in call.envs]))
     if command == RESTORE:
         restore: RestoreRequest = pickle.loads(payload)
-        return VALUE + pickle.dumps(stepper.restore(restore.positions, restore.masked))
+        return VALUE + pickle.dumps(stepper.restore(restore.positions, restore.has_masks))
     assert command == DRAIN, command
     return VALUE + pickle.dumps(stepper.drain())
 
 
 def _dump(stepper: AnyStepper, reply: Any) -> bytes:
+    """Pickle a reply; raise an error that names the worker's envs if an info cannot be pickled."""
     try:
         return pickle.dumps(reply)
-    except Exception:  # a local class or a lambda, perhaps
+    except Exception:  # pickle refuses local classes and lambdas, cloudpickle does not
         try:
             return bytes(cloudpickle.dumps(reply))
         except Exception as error:
             envs = f"{stepper.first_env} to {stepper.first_env + len(stepper.arrays.rewards) - 1}"
             raise CorralError(
-                f"an info of envs {envs} cannot leave its process: {type(error).__name__}: {error}; "
+                f"an info of envs {envs} cannot be pickled and sent to the parent process: {type(error).__name__}: {error}; "
                 "put numbers, text and arrays in info"
             ) from error
