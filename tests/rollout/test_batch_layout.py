@@ -133,7 +133,7 @@ def test_the_built_in_network_is_tried_out_once_for_all_small_numbers_of_envs(mo
     monkeypatch.setattr(mlp_actor, "find_batch_layout", lambda run, n: tried.append(n) or find_batch_layout(run, n))
     mlp_actor._search.cache_clear()
     shape = MlpShape(5, 2, (8,), (8,), "tanh")
-    found = {n: mlp_actor.find_mlp_placement(shape, n) for n in (1, 8, 48, 48, 49)}
+    found = {n: mlp_actor.find_mlp_batch_layout(shape, n) for n in (1, 8, 48, 48, 49)}
     assert tried == [48, 49]
     assert found[1] == found[8] == found[48]
 

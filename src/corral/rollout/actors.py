@@ -1,4 +1,4 @@
-"""The choice of an actor for a policy: numpy for the built-in network on the CPU, torch for all others."""
+"""Chooses the actor that runs a policy: numpy for the built-in network on the CPU, torch for all others."""
 
 from __future__ import annotations
 
@@ -6,20 +6,27 @@ import torch
 
 from corral.core.entry_points import file_of, pickle_code
 from corral.policy.policy import NetworkFactory, Policy
-from corral.rollout.actor_torch import TorchActorSetup, find_torch_batch_layout
-from corral.rollout.mlp_actor import MlpActorSetup, find_mlp_batch_layout
+from corral.rollout.actor_torch import TorchActorSpec, find_torch_batch_layout
+from corral.rollout.mlp_actor import MlpActorSpec, find_mlp_batch_layout
 
 __all__ = ["actor_setup"]
 
 
 def actor_setup(
     policy: Policy, network: NetworkFactory | None, device: torch.device, n_envs: int
-) -> MlpActorSetup | TorchActorSetup:
-    """The actor for a policy, with the placement of rows that this machine needs."""
+) -> MlpActorSpec | TorchActorSpec:
+    """Return the spec from which any process builds an actor for ``policy``.
+
+    It contains the layout of batches with which this machine computes the same result for a row in every batch.
+    """
     shape = policy.mlp_shape() if device.type == "cpu" else None
-    spaces = policy.layout.space, policy.codec.layout.space
     if shape is not None:
-        return MlpActorSetup(*spaces, shape, find_mlp_batch_layout(shape, n_envs))
+        return MlpActorSpec(
+            observation_space=policy.layout.space,
+            action_space=policy.codec.layout.space,
+            shape=shape,
+            batch_layout=find_mlp_batch_layout(shape, n_envs),
+        )
     options = {
         "net_arch": dict(zip(("pi", "vf"), policy.net_arch, strict=True)),
         "activation_fn": policy.activation_fn,
@@ -31,7 +38,13 @@ def actor_setup(
         "recurrent": policy.recurrent,
         "recurrent_size": policy.recurrent_size,
     }
-    pickled = None if network is None else pickle_code(network, "network's factory")
-    file = None if network is None else file_of(network)
-    batch_layout = find_torch_batch_layout(policy, n_envs)
-    return TorchActorSetup(*spaces, options, pickled, file, str(device), batch_layout, policy.n_state)
+    return TorchActorSpec(
+        observation_space=policy.layout.space,
+        action_space=policy.codec.layout.space,
+        options=options,
+        network=None if network is None else pickle_code(network, "network's factory"),
+        network_file=None if network is None else file_of(network),
+        device=str(device),
+        batch_layout=find_torch_batch_layout(policy, n_envs),
+        n_state=policy.n_state,
+    )

@@ -1,9 +1,9 @@
-"""Where in a batch an observation lies, so that its result does not depend on who else is in the batch.
+"""The rows that observations take in a batch, so that a row's result does not depend on the other rows.
 
-A row of a matrix product can differ in its last bits with the number of rows and with its place among them, because
-libraries compute edges with other instructions. Measured: with OpenBLAS on AVX2, results are the same in batches of
-whole tiles of 12 rows, as long as a row keeps its place within a tile. So env ``i`` always lies at row ``i`` modulo
-the tile, whoever computes it; which tile holds is tried out at start, on the network itself.
+In a matrix product, the last bits of a row's result can depend on the number of rows and on the row's index, because
+libraries compute the edges of a matrix with other instructions. Measured with OpenBLAS on AVX2: results are the same in
+batches of whole tiles of 12 rows, if a row keeps its index within its tile. So env ``i`` always takes a row whose index
+is ``i`` modulo the tile size, in every process. The tile size is found by a test of the network when a run starts.
 """
 
 from __future__ import annotations
@@ -15,92 +15,104 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MOST_WEIGHTS", "SINGLE_ROW", "UNTRIED", "BatchLayout", "RowLayout", "envs_tried", "find_batch_layout"]
+__all__ = [
+    "FIXED_BATCHES",
+    "MAX_TESTED_WEIGHTS",
+    "SINGLE_ROW",
+    "BatchLayout",
+    "RowLayout",
+    "find_batch_layout",
+    "tested_envs",
+]
 
 Array = npt.NDArray[Any]
-_TILES = (1, 2, 4, 8, 12, 16, 24, 32, 48)
-_TRIED = 48  # tiles in a call, at least
-_DEAR_TILES = (1, 2, 4, 8)  # where a row costs so much that few may be wasted
-_GROUP = 16  # rows of a batch where no tile holds
-MOST_WEIGHTS = 8_000_000
-"""The largest network that is tried out: the search costs some thousand rows of it.
+_TILE_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48)
+_EXPENSIVE_TILE_SIZES = (1, 2, 4, 8)
+"""Tile sizes for networks in which a row costs so much that few rows may be padding."""
+_MIN_TESTED_TILES = 48
+_FIXED_BATCH_ROWS = 16
+MAX_TESTED_WEIGHTS = 8_000_000
+"""The largest network for which a tile size is searched. The search computes some thousand rows.
 
-It took minutes and 3 GB with 300,000 inputs (38 million weights). Networks that are usual here are far below: two
-towers of three layers of 1,024 have 5 million. This is a rule of the shape alone, because one of time could place the
-rows of a run in two ways.
+With 300,000 inputs (38 million weights) it took minutes and 3 GB. Usual networks are far smaller: two towers of three
+layers of 1,024 have 5 million weights. The limit depends on the shape alone, because a limit on time could lead to two
+different layouts in one run.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLayout:
-    """Rows come in tiles, up to ``most`` of them in a call."""
+    """How batches are built: of tiles of ``tile`` rows, with at most ``max_tiles`` tiles in one call of the network."""
 
     tile: int
-    most: int
+    max_tiles: int
 
     def rows_of(self, envs: Sequence[int] | npt.NDArray[np.int64]) -> RowLayout:
-        """Where observations of these envs lie; an env may be there more than once."""
-        residues = np.asarray(envs, np.int64) % self.tile
-        earlier = np.zeros(len(residues), np.int64)  # how many before it want the same row of a tile
-        for residue in np.unique(residues):
-            same = residues == residue
-            earlier[same] = np.arange(np.count_nonzero(same))
-        rows = earlier * self.tile + residues
-        padded = int(earlier.max(initial=0) + 1) * self.tile
-        consecutive = len(rows) > 0 and bool((np.diff(rows) == 1).all())
-        return RowLayout(slice(int(rows[0]), int(rows[-1]) + 1) if consecutive else rows, padded, self)
+        """Return the rows of observations of these envs; an env may occur more than once."""
+        index_in_tile = np.asarray(envs, np.int64) % self.tile
+        tile_number = np.zeros(len(index_in_tile), np.int64)  # earlier observations with the same index in a tile
+        for index in np.unique(index_in_tile):
+            has_index = index_in_tile == index
+            tile_number[has_index] = np.arange(np.count_nonzero(has_index))
+        rows = tile_number * self.tile + index_in_tile
+        padded = int(tile_number.max(initial=0) + 1) * self.tile
+        is_consecutive = len(rows) > 0 and bool((np.diff(rows) == 1).all())
+        return RowLayout(slice(int(rows[0]), int(rows[-1]) + 1) if is_consecutive else rows, padded, self)
 
     def calls(self, padded: int) -> list[slice]:
-        """The parts of a padded batch that go through the network together."""
-        rows = self.tile * self.most
-        return [slice(start, min(start + rows, padded)) for start in range(0, padded, rows)]
+        """Return the rows of each call of the network, for a batch of ``padded`` rows."""
+        max_rows = self.tile * self.max_tiles
+        return [slice(start, min(start + max_rows, padded)) for start in range(0, padded, max_rows)]
 
     def __str__(self) -> str:
         if self == SINGLE_ROW:
             return "batches of one row"
-        together = "" if self.most > 1 else ", one at a time"
-        return f"tiles of {self.tile} rows{together}"
+        return f"tiles of {self.tile} rows{'' if self.max_tiles > 1 else ', one at a time'}"
 
 
 SINGLE_ROW = BatchLayout(1, 1)
-UNTRIED = BatchLayout(_GROUP, 1)
-"""Every batch has the same number of rows, and an env its own row, so that results are invariant with any library."""
+FIXED_BATCHES = BatchLayout(_FIXED_BATCH_ROWS, 1)
+"""All batches have the same number of rows and an env keeps its row, so results are the same without any test."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """The rows of some observations in a padded batch."""
+    """The rows of observations in a padded batch."""
 
     rows: slice | Array
+    """A slice where the rows are consecutive, otherwise their indices."""
     padded: int
+    """Rows of the batch, with those that are padding."""
     batch_layout: BatchLayout
 
     def calls(self) -> list[slice]:
-        """The parts of the batch that go through the network together."""
+        """Return the rows of each call of the network."""
         return self.batch_layout.calls(self.padded)
 
 
-def envs_tried(n_envs: int) -> int:
-    """The number of envs that stands for ``n_envs`` in the search: all small ones have the same result."""
-    return max(n_envs, _TRIED)
+def tested_envs(n_envs: int) -> int:
+    """Return a number of envs for which a search has the same result as for ``n_envs``; all small ones share one."""
+    return max(n_envs, _MIN_TESTED_TILES)
 
 
 def find_batch_layout(
     run: Callable[[int, int, int], Sequence[Array]], n_envs: int, expensive: bool = False
 ) -> BatchLayout:
-    """The smallest tile with which rows are invariant; ``expensive``: a row costs so much that few may be wasted.
+    """Return the layout with the smallest tile size for which the results of rows do not depend on other rows.
 
-    ``run(rows, first, stop)`` gives the network's outputs for rows ``first`` to ``stop`` of a fixed batch of ``rows``.
+    ``run(n_rows, first, stop)`` returns the network's outputs for the rows ``first`` to ``stop`` of a fixed batch of
+    ``n_rows`` rows. ``expensive``: a row costs so much that few rows may be padding.
     """
-    for tile in _DEAR_TILES if expensive else _TILES:
-        tiles = max(_TRIED, -(-n_envs // tile))
-        rows = tile * tiles
-        whole = run(rows, 0, rows)
-        parts = [(0, 1), (1, 2), (tiles - 1, tiles), (0, 2), (1, 4), (0, tiles // 2), (tiles // 2, tiles)]
+    for tile in _EXPENSIVE_TILE_SIZES if expensive else _TILE_SIZES:
+        n_tiles = max(_MIN_TESTED_TILES, -(-n_envs // tile))
+        n_rows = tile * n_tiles
+        outputs = run(n_rows, 0, n_rows)
+        half = n_tiles // 2
+        tile_ranges = [(0, 1), (1, 2), (n_tiles - 1, n_tiles), (0, 2), (1, 4), (0, half), (half, n_tiles)]
         if all(
-            np.array_equal(part, all_rows[first * tile : stop * tile])
-            for first, stop in parts
-            for part, all_rows in zip(run(rows, first * tile, stop * tile), whole, strict=True)
+            np.array_equal(part, output[first * tile : stop * tile])
+            for first, stop in tile_ranges
+            for part, output in zip(run(n_rows, first * tile, stop * tile), outputs, strict=True)
         ):
-            return BatchLayout(tile, tiles)
-    return SINGLE_ROW if expensive else UNTRIED
+            return BatchLayout(tile, n_tiles)
+    return SINGLE_ROW if expensive else FIXED_BATCHES

@@ -18,16 +18,23 @@ from corral.policy import array_distributions
 from corral.policy.mlp import Mlp, MlpShape
 from corral.policy.observation_encoder import Encoder, normalized, scales_from
 from corral.policy.scoring import Choices
-from corral.rollout.batch_layout import MOST_WEIGHTS, UNTRIED, BatchLayout, RowLayout, envs_tried, find_batch_layout
+from corral.rollout.batch_layout import (
+    FIXED_BATCHES,
+    MAX_TESTED_WEIGHTS,
+    BatchLayout,
+    RowLayout,
+    find_batch_layout,
+    tested_envs,
+)
 
-__all__ = ["MlpActor", "MlpActorSetup"]
+__all__ = ["MlpActor", "MlpActorSpec"]
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class MlpActorSetup:
+class MlpActorSpec:
     """What a worker needs to act, besides weights."""
 
     observation_space: gym.Space[Any]
@@ -47,7 +54,7 @@ class MlpActor:
     defers_values = True
     n_state = 0
 
-    def __init__(self, setup: MlpActorSetup, first_env: int, n_envs: int) -> None:
+    def __init__(self, setup: MlpActorSpec, first_env: int, n_envs: int) -> None:
         self.batch_layout = setup.batch_layout
         layout, scored = Layout(setup.observation_space), setup.shape.n_action_features > 0
         self._layout = state_layout(layout) if scored else layout
@@ -128,7 +135,7 @@ class MlpActor:
 
 def find_mlp_batch_layout(shape: MlpShape, n_envs: int) -> BatchLayout:
     """Try the built-in network out, unless it is very large; once, however often a run asks."""
-    return UNTRIED if shape.size > MOST_WEIGHTS else _search(shape, envs_tried(n_envs))
+    return FIXED_BATCHES if shape.size > MAX_TESTED_WEIGHTS else _search(shape, tested_envs(n_envs))
 
 
 @functools.cache
