@@ -1,1 +1,1 @@
-"""Who acts: the collector, its actors, and the sources that host them."""
+"""Collection of rollouts: the collector, the actors that choose actions, and the sources that run collectors."""

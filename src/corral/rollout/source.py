@@ -1,4 +1,8 @@
-"""What every source of rollouts is given, and what it gives before the policy is known: see ``config.backends``."""
+"""The interface of rollout sources. A backend (see ``config.backends``) is a function of a ``SourceSpec``.
+
+It starts the envs and returns them as ``RolloutEnvs``. Once the policy is built for their spaces, ``connect`` makes them
+a source of rollouts.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ __all__ = ["RolloutEnvs", "SourceSpec"]
 
 @dataclass(frozen=True, slots=True)
 class SourceSpec:
-    """What a run asks of its source."""
+    """What a run gives to its backend."""
 
     backend: str
     factory: EnvFactory
@@ -28,28 +32,32 @@ class SourceSpec:
     seed: int
     start_method: StartMethod
     overlap: bool
-    """Whether a rollout may begin while the last one is still in use."""
+    """Whether the next rollout may begin while the learner still uses the last one."""
     adaptive: bool
+    """Whether envs are moved between workers according to the workers' speeds."""
     recovery: RecoveryConfig
 
 
 class RolloutEnvs(Protocol):
-    """Envs that have started. Their spaces decide the policy; with it, they become a source of rollouts."""
+    """Envs that have started and wait for a policy."""
 
     @property
     def env_info(self) -> EnvInfo:
-        """What the envs are like."""
+        """Spaces, metadata and opponents of the envs."""
         ...
 
     @property
     def has_masks(self) -> bool | None:
-        """Whether they offer action masks."""
+        """Whether the envs mask actions."""
         ...
 
     def connect(
         self, actor: ActorSpec, weights: Weights, opponent_table: SharedOpponentTable | None = None
     ) -> RolloutSource:
-        """Return the source in which ``actor`` acts; ``opponent_table`` plays the other side where the run chooses who does."""
+        """Return a source of rollouts in which ``actor`` chooses the actions, with these weights at first.
+
+        ``opponent_table`` holds the opponents if the run chooses them, instead of the env.
+        """
         ...
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The ``local`` source: this process runs the policy, on a vector env of either kind."""
+"""The source of the backends ``serial`` and ``process``: the policy runs in the training process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def start_local(spec: SourceSpec) -> LocalEnvs:
 
 
 class LocalEnvs:
-    """A vector env for a run, in this process or in workers that only step."""
+    """The vector env of a run: in this process, or in worker processes that only step envs."""
 
     def __init__(self, spec: SourceSpec) -> None:
         self.spec = spec
@@ -49,21 +49,28 @@ class LocalEnvs:
 
     @property
     def env_info(self) -> EnvInfo:
-        """What the envs are like."""
+        """Spaces, metadata and opponents of the envs."""
         return self.env.env_info
 
     @property
     def has_masks(self) -> bool | None:
-        """Whether they offer action masks; known once they were reset."""
+        """Whether the envs mask actions; None before they are reset."""
         return self.env.has_masks
 
     def connect(
         self, actor: ActorSpec, weights: Weights, opponent_table: SharedOpponentTable | None = None
     ) -> LocalSource:
-        """Let the actor act in this process; it gets its weights when they are published."""
+        """Return a source whose actor acts in this process. It gets its weights when they are published."""
         spec = self.spec
-        built = actor.build(0, spec.n_envs)
-        return LocalSource(self.env, built, spec.n_steps, spec.seed, spec.overlap, spec.recovery.warn, opponent_table)
+        return LocalSource(
+            self.env,
+            actor.build(0, spec.n_envs),
+            n_steps=spec.n_steps,
+            seed=spec.seed,
+            overlap=spec.overlap,
+            warn=spec.recovery.warn,
+            opponent_table=opponent_table,
+        )
 
     def close(self) -> None:
         """Close the envs."""
@@ -71,7 +78,7 @@ class LocalEnvs:
 
 
 class LocalSource:
-    """A collector and its envs. With ``overlap`` a rollout may begin while the last one is still in use."""
+    """One collector in this process. With ``overlap`` there are two rollouts, which are written in turn."""
 
     def __init__(
         self,
@@ -92,14 +99,24 @@ class LocalSource:
             env.seat(opponent_table.setup, opponent_table.shared)
         self._collector = Collector(env, actor, n_steps, seed)
         self._positions = EnvPositions(seed, env.num_envs, env.codec)
-        shape = n_steps, env.num_envs, bool(env.has_masks), env.env_info.stacks, actor.n_state
-        self._slots = [allocate(env.layout, env.codec, *shape) for _ in range(2 if overlap else 1)]
-        self._begun = 0
+        self._slots = [
+            allocate(
+                env.layout,
+                env.codec,
+                n_steps,
+                env.num_envs,
+                masked=bool(env.has_masks),
+                stacks=env.env_info.stacks,
+                n_state=actor.n_state,
+            )
+            for _ in range(2 if overlap else 1)
+        ]
+        self._n_begun = 0  # rollouts
         self._segment: Segment | None = None
         self._deadline = math.inf
 
     def set_deadline(self, deadline: float) -> None:
-        """Give up a rollout that is not complete by then."""
+        """Raise ``DeadlinePassed`` from ``collect`` for a rollout that is not complete by then."""
         self._deadline = deadline
 
     def publish(self, weights: Weights, version: int) -> None:
@@ -107,48 +124,51 @@ class LocalSource:
         self._actor.load(weights)
 
     def begin(self, iteration: int) -> None:
-        """Collect one rollout, here and now."""
+        """Collect a rollout; return when it is complete or the deadline has passed."""
         if self._opponent_table is not None and iteration == 0:
             self._positions.begin(self._opponent_table.opponent_sampler)
             self._collector.restart()
-        self._begun += 1
-        rollout = self._slots[self._begun % len(self._slots)]
+        self._n_begun += 1
+        rollout = self._current_slot()
         self._positions.write_initial_states(rollout)
         self._segment = None
         with contextlib.suppress(DeadlinePassed):
-            self._segment = self._collector.collect(iteration, rollout, watch=self._check_deadline)
+            self._segment = self._collector.collect(iteration, rollout, on_step=self._check_deadline)
 
-    def _check_deadline(self, _done: int, _ended: bool) -> None:
+    def _current_slot(self) -> Rollout:
+        return self._slots[self._n_begun % len(self._slots)]
+
+    def _check_deadline(self, _steps_done: int, _episode_ended: bool) -> None:
         if time.perf_counter() > self._deadline:
             raise DeadlinePassed
 
     def collect(self) -> Rollout:
-        """The rollout that was begun."""
+        """Return the rollout that ``begin`` collected."""
         if self._segment is None:
             raise DeadlinePassed
-        rollout = self._slots[self._begun % len(self._slots)]
+        rollout = self._current_slot()
         episodes = self._positions.advance(rollout, self._segment.report.states)
         return join(rollout, [self._segment], episodes, RecoveryCounts())
 
     def opponents(self) -> npt.NDArray[np.int64]:
-        """Who plays the other side in every env's episode."""
+        """Return the opponent in each env's episode, [N], by number; -1 if the env chooses it itself."""
         return self._positions.episodes.opponent
 
     def env_positions(self) -> dict[str, npt.NDArray[Any]]:
-        """Where every env is."""
+        """Return the position of every env, for a checkpoint."""
         return self._positions.arrays()
 
     def restore(self, env_positions: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Bring every env to where it was."""
+        """Bring every env to its position in a checkpoint, and warn of envs that did not get there."""
         self._positions.restore(env_positions)
         warn_of_lost(self.env.restore(self._positions.positions_of(range(self.env.num_envs))), self._warn)
 
     def drain_recovery_counts(self) -> RecoveryCounts:
-        """What was mended since the last rollout."""
+        """Return what went wrong and was repaired since the last rollout."""
         return self.env.drain_recovery_counts()
 
     def pids(self) -> list[int]:
-        """The workers of a process env."""
+        """Return the process ids of the workers that step envs; none for backend ``serial``."""
         return list(getattr(self.env, "pids", ()))
 
     def close(self) -> None:
