@@ -140,7 +140,7 @@ def test_auto_takes_what_fits():
     assert PictureEncoder(found((20, 64, 24)), "auto", 8, True).kinds == ("small",)
     for cnn in ("small", "impala"):
         assert PictureEncoder(found((1, 8, 8)), cnn, 8, True)({"": torch.zeros(2, 1, 8, 8)}).shape == (2, 8)
-    message = r"cnn nature needs pictures of at least 36 x 36, but the picture is 24 x 64; auto or small or impala fit"
+    message = r"cnn nature needs images of at least 36 x 36, but the image is 24 x 64; auto or small or impala fit"
     with pytest.raises(UsageError, match=message):
         PictureEncoder(found((3, 24, 64)), "nature", 8, True)
 
@@ -166,7 +166,7 @@ def test_pictures_stand_beside_vectors():
     assert policy.pictures.kinds == ("small", "nature") and policy.net_arch == ((64, 64), (64, 64))
     assert policy.network.pi[0].in_features == 8 + 2 * 10
     inputs = policy.prepare(leaves_of(policy, 6))
-    assert inputs["picture:features"].dtype == torch.uint8  # until the first layer
+    assert inputs["image:features"].dtype == torch.uint8  # until the first layer
     params, values = policy(inputs)
     assert params.shape == (6, 4) and values.shape == (6,) and params.abs().max() < 0.1
     assert policy.mlp_shape() is None
@@ -184,7 +184,7 @@ def test_bytes_are_not_normalised():
     policy = Policy(several(), spaces.Discrete(4), normalize_obs=True)
     assert policy.normalizer.paths == ("pair/0", "vector")
     leaves = leaves_of(policy, 3)
-    assert policy.features(leaves)["picture:features"] is leaves["features"]
+    assert policy.features(leaves)["image:features"] is leaves["features"]
 
 
 def test_actions_are_scored_beside_a_picture():

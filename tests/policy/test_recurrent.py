@@ -95,7 +95,7 @@ def test_a_policy_with_a_memory_unrolls_as_it_steps(kind):
     for row in range(B * L):
         policy.layout.write(leaves, row, space.sample())
     states = torch.rand(B, policy.n_state)
-    params, values = policy(policy.prepare(leaves), memory=SequenceStart(states, flags("whole").reshape(-1)))
+    params, values = policy(policy.prepare(leaves), start=SequenceStart(states, flags("whole").reshape(-1)))
     for t in range(L):
         some = {path: leaf[t::L] for path, leaf in leaves.items()}
         step_params, step_values, states = policy.step(policy.prepare(some), states)

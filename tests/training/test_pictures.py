@@ -117,7 +117,7 @@ def test_what_was_decided_is_recorded():
         ("CartPole-v1", {"cnn": "nature"}, "cnn nature is for pictures, but none is seen here"),
         ("CartPole-v1", {"cnn_features": 32}, "cnn_features 32 is for pictures, but none is seen here"),
         ("CartPole-v1", {"bf16": True}, "bf16 True is for pictures, but none is seen here"),
-        (BrightSquare, {"cnn": "nature"}, "needs pictures of at least 36 x 36, but the picture is 16 x 16"),
+        (BrightSquare, {"cnn": "nature"}, "needs images of at least 36 x 36, but the image is 16 x 16"),
         (BrightSquare, {"learner": "numpy"}, "learner numpy is for networks that numpy runs"),
         ("CartPole-v1", {"learner": "torch", "learner_shares": 2}, "learner_shares with learner torch is for pictures"),
         (BrightSquare, {"learner_threads": 8, "learner_shares": 2}, "learner_threads 8 is more than the 2 parts"),

@@ -1,1 +1,1 @@
-"""Networks, distributions and masks: from observation tensors to action probabilities and values. Torch lives here."""
+"""Policies: networks, action distributions and masks, from observations to action probabilities and values (torch)."""

@@ -1,4 +1,4 @@
-"""The policy that a config describes."""
+"""Builds the policy that a config describes, and checks that a checkpoint fits it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def build_policy(
     network: NetworkFactory | None,
     seed: int = 0,
 ) -> Policy:
-    """The policy that a config describes, with initial weights that depend on the seed alone."""
+    """Return the policy that a config describes, with initial weights that depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(network_seed(seed))
         policy = Policy(
@@ -45,11 +45,14 @@ def build_policy(
             recurrent_size=config.recurrent_size,
             network=network,
         )
-    return policy.eval()  # dropout and the like are for gradient steps alone
+    return policy.eval()  # dropout and the like are active in gradient steps only
 
 
 def check_encoding(state: Mapping[str, Any], policy: Policy) -> None:
-    """Refuse a checkpoint whose weights were trained on features that this version would compute differently."""
+    """Raise CheckpointError if a checkpoint was trained on features that this version computes differently.
+
+    ``state`` is the checkpoint's ``state.json``.
+    """
     if (encoding := state.get("encoding")) == ENCODING:
         return
     if encoding is not None:
@@ -60,5 +63,5 @@ def check_encoding(state: Mapping[str, Any], policy: Policy) -> None:
     if changed:
         raise CheckpointError(
             f"the run comes from a version of Corral that scaled the integers of observation {changed[0].path!r} "
-            "otherwise, so its policy would see other numbers; train it again"
+            "differently, so its policy would get other inputs; train it again"
         )

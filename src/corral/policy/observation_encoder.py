@@ -1,6 +1,6 @@
-"""From observation leaves to what a network eats: scaling, one-hot codes, and the frozen part of normalisation.
+"""Encodes observations as features for a network: scaling, one-hot codes, and normalisation with fixed statistics.
 
-Numpy, because workers without torch act with it too.
+It uses numpy, because workers that do not import torch act with it too.
 """
 
 from __future__ import annotations
@@ -21,20 +21,25 @@ __all__ = ["ENCODING", "Encoder", "Scale", "encoded_size", "normalized", "scales
 
 Floats = npt.NDArray[np.float32]
 CLIP = 10.0
+"""Normalised observations are clipped to this, as by Stable-Baselines3's VecNormalize."""
 ENCODING = 2
-"""Which features weights were trained on; checkpoints hold it. Version 1, which was not written, scaled all bytes."""
+"""Version of the encoding that weights were trained on, kept in checkpoints. Version 1 scaled all bytes.
+
+Checkpoints of version 1 do not name it.
+"""
 MEAN, DEVIATION = "normalizer.mean_{}", "normalizer.deviation_{}"
+"""Names of ``ObservationNormalizer``'s buffers among a policy's weights."""
 
 
 class Scale(NamedTuple):
-    """Statistics that a leaf is normalised with."""
+    """Statistics that a leaf is normalised with, both of the leaf's shape."""
 
     mean: Floats
     deviation: Floats
 
 
 def normalized(observations: Leaves, scales: Mapping[str, Scale]) -> Leaves:
-    """The same leaves, those with a scale normalised and clipped."""
+    """Return the observations, with the leaves that have a scale normalised and clipped."""
     leaves = dict(observations)
     for path, scale in scales.items():
         centred = observations[path].astype(np.float32) - scale.mean
@@ -42,56 +47,71 @@ def normalized(observations: Leaves, scales: Mapping[str, Scale]) -> Leaves:
     return leaves
 
 
+class _EncodedLeaf(NamedTuple):
+    """How one leaf of an observation is encoded."""
+
+    path: str
+    columns: slice
+    """Its columns of the features."""
+    is_flat: bool
+    """Whether its values are [B, n] already and need no reshape."""
+    write: Callable[[npt.NDArray[Any], Floats], None]
+
+
 class Encoder:
-    """Leaves as one row of features [B, F]: choices as one-hot codes, bytes of pictures as 0 to 1, the rest as is."""
+    """Encodes observations as rows of features [B, F].
+
+    Discrete leaves become one-hot codes, bytes of images are scaled to 0..1, and all else is used as it is.
+    """
 
     def __init__(self, layout: Layout, leave_out: Collection[str] = ()) -> None:
         leaves = [leaf for leaf in layout.leaves if leaf.path not in leave_out]
         self.n_features = encoded_size(layout, leave_out)
         edges = itertools.accumulate((_leaf_size(leaf) for leaf in leaves), initial=0)
-        self._parts = [
-            (leaf.path, slice(a, b), leaf.shape == (b - a,), _writer(leaf))
-            for leaf, (a, b) in zip(leaves, itertools.pairwise(edges), strict=True)
+        self._leaves = [
+            _EncodedLeaf(leaf.path, slice(start, stop), leaf.shape == (stop - start,), _writer(leaf))
+            for leaf, (start, stop) in zip(leaves, itertools.pairwise(edges), strict=True)
         ]
-        self._whole = len(self._parts) == 1
+        self._has_one_leaf = len(self._leaves) == 1
 
     def __call__(self, observations: Leaves, out: Floats | None = None) -> Floats:
-        """Encode rows, into ``out`` if it is given."""
-        for path, columns, flat, write in self._parts:
-            value = observations[path]
+        """Encode B rows, into ``out`` [B, F] if it is given."""
+        for path, columns, is_flat, write in self._leaves:
+            values = observations[path]
+            rows = len(values)
             if out is None:
-                out = np.empty((len(value), self.n_features), np.float32)
-            write(value if flat else value.reshape(len(value), -1), out if self._whole else out[:, columns])
+                out = np.empty((rows, self.n_features), np.float32)
+            write(values if is_flat else values.reshape(rows, -1), out if self._has_one_leaf else out[:, columns])
         assert out is not None
         return out
 
 
 def encoded_size(layout: Layout, leave_out: Collection[str] = ()) -> int:
-    """F."""
+    """Return the number of features F of the leaves that are not left out."""
     return sum(_leaf_size(leaf) for leaf in layout.leaves if leaf.path not in leave_out)
 
 
 def _writer(leaf: Leaf) -> Callable[[npt.NDArray[Any], Floats], None]:
-    """How values [B, n] of a leaf are written into its features [B, f]."""
+    """Return a function that writes values [B, n] of a leaf into its features [B, f]."""
     if isinstance(leaf.space, spaces.Box | spaces.MultiBinary):
-        picture = ImageLeaf.from_leaf(leaf)
-        return _write if picture is None or picture.scale == 1 else _write_scaled
+        image = ImageLeaf.from_leaf(leaf)
+        return _copy if image is None or image.scale == 1 else _copy_scaled
     sizes = np.ravel(leaf.space.n if isinstance(leaf.space, spaces.Discrete) else leaf.space.nvec)
     offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]]) - np.ravel(leaf.space.start)
 
-    def one_hot(value: npt.NDArray[Any], out: Floats) -> None:
+    def one_hot(values: npt.NDArray[Any], out: Floats) -> None:
         out[...] = 0
-        np.put_along_axis(out, value + offsets, np.float32(1), axis=1)
+        np.put_along_axis(out, values + offsets, np.float32(1), axis=1)
 
     return one_hot
 
 
-def _write(value: npt.NDArray[Any], out: Floats) -> None:
-    out[...] = value
+def _copy(values: npt.NDArray[Any], out: Floats) -> None:
+    out[...] = values
 
 
-def _write_scaled(value: npt.NDArray[Any], out: Floats) -> None:
-    np.divide(value, np.float32(255), out=out, dtype=np.float32)
+def _copy_scaled(values: npt.NDArray[Any], out: Floats) -> None:
+    np.divide(values, np.float32(255), out=out, dtype=np.float32)
 
 
 def _leaf_size(leaf: Leaf) -> int:
@@ -103,7 +123,7 @@ def _leaf_size(leaf: Leaf) -> int:
 
 
 def scales_from(layout: Layout, weights: Mapping[str, Any]) -> dict[str, Scale]:
-    """The statistics among a policy's weights, by leaf; none if it does not normalise."""
+    """Return the normalisation statistics among a policy's weights, by leaf; empty if it does not normalise."""
     paths = [leaf.path for leaf in layout.leaves if is_normalizable(leaf) and MEAN.format(0) in weights]
     return {
         path: Scale(np.asarray(weights[MEAN.format(i)]), np.asarray(weights[DEVIATION.format(i)]))

@@ -1,4 +1,4 @@
-"""The policy: a network for any spaces, or one of the user's, with the distribution of its actions around it."""
+"""The policy: a built-in network for any spaces or a user's network, with the distribution of its actions."""
 
 from __future__ import annotations
 
@@ -32,25 +32,35 @@ Its ``forward(observations)`` gets what the env returns, batched, as tensors (in
 and returns ``(params [B, n_action_params(action_space)], values [B])``.
 """
 Inputs = dict[str, Tensor]
-FEATURES, PICTURE = "features", "picture:"
+"""What a forward pass of the policy gets, by name, each [B, ...]."""
+FEATURES, IMAGE = "features", "image:"
+"""Names of inputs: the encoded features, and before an image's path, the image."""
 
 
 class Evaluation(NamedTuple):
-    """What the learner wants to know of the actions that were taken, each [B]; and their parameters."""
+    """The policy's view of actions that were taken, for the loss."""
 
-    log_probs: Tensor
-    entropy: Tensor
-    values: Tensor
+    log_probs: Tensor  # [B]
+    entropy: Tensor  # [B]
+    values: Tensor  # [B]
     params: Tensor  # [B, P]
 
 
+class RecurrentStep(NamedTuple):
+    """The outputs of one step of a recurrent policy."""
+
+    params: Tensor  # [B, P]
+    values: Tensor  # [B]
+    states: Tensor  # [B, S] after the step
+
+
 def n_action_params(action_space: gym.Space[Any]) -> int:
-    """How many numbers a network puts out for an action: a logit a choice, a mean a continuous number."""
+    """Return the size P of a network's output for actions: a logit for each choice, a mean for each number."""
     return ActionCodec(action_space).n_params
 
 
 class Policy(nn.Module):
-    """Observations in, action distribution and value out. Everything that is saved and published is in here."""
+    """Turns observations into action distributions and values; its state dict is what is saved and published."""
 
     def __init__(
         self,
@@ -74,13 +84,13 @@ class Policy(nn.Module):
         self.layout = Layout(observation_space)
         self.codec = ActionCodec(action_space)
         self.custom = network is not None
-        self.n_action_features = self._look_for_action_features(score_actions)
-        """Numbers that describe each action; 0 if actions are not scored."""
+        self.n_action_features = self._count_action_features(score_actions)
+        """Features of each action; 0 if the policy does not score actions."""
         self.state_layout = state_layout(self.layout) if self.n_action_features else self.layout
         self.normalizer = ObservationNormalizer(self.state_layout) if normalize_obs else None
-        pictures = () if self.custom or cnn == "none" else image_leaves(self.state_layout)
-        self.pictures = PictureEncoder(pictures, cnn, cnn_features, ortho_init, bf16) if pictures else None
-        self.encoder = Encoder(self.state_layout, {picture.path for picture in pictures})
+        images = () if self.custom or cnn == "none" else image_leaves(self.state_layout)
+        self.pictures = PictureEncoder(images, cnn, cnn_features, ortho_init, bf16) if images else None
+        self.encoder = Encoder(self.state_layout, {image.path for image in images})
         self.net_arch = self._choose_arch(net_arch)
         self.cnn, self.cnn_features, self.bf16 = cnn, cnn_features, bf16
         self.activation_fn = activation_fn
@@ -91,64 +101,80 @@ class Policy(nn.Module):
             if not isinstance(self.network, nn.Module):
                 raise UsageError(f"the policy returned {type(self.network).__name__}, expected a torch.nn.Module")
         else:
-            n_seen = 0 if self.pictures is None else self.pictures.n_features
-            n_features = self.encoder.n_features + n_seen
-            if recurrent != "none":
-                self.core = RecurrentCore(recurrent, n_features, recurrent_size, ortho_init)
-                n_features = recurrent_size
-            sizes = n_features, self.codec.n_params
-            self.network = MlpNetwork(*sizes, *self.net_arch, activation_fn, ortho_init, self.n_action_features)
+            self._build_network(ortho_init)
         self.log_std = nn.Parameter(torch.full((sum(self.codec.gaussian),), log_std_init))
+
+    def _build_network(self, ortho_init: bool) -> None:
+        """Build the recurrent core, if there is one, and the MLP after it."""
+        n_image_features = 0 if self.pictures is None else self.pictures.n_features
+        n_features = self.encoder.n_features + n_image_features
+        if self.recurrent != "none":
+            self.core = RecurrentCore(self.recurrent, n_features, self.recurrent_size, ortho_init)
+            n_features = self.recurrent_size
+        pi, vf = self.net_arch
+        self.network = MlpNetwork(
+            n_features=n_features,
+            n_params=self.codec.n_params,
+            pi=pi,
+            vf=vf,
+            activation=self.activation_fn,
+            ortho_init=ortho_init,
+            n_action_features=self.n_action_features,
+        )
 
     @property
     def n_state(self) -> int:
-        """Numbers that are remembered of an env; 0 without a memory."""
+        """Size S of the recurrent state of one env; 0 if the policy is not recurrent."""
         return 0 if self.core is None else self.core.n_state
 
     def mlp_shape(self) -> mlp.MlpShape | None:
-        """The built-in network's sizes, if numpy can run it; None for any other."""
-        plain = not self.custom and self.pictures is None and self.core is None
-        if not plain or self.activation_fn not in mlp.ACTIVATIONS:
+        """Return the sizes of the built-in MLP if the numpy engine can run it; None for any other network."""
+        is_mlp = not self.custom and self.pictures is None and self.core is None
+        if not is_mlp or self.activation_fn not in mlp.ACTIVATIONS:
             return None
+        pi, vf = self.net_arch
         return mlp.MlpShape(
-            encoded_size(self.state_layout),
-            self.codec.n_params,
-            *self.net_arch,
-            self.activation_fn,
-            self.log_std.numel(),
-            self.n_action_features,
+            n_features=encoded_size(self.state_layout),
+            n_params=self.codec.n_params,
+            pi=pi,
+            vf=vf,
+            activation=self.activation_fn,
+            n_log_std=self.log_std.numel(),
+            n_action_features=self.n_action_features,
         )
 
     def features(self, observations: Leaves, out: npt.NDArray[np.float32] | None = None) -> Leaves:
-        """The part of the forward pass that no weight takes part in; the learner does it once for each rollout.
+        """Return the part of the forward pass that uses no weights: normalisation and encoding.
 
-        The built-in network's go to ``out`` [B, F], if that is given. Pictures stay what they are.
+        The learner computes it once for each rollout. Encoded features are written to ``out`` [B, F] if it is given.
+        Images are returned as they are.
         """
         leaves = observations if self.normalizer is None else normalized(observations, self.normalizer.scales())
         if self.custom:
             return leaves
-        pictures = () if self.pictures is None else self.pictures.pictures
-        found = {PICTURE + picture.path: leaves[picture.path] for picture in pictures}
-        if self.encoder.n_features or not found:
-            found[FEATURES] = self.encoder(leaves, out)
+        images = () if self.pictures is None else self.pictures.images
+        features = {IMAGE + image.path: leaves[image.path] for image in images}
+        if self.encoder.n_features or not features:
+            features[FEATURES] = self.encoder(leaves, out)
         if self.n_action_features:
-            found[ACTION_FEATURES] = leaves[ACTION_FEATURES]
-        return found
+            features[ACTION_FEATURES] = leaves[ACTION_FEATURES]
+        return features
 
     def prepare(self, observations: Leaves) -> Inputs:
-        """``features`` as tensors, where the weights are."""
+        """Return ``features(observations)`` as tensors on the device of the weights."""
         device = self.log_std.device
         return {name: torch.from_numpy(leaf).to(device) for name, leaf in self.features(observations).items()}
 
     def forward(
         self, inputs: Inputs, masks: Tensor | None = None, start: SequenceStart | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Prepared observations to action parameters [B, P] and values [B]; ``masks`` only save work.
+        """Turn prepared observations into action parameters [B, P] and values [B].
 
-        With a memory, rows are whole sequences, and ``start`` says what they start from.
+        ``masks`` do not change the result; they save the scoring of forbidden actions. For a recurrent policy, rows
+        are whole sequences, and ``start`` holds their initial states.
         """
         if not self.custom:
-            features = self._see(inputs)
+            features = self._join_features(inputs)
             if self.core is not None:
                 assert start is not None
                 features = self.core(features, start)
@@ -163,33 +189,33 @@ class Policy(nn.Module):
             )
         return params, values
 
-    def step(self, inputs: Inputs, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A step of a policy with a memory: also the states [B, S] afterwards, given those before."""
+    def step(self, inputs: Inputs, states: Tensor) -> RecurrentStep:
+        """Take one step of a recurrent policy from the states [B, S]."""
         assert self.core is not None
-        states = self.core.step(self._see(inputs), states)
+        states = self.core.step(self._join_features(inputs), states)
         params, values = self.network(self.core.output(states), inputs.get(ACTION_FEATURES))
-        return params, values, states
+        return RecurrentStep(params, values, states)
 
     def evaluate(
         self, inputs: Inputs, actions: Tensor, masks: Tensor | None, start: SequenceStart | None = None
     ) -> Evaluation:
-        """Log-probability, entropy and value, for a gradient step."""
+        """Return log-probabilities of ``actions`` [B, D], entropies and values, for a gradient step."""
         params, values = self(inputs, masks, start)
-        known = distributions.likelihood(self.codec.heads, params, self.log_std, actions, masks)
-        return Evaluation(known.log_probs, known.entropy, values, params)
+        likelihood = distributions.likelihood(self.codec.heads, params, self.log_std, actions, masks)
+        return Evaluation(likelihood.log_probs, likelihood.entropy, values, params)
 
-    def _see(self, inputs: Inputs) -> Tensor:
-        """All features [B, F], those of pictures after the others."""
+    def _join_features(self, inputs: Inputs) -> Tensor:
+        """Return all features [B, F]: the encoded ones, then those of images."""
         if self.pictures is None:
             return inputs[FEATURES]
-        seen = self.pictures({picture.path: inputs[PICTURE + picture.path] for picture in self.pictures.pictures})
-        return torch.cat([inputs[FEATURES], seen], dim=1) if FEATURES in inputs else seen
+        image_features = self.pictures({image.path: inputs[IMAGE + image.path] for image in self.pictures.images})
+        return torch.cat([inputs[FEATURES], image_features], dim=1) if FEATURES in inputs else image_features
 
     def _choose_arch(self, net_arch: Mapping[str, Sequence[int]] | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Hidden layers of the towers; as in Stable-Baselines3 there are none if there is nothing but a picture."""
+        """Return the hidden layers of ``pi`` and ``vf``; the default after images alone is none, as in SB3."""
         if net_arch is None:
-            only_pictures = self.pictures is not None and not self.encoder.n_features and not self.n_action_features
-            sizes = () if only_pictures else DEFAULT_LAYERS
+            has_only_images = self.pictures is not None and not self.encoder.n_features and not self.n_action_features
+            sizes = () if has_only_images else DEFAULT_LAYERS
             return sizes, sizes
         if self.n_action_features and not net_arch["pi"]:
             raise UsageError(
@@ -198,8 +224,8 @@ class Policy(nn.Module):
             )
         return tuple(net_arch["pi"]), tuple(net_arch["vf"])
 
-    def _look_for_action_features(self, score_actions: bool | None) -> int:
-        """How many numbers describe an action, if actions are to be scored by them; else 0."""
+    def _count_action_features(self, score_actions: bool | None) -> int:
+        """Return the number of features of an action if the policy scores actions by them; else 0."""
         if self.custom or score_actions is False:
             return 0
         leaf = scored_leaf(self.layout, self.codec.layout.space)
