@@ -17,7 +17,7 @@ ENVIRON = {
     **{name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
     "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
 }
-FORGIVE = "from corral.core.stdio import forgive_output; forgive_output()"
+FORGIVE = "from corral.core.stdio import tolerate_closed_stdout; tolerate_closed_stdout()"
 GAME = """
 import os
 from tests.toy_envs import Counter

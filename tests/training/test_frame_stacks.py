@@ -161,9 +161,9 @@ def test_experts_are_imitated():
 @pytest.mark.parametrize(
     ("flaw", "message"),
     [
-        ("zeros", "is 3 frames, oldest first, but when an episode begins they are not all its first; correct that"),
-        ("newest first", "is 3 frames, oldest first, but a step does not move them along"),
-        ("refilled", "is 3 frames, oldest first, but a step does not move them along.*frame_stacks = {}"),
+        ("zeros", "is 3 frames, oldest first, but after a reset they are not all the same frame; correct that"),
+        ("newest first", "is 3 frames, oldest first, but a step does not shift them by one"),
+        ("refilled", "is 3 frames, oldest first, but a step does not shift them by one.*frame_stacks = {}"),
     ],
 )
 def test_envs_that_stack_otherwise_are_refused(flaw, message, workers):
@@ -174,7 +174,7 @@ def test_envs_that_stack_otherwise_are_refused(flaw, message, workers):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"mop": 3}, "frame_stacks name 'mop', but it shows 'choice', 'global', 'map', 'plain'"),
+        ({"mop": 3}, "frame_stacks name 'mop', but its observations are 'choice', 'global', 'map', 'plain'"),
         ({"map": 4}, r"say that 'map' is 4 frames, joined along the first axis, but it is Box\(0, 255, \(6, 8, 8\)"),
         ({"choice": 3}, r"say that 'choice' is 3 frames, .* but it is Discrete\(3\)"),
         ({"map": "three"}, "expected a dict of paths and numbers of frames"),

@@ -78,6 +78,8 @@ class WorkerDied(CorralError):
 
     by_signal: bool = False
     """Whether a signal ended the worker. Any process may have sent it, so the env is not necessarily the cause."""
+    summary: str = ""
+    """The message without its advice; empty if it has none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What happens every so many steps."""
+"""Intervals in steps, such as ``eval_freq`` and ``checkpoint_freq``."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ __all__ = ["is_due"]
 
 
 def is_due(every: int, before: int, now: int) -> bool:
-    """Whether a multiple of ``every`` lies in (before, now]; never, for 0."""
+    """Return whether a multiple of ``every`` lies in (before, now]; ``every`` 0 means never."""
     return every > 0 and now // every > before // every

@@ -1,13 +1,13 @@
-"""Spaces as flat lists of leaves: how nested observations and actions become plain arrays and back.
+"""Conversion of nested observations and actions to one array per leaf of their space, and back.
 
-A ``Layout`` is made once per space. Each leaf of a nested Dict or Tuple gets one array, in the leaf's own dtype,
-so that uint8 images stay uint8 and nothing is pickled.
+A leaf is an elementary space (Box, Discrete, MultiDiscrete, MultiBinary) inside a Dict or Tuple. A ``Layout`` is made
+once per space. Each leaf has one array of its own dtype, so that uint8 images stay uint8 and nothing is pickled.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,9 @@ from corral.core.types import Leaves
 __all__ = ["Layout", "Leaf", "limits_of", "poisoned", "space_from_data", "space_to_data"]
 
 Array = npt.NDArray[Any]
+MAX_SPACE_NUMBERS = 1 << 24
+"""Most numbers in one value of a space that is read from a file; an RGB image of 2,000 x 2,000 pixels has fewer."""
+_MAX_AXES = 32
 _ADVICE = {
     "observation": "wrap the env to translate it (gymnasium.wrappers.TransformObservation)",
     "action": "wrap the env to translate it (gymnasium.wrappers.TransformAction)",
@@ -30,27 +33,32 @@ SUPPORTED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBina
 
 
 def poisoned(shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
-    """A new array filled with a value that no honest write leaves behind, so that a missed write shows."""
+    """Return a new array filled with a value that is unlikely in data, so that a missing write is noticed."""
     array = np.empty(tuple(shape), dtype)
     poison(array)
     return array
 
 
 def poison(array: Array) -> None:
-    """Fill ``array`` with NaN, or with the lowest number its dtype has."""
+    """Fill ``array`` with NaN, the lowest signed integer, the byte 0xA5 (unsigned integers) or True."""
     kind = array.dtype.kind
     array.fill(np.nan if kind == "f" else True if kind == "b" else np.iinfo(array.dtype).min if kind == "i" else 0xA5)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Leaf:
-    """One elementary space inside a (nested) space."""
+    """An elementary space inside a (nested) space."""
 
     path: str
+    """The keys joined by slashes, such as ``map/0``; empty if the whole space is this leaf."""
     keys: tuple[str | int, ...]
+    """Keys of the Dicts and indices of the Tuples that lead to the leaf."""
     space: spaces.Box | spaces.Discrete[Any] | spaces.MultiDiscrete[Any] | spaces.MultiBinary
+    """The elementary space."""
     shape: tuple[int, ...]
+    """Shape of one value of the leaf."""
     dtype: np.dtype[Any]
+    """Dtype of the leaf's array."""
 
     @property
     def is_float(self) -> bool:
@@ -58,7 +66,7 @@ class Leaf:
         return self.dtype.kind == "f"
 
     def check(self, value: Any) -> Array:
-        """``value`` as an array of this leaf's shape and dtype, or a ValueError that says what is wrong with it."""
+        """Return ``value`` as an array of this leaf's shape and dtype; raise a ValueError if it is no such value."""
         given = np.asarray(value)
         where = f" at {self.path!r}" if self.path else ""
         if given.shape != self.shape:
@@ -71,16 +79,14 @@ class Leaf:
             cast = given.astype(self.dtype)
         if not self.is_float and not np.array_equal(cast, given):
             raise ValueError(f"values {given.min()} to {given.max()}{where}, which {self.dtype} cannot hold")
-        if not isinstance(self.space, spaces.Box) and not self.space.contains(self._native(cast)):
+        item: Any = cast[()] if isinstance(self.space, spaces.Discrete) else cast  # Discrete contains scalars only
+        if not isinstance(self.space, spaces.Box) and not self.space.contains(item):
             raise ValueError(f"value {value!r:.60}{where}, which is not in {self.space}")
         return cast
 
-    def _native(self, array: Array) -> Any:
-        return array[()] if isinstance(self.space, spaces.Discrete) else array
-
 
 class Layout:
-    """The leaves of a space, and how values of the space move into and out of per-leaf arrays."""
+    """The leaves of a space, with methods that copy values of the space into per-leaf arrays and out of them."""
 
     def __init__(self, space: spaces.Space[Any], role: str = "observation") -> None:
         self.space = space
@@ -93,9 +99,9 @@ class Layout:
             raise UsageError(
                 f"two entries of the {role} space have the same path among {self.paths}; avoid '/' in keys"
             )
-        self._plain = len(self.leaves) == 1 and not self.leaves[0].keys
-        # Discrete values must be looked at one by one; a Box of the right dtype and shape can be taken as it is.
-        self._trusted = tuple(isinstance(leaf.space, spaces.Box) for leaf in self.leaves)
+        self._is_single_leaf = len(self.leaves) == 1 and not self.leaves[0].keys
+        # A Box value of the right dtype and shape needs no check of its numbers; a discrete value may be out of range.
+        self._is_box = tuple(isinstance(leaf.space, spaces.Box) for leaf in self.leaves)
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -103,20 +109,20 @@ class Layout:
         return tuple(leaf.path for leaf in self.leaves)
 
     def allocate(self, *leading: int) -> Leaves:
-        """New poisoned arrays, each of shape ``[*leading, *leaf.shape]``."""
+        """Return new poisoned arrays by leaf path, each of shape ``[*leading, *leaf.shape]``."""
         return {leaf.path: poisoned((*leading, *leaf.shape), leaf.dtype) for leaf in self.leaves}
 
     def write(self, arrays: Leaves, row: int, value: Any) -> None:
-        """Copy one value of the space into ``row``; a ValueError says what does not fit."""
-        for leaf, trusted in zip(self.leaves, self._trusted, strict=True):
-            item = value if self._plain else _descend(value, leaf)
-            if not (trusted and type(item) is np.ndarray and item.dtype == leaf.dtype and item.shape == leaf.shape):
+        """Copy one value of the space into ``row``; raise a ValueError if it is not in the space."""
+        for leaf, is_box in zip(self.leaves, self._is_box, strict=True):
+            item = value if self._is_single_leaf else _descend(value, leaf)
+            if not (is_box and type(item) is np.ndarray and item.dtype == leaf.dtype and item.shape == leaf.shape):
                 item = leaf.check(item)
             arrays[leaf.path][row] = item
 
     def writer(self, arrays: Leaves) -> Callable[[int, Any], None]:
-        """``write`` into these arrays: the same, with everything looked up that can be."""
-        if not (self._plain and self._trusted[0]):
+        """Return a faster form of ``write`` for these arrays: a function of the row and the value."""
+        if not (self._is_single_leaf and self._is_box[0]):
             return lambda row, value: self.write(arrays, row, value)
         leaf, target = self.leaves[0], arrays[self.leaves[0].path]
         dtype, shape = leaf.dtype, leaf.shape
@@ -129,31 +135,35 @@ class Layout:
         return write
 
     def reader(self, arrays: Leaves) -> Callable[[int], Any]:
-        """``read`` from these arrays, with Python's integers for ``Discrete``: what an env is given as an action."""
+        """Return a function that reads a row of these arrays as an action for an env.
+
+        It differs from ``read`` in that values of ``Discrete`` are Python integers: unlike numpy's, they can be
+        serialized as JSON and are instances of ``int``.
+        """
         readers = [_reader(leaf, arrays[leaf.path]) for leaf in self.leaves]
-        return readers[0] if self._plain else lambda row: self.assemble([read(row) for read in readers])
+        return readers[0] if self._is_single_leaf else lambda row: self.assemble([read(row) for read in readers])
 
     def read(self, arrays: Leaves, row: int) -> Any:
-        """One value of the space, copied out of ``row``."""
-        return self.assemble([_own(arrays[leaf.path][row]) for leaf in self.leaves])
+        """Return a copy of the value in ``row``."""
+        return self.assemble([_copy_row(arrays[leaf.path][row]) for leaf in self.leaves])
 
     def batch(self, arrays: Leaves, copy: bool = True) -> Any:
-        """All rows, shaped as Gymnasium's batched space: arrays in Dicts and Tuples."""
+        """Return all rows as a value of Gymnasium's batched space: arrays in dictionaries and tuples."""
         return self.assemble([arrays[leaf.path].copy() if copy else arrays[leaf.path] for leaf in self.leaves])
 
     def unbatch(self, value: Any) -> Leaves:
-        """The per-leaf arrays of a batched value (what Gymnasium calls ``actions`` in ``VectorEnv.step``)."""
-        return {leaf.path: np.asarray(value if self._plain else _descend(value, leaf)) for leaf in self.leaves}
+        """Return the per-leaf arrays of a value of the batched space, such as ``actions`` of ``VectorEnv.step``."""
+        return {leaf.path: np.asarray(value if self._is_single_leaf else _descend(value, leaf)) for leaf in self.leaves}
 
     def assemble(self, items: Sequence[Any]) -> Any:
-        """The nested structure of the space, with ``items`` (one for each leaf, in order) at its leaves."""
-        if self._plain:
+        """Return the nested structure of the space with ``items`` (one per leaf, in order) at its leaves."""
+        if self._is_single_leaf:
             return items[0]
         return _nest(self.space, iter(items))
 
 
 def limits_of(space: spaces.Space[Any]) -> tuple[Any, Any] | None:
-    """The lowest and the highest value of a space of choices; None for any other space."""
+    """Return the lowest and the highest value of a discrete space; None for a Box."""
     if isinstance(space, spaces.Discrete):
         return space.start, space.start + space.n - 1
     if isinstance(space, spaces.MultiDiscrete):
@@ -162,6 +172,7 @@ def limits_of(space: spaces.Space[Any]) -> tuple[Any, Any] | None:
 
 
 def _walk(space: spaces.Space[Any], keys: tuple[str | int, ...], role: str) -> list[Leaf]:
+    """Return the leaves of a space in order; raise a UsageError if Corral does not support one of them."""
     path = "/".join(map(str, keys))
     if isinstance(space, spaces.Dict):
         return [leaf for key, sub in space.spaces.items() for leaf in _walk(sub, (*keys, key), role)]
@@ -177,6 +188,7 @@ def _walk(space: spaces.Space[Any], keys: tuple[str | int, ...], role: str) -> l
 
 
 def _descend(value: Any, leaf: Leaf) -> Any:
+    """Return the part of a nested value that belongs to ``leaf``."""
     try:
         for key in leaf.keys:
             value = value[key]
@@ -185,7 +197,8 @@ def _descend(value: Any, leaf: Leaf) -> Any:
     return value
 
 
-def _nest(space: spaces.Space[Any], items: Any) -> Any:
+def _nest(space: spaces.Space[Any], items: Iterator[Any]) -> Any:
+    """Return the nested structure of ``space`` with the next ``items`` at its leaves."""
     if isinstance(space, spaces.Dict):
         return {key: _nest(sub, items) for key, sub in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -194,26 +207,19 @@ def _nest(space: spaces.Space[Any], items: Any) -> Any:
 
 
 def _reader(leaf: Leaf, rows: Array) -> Callable[[int], Any]:
-    """Reads one row of a leaf; a Python integer can be a key, JSON or an ``int``, where numpy's cannot."""
+    """Return a function that reads one row of a leaf's array."""
     if isinstance(leaf.space, spaces.Discrete):
         return rows.item
-    return lambda row: _own(rows[row])
+    return lambda row: _copy_row(rows[row])
 
 
-def _own(item: Any) -> Any:
-    # A row of a shared array changes under its reader; numpy scalars are copies already.
+def _copy_row(item: Any) -> Any:
+    """Copy a row of an array, because the next step overwrites it; a numpy scalar is a copy already."""
     return item.copy() if isinstance(item, np.ndarray) else item
 
 
-MOST_NUMBERS = 1 << 24
-"""In one value of a space that is read, all parts together: a picture of 2,000 x 2,000 pixels in color fits."""
-
-
-_MOST_AXES = 32
-
-
 def space_to_data(space: spaces.Space[Any]) -> dict[str, Any]:
-    """A space as JSON-ready data."""
+    """Return a space as data that JSON can represent."""
     if isinstance(space, spaces.Dict):
         return {"type": "Dict", "spaces": [[key, space_to_data(sub)] for key, sub in space.spaces.items()]}
     if isinstance(space, spaces.Tuple):
@@ -228,18 +234,21 @@ def space_to_data(space: spaces.Space[Any]) -> dict[str, Any]:
         return {"type": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist(), "dtype": dtype}
     if isinstance(space, spaces.MultiBinary):
         return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.shape)}
-    raise TypeError(f"no plain form for {space}")
+    raise TypeError(f"cannot convert {space} to JSON data")
 
 
 def space_from_data(data: Mapping[str, Any]) -> spaces.Space[Any]:
-    """The space behind ``space_to_data``'s data; an error, before anything is made, if it is a giant."""
-    if (numbers := _count_numbers(data)) > MOST_NUMBERS:
-        raise ValueError(f"a value of it has {numbers:.3g} numbers; at most {MOST_NUMBERS:,} are taken")
+    """Return the space that ``space_to_data`` described.
+
+    Raise a ValueError, before any array is allocated, if its values have more than ``MAX_SPACE_NUMBERS`` numbers.
+    """
+    if (numbers := _count_numbers(data)) > MAX_SPACE_NUMBERS:
+        raise ValueError(f"a value of it has {numbers:.3g} numbers, expected at most {MAX_SPACE_NUMBERS:,}")
     return _make_space(data)
 
 
 def _count_numbers(data: Mapping[str, Any]) -> int:
-    """How many numbers a value of a space has."""
+    """Return the number of numbers in a value of the space that ``data`` describe."""
     match data["type"]:
         case "Dict":
             return sum(_count_numbers(sub) for _, sub in data["spaces"])
@@ -249,19 +258,21 @@ def _count_numbers(data: Mapping[str, Any]) -> int:
             return _product(data["shape"])
         case "MultiBinary":
             return _product([data["n"]] if isinstance(data["n"], int) else data["n"])
-    return 1  # or as many as the data themselves have
+    return 1  # a MultiDiscrete has more, but not more than its data have
 
 
 def _product(shape: Any) -> int:
-    if len(shape) > _MOST_AXES or any(type(size) is not int or not 0 <= size <= MOST_NUMBERS for size in shape):
-        raise ValueError(f"a shape of {shape!r:.80}; expected up to {_MOST_AXES} sizes of at most {MOST_NUMBERS:,}")
+    if len(shape) > _MAX_AXES or any(type(size) is not int or not 0 <= size <= MAX_SPACE_NUMBERS for size in shape):
+        raise ValueError(f"a shape of {shape!r:.80}; expected up to {_MAX_AXES} sizes of at most {MAX_SPACE_NUMBERS:,}")
     return math.prod(shape)
 
 
 def _make_space(data: Mapping[str, Any]) -> spaces.Space[Any]:
     match data["type"]:
         case "Dict":
-            return spaces.Dict([(key, _make_space(sub)) for key, sub in data["spaces"]])  # a dict would be sorted
+            return spaces.Dict(
+                [(key, _make_space(sub)) for key, sub in data["spaces"]]
+            )  # Gymnasium sorts a dict's keys
         case "Tuple":
             return spaces.Tuple([_make_space(sub) for sub in data["spaces"]])
         case "Box":
@@ -280,14 +291,15 @@ def _make_space(data: Mapping[str, Any]) -> spaces.Space[Any]:
 
 
 def _bound(values: Any) -> Any:
-    """One number where all are equal; infinities as words, which JSON lacks numbers for."""
+    """Return bounds of a Box as JSON data: one number if all are equal, infinities as text."""
     flat = values.reshape(-1)
     if flat.size and (flat == flat[0]).all():
         flat = flat[:1]
-    words = [str(value) if np.isinf(value) else value.item() for value in flat]
-    return words[0] if len(words) == 1 else words
+    items = [str(value) if np.isinf(value) else value.item() for value in flat]
+    return items[0] if len(items) == 1 else items
 
 
 def _array(bound: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """Return bounds of a Box from the data that ``_bound`` returned."""
     values = np.array([float(v) if isinstance(v, str) else v for v in (bound if isinstance(bound, list) else [bound])])
     return np.broadcast_to(values.reshape(shape) if values.size > 1 else values.reshape(-1)[0], shape).astype(dtype)

@@ -1,6 +1,6 @@
-"""What is printed. Output that fails, because its reader left or it was closed, never fails the code that prints.
+"""Standard output and error: printing never fails, even if the stream is closed or its reader has ended.
 
-``command`` is how commands are printed, so that they work when they are pasted into the shell.
+``command`` returns commands in the form in which the user can paste them into the shell.
 """
 
 from __future__ import annotations
@@ -19,104 +19,106 @@ from typing import Any
 
 __all__ = ["command", "reserve_standard_descriptors", "tolerate_closed_stdout"]
 
-_MAY_PASS = {errno.EAGAIN, errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
+_TEMPORARY_ERRORS = {errno.EAGAIN, errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
+_MODULES = {"tensorboard": "tensorboard.main"}
+"""Modules to run with ``python -m`` of programs whose module has another name."""
 
 
 def tolerate_closed_stdout() -> None:
-    """From now on this process's ``print`` succeeds, whoever reads it. May be called twice."""
+    """Replace ``sys.stdout`` and ``sys.stderr`` by streams whose writes never fail. May be called twice."""
     reserve_standard_descriptors()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if isinstance(stream, _Forgiving):
+        if isinstance(stream, _TolerantStream):
             continue
-        if stream is None:  # closed before we were started
-            stream = Path(os.devnull).open("w")  # noqa: SIM115 - for good
+        if stream is None:  # it was closed before Python started
+            stream = Path(os.devnull).open("w")  # noqa: SIM115 - it stays open until the process ends
         elif isinstance(stream, io.TextIOWrapper):
             with contextlib.suppress(OSError, ValueError):
-                stream.reconfigure(errors="replace")  # a terminal that cannot show µ shows something else
-        setattr(sys, name, _Forgiving(stream, name))
+                stream.reconfigure(errors="replace")  # a terminal whose encoding lacks µ shows a question mark
+        setattr(sys, name, _TolerantStream(stream, name))
 
 
 def reserve_standard_descriptors() -> None:
-    """Let no pipe of ours become descriptor 0, 1 or 2: what prints without asking Python would write to it."""
+    """Open those of the file descriptors 0, 1 and 2 that are closed, on the null device.
+
+    Otherwise a pipe of Corral could get one of these numbers, and libraries that print without Python write to it.
+    """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            _point_at_nothing(descriptor)
+            _redirect_to_null(descriptor)
 
 
-class _Forgiving:
-    """A stream, except that writing to it succeeds."""
+class _TolerantStream:
+    """A wrapper around a stream: the same, except that writing does not raise."""
 
     def __init__(self, stream: Any, name: str) -> None:
         self._stream, self._name = stream, name
 
     def write(self, text: Any) -> Any:
-        """Write, if anybody is there."""
+        """Write ``text``; discard it if the stream fails."""
         try:
             return self._stream.write(text)
         except UnicodeError:
             raise
         except (OSError, ValueError) as error:
-            self._forgive(error)
+            self._handle_failure(error)
             return len(text)
 
     def writelines(self, lines: Iterable[Any]) -> None:
-        """Write them all."""
+        """Write all lines; discard them if the stream fails."""
         for line in lines:
             self.write(line)
 
     def flush(self) -> None:
-        """Flush, if anybody is there."""
+        """Flush the stream; ignore a failure."""
         try:
             self._stream.flush()
         except (OSError, ValueError) as error:
-            self._forgive(error)
+            self._handle_failure(error)
 
     @property
     def buffer(self) -> Any:
-        """The stream of bytes below."""
-        return _Forgiving(self._stream.buffer, f"{self._name}.buffer")
+        """The underlying byte stream, whose writes do not raise either."""
+        return _TolerantStream(self._stream.buffer, f"{self._name}.buffer")
 
-    def _forgive(self, error: Exception) -> None:
-        """What is printed from now on goes nowhere, by other means than this stream too, unless this may pass."""
-        if isinstance(error, OSError) and error.errno not in _MAY_PASS:
+    def _handle_failure(self, error: Exception) -> None:
+        """Redirect the descriptor to the null device, for all later output of the process, unless it may work again."""
+        if isinstance(error, OSError) and error.errno not in _TEMPORARY_ERRORS:
             with contextlib.suppress(OSError, ValueError):
                 descriptor = self._stream.fileno()
                 if descriptor in (1, 2):
-                    _point_at_nothing(descriptor)
+                    _redirect_to_null(descriptor)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def __reduce__(self) -> Any:
-        return _find, (self._name,)
+        return _get_stream, (self._name,)
 
 
-def _find(name: str) -> Any:
-    """The stream of that name, in whatever process this is."""
+def _get_stream(name: str) -> Any:
+    """Return the stream ``name`` of this process: a pickled stream becomes that of the process that unpickles it."""
     return operator.attrgetter(name)(sys)
 
 
-def _point_at_nothing(descriptor: int) -> None:
-    nothing = os.open(os.devnull, os.O_RDWR)
-    if nothing == descriptor:
+def _redirect_to_null(descriptor: int) -> None:
+    """Make a file descriptor refer to the null device."""
+    null = os.open(os.devnull, os.O_RDWR)
+    if null == descriptor:
         os.set_inheritable(descriptor, True)
     else:
-        os.dup2(nothing, descriptor)
-        os.close(nothing)
-
-
-_MODULES = {"tensorboard": "tensorboard.main"}
-"""Programs whose module has another name."""
+        os.dup2(null, descriptor)
+        os.close(null)
 
 
 def command(name: str = "corral") -> str:
-    """``name`` if the shell finds it, else the path of that program beside this Python."""
+    """Return ``name`` if the shell finds this program of this Python's environment, else a command that starts it."""
     installed = shutil.which(name, path=str(Path(sys.executable).parent))
-    found = shutil.which(name)
-    if found is not None and (installed is None or Path(found).samefile(installed)):
+    on_path = shutil.which(name)
+    if on_path is not None and (installed is None or Path(on_path).samefile(installed)):
         return name
     if installed is None:
         return f"{shlex.quote(sys.executable)} -m {_MODULES.get(name, name)}"

@@ -1,4 +1,4 @@
-"""Sums of floats that are the same on every version of Python, and mixes of opponents as shares that sum to 1."""
+"""Sums of floats with the same rounding in every version of Python, and opponent mixes as shares that sum to 1."""
 
 from __future__ import annotations
 
@@ -11,29 +11,31 @@ from corral.core.errors import UsageError
 
 __all__ = ["add_up", "normalized_shares", "parse_mix"]
 
+_MIX_PREFIX = "mixed:"
+
 
 def add_up(numbers: Iterable[float]) -> float:
-    """Add floats from left to right. From Python 3.12 on, ``sum`` corrects its rounding and gives other last bits."""
+    """Add floats from left to right. From Python 3.12 on, ``sum`` compensates rounding, which changes the last bits."""
     return functools.reduce(operator.add, numbers, 0.0)
 
 
-_MIXED = "mixed:"
-
-
 def parse_mix(text: str, known: Sequence[str] | None = None) -> dict[str, float]:
-    """``greedy``, or ``mixed:random=1,greedy=3``, as shares that sum to 1; each name should be ``known``."""
-    if not text.startswith(_MIXED):
+    """Parse one opponent (``greedy``) or a mix (``mixed:random=1,greedy=3``) into shares by name that sum to 1.
+
+    Raise a UsageError if the text has another form, or contains a name that is not in ``known``.
+    """
+    if not text.startswith(_MIX_PREFIX):
         shares = {text: 1.0}
     else:
         shares = {}
-        for part in text.removeprefix(_MIXED).split(","):
-            name, equals, weight = part.rpartition("=")
-            name, weight = (name, weight) if equals else (part, "1")
+        for entry in text.removeprefix(_MIX_PREFIX).split(","):
+            name, equals, weight = entry.rpartition("=")
+            name, weight = (name, weight) if equals else (entry, "1")
             try:
                 shares[name.strip()] = shares.get(name.strip(), 0.0) + float(weight)
             except ValueError:
                 raise UsageError(
-                    f"opponent {text!r}: {part!r} should be name=weight, as in mixed:random=1,greedy=3"
+                    f"opponent {text!r}: {entry!r} should be name=weight, as in mixed:random=1,greedy=3"
                 ) from None
     for name in shares:
         if known is not None and name not in known:
@@ -42,7 +44,7 @@ def parse_mix(text: str, known: Sequence[str] | None = None) -> dict[str, float]
 
 
 def normalized_shares(shares: Mapping[str, float]) -> dict[str, float]:
-    """Shares of opponents that sum to 1; a UsageError if they cannot."""
+    """Scale weights to sum to 1 and leave out zeros; raise a UsageError if one is negative or all are zero."""
     total = add_up(shares.values())
     if not shares or not math.isfinite(total) or total <= 0 or min(shares.values()) < 0:
         raise UsageError(f"opponents {dict(shares)}: the weights should be positive numbers")
