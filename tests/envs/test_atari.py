@@ -136,9 +136,9 @@ def test_pictures_of_the_game_are_in_colour():
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"obs_type": "ram"}, "obs_type 'ram' cannot be had with the Atari wrappers.*add --no-atari-wrappers"),
-        ({"max_episode_steps": 5}, "max_episode_steps 5 cannot be had .* max_num_frames_per_episode instead"),
-        ({"continuous": True}, "continuous True cannot be had"),
+        ({"obs_type": "ram"}, "obs_type 'ram' cannot be used with the Atari wrappers.*add --no-atari-wrappers"),
+        ({"max_episode_steps": 5}, "max_episode_steps 5 cannot be used .* max_num_frames_per_episode instead"),
+        ({"continuous": True}, "continuous True cannot be used"),
         ({"frameskip": (2, 5)}, r"frameskip \(2, 5\): should be a whole number"),
         ({"frameskip": 0}, "frameskip 0: should be a whole number of frames, at least 1"),
         ({"repeat_action_probability": 1}, "repeat_action_probability 1: should be from 0"),

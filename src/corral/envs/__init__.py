@@ -1,1 +1,1 @@
-"""From the name of an env to envs: what is known of them, how they are made, and what they may offer."""
+"""Envs: the registry of their names, the factories that make them, and the protocols that they may implement."""

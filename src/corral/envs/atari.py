@@ -1,8 +1,10 @@
-"""Atari games of the Arcade Learning Environment, as they are usually played by learners.
+"""Atari games of the Arcade Learning Environment (ALE), with the usual preprocessing for deep RL.
 
-A step is a few frames with one action; what is shown are the last four such moments, each the brighter of its last two
-frames, grey and small. Games begin with a few frames of nothing, so that no two are alike, and with the fire button
-where a game waits for it. A lost life is reported, because a learner should take it for an end; the game goes on.
+The preprocessing follows Mnih et al. (2015, doi:10.1038/nature14236) and Machado et al. (2018, arXiv:1709.06009). A
+step repeats one action for ``skip`` frames. The observation stacks the last four steps; each is the pixel-wise maximum
+of the step's last two frames, in grey and resized to 84 x 84. An episode begins with a random number of no-op frames,
+and with the fire button in games that wait for it. A lost life is reported in ``info``, so that a learner can end the
+return there, but it does not end the episode.
 """
 
 from __future__ import annotations
@@ -20,47 +22,50 @@ from gymnasium import spaces
 from corral.core.errors import MissingPackage, UsageError
 from corral.core.types import LIFE_LOST
 
-__all__ = ["ATARI", "ATARI_SETTINGS", "AtariGame", "is_atari", "is_prepared", "make", "register"]
+__all__ = ["ATARI", "ATARI_SETTINGS", "AtariGame", "is_atari", "make", "register", "uses_atari_wrappers"]
 
 SIDE = 84
-"""Pixels of a side of what is shown."""
+"""Height and width of an observation in pixels."""
 FRAMES = 4
-"""Moments that are shown."""
+"""Steps that an observation stacks."""
 NO_OPS = 30
-"""Frames of nothing at the beginning, at most; at least two."""
-_NOTHING, _FIRE = 0, 1
-_FIXED = {
-    "obs_type": "pictures of their own",
-    "continuous": "a joystick with buttons",
-    "sound_obs": "no sound",
-    "max_episode_steps": "max_num_frames_per_episode instead",
+"""Largest number of no-op frames at the beginning of an episode; the smallest is two."""
+_NO_OP, _FIRE = 0, 1
+"""Indices of actions."""
+_REFUSED_ARGUMENTS = {
+    "obs_type": "which make observations of their own",
+    "continuous": "which have discrete actions",
+    "sound_obs": "which have no sound",
+    "max_episode_steps": "which take max_num_frames_per_episode instead",
 }
-_HEAD = struct.Struct("<5sII")
+"""Arguments of Gymnasium's Atari envs that the wrappers do not support, and why."""
+_HEADER = struct.Struct("<5sII")
+"""The beginning of a saved state: ``_MAGIC``, and the lengths of its JSON and of the emulator's state."""
 _MAGIC = b"atari"
 Pixels = npt.NDArray[np.uint8]
 
 
 def register() -> None:
-    """Make the games' ids known to Gymnasium."""
-    _ale()
+    """Register the ids of the Atari games with Gymnasium."""
+    _import_ale()
 
 
 def make(game: str, atari_wrappers: bool = True, render_mode: str | None = None, **kwargs: Any) -> gym.Env[Any, Any]:
-    """The game of an ``ALE/...`` id, prepared for learners, or as Gymnasium has it; ``kwargs`` are Gymnasium's."""
+    """Make the game of an ``ALE/...`` id, with or without the Atari wrappers; ``kwargs`` go to Gymnasium's env."""
     register()
     if not isinstance(atari_wrappers, bool):
         raise UsageError(f"atari_wrappers {atari_wrappers!r}: should be true or false")
     if not atari_wrappers:
         return gym.make(game, disable_env_checker=True, render_mode=render_mode, **kwargs)
-    for name, instead in _FIXED.items():
+    for name, reason in _REFUSED_ARGUMENTS.items():
         if name in kwargs:
             raise UsageError(
-                f"{game}: {name} {kwargs[name]!r} cannot be had with the Atari wrappers, which have {instead}; leave "
-                "it out, or add --no-atari-wrappers"
+                f"{game}: {name} {kwargs[name]!r} cannot be used with the Atari wrappers, {reason}; leave it out, or "
+                "add --no-atari-wrappers"
             )
     spec = gym.spec(game)
-    given = {**spec.kwargs, **kwargs}
-    skip, sticky = kwargs.pop("frameskip", 4), given["repeat_action_probability"]
+    skip = kwargs.pop("frameskip", 4)
+    sticky = {**spec.kwargs, **kwargs}["repeat_action_probability"]
     if not isinstance(skip, int) or isinstance(skip, bool) or skip < 1:
         raise UsageError(f"{game}: frameskip {skip!r}: should be a whole number of frames, at least 1")
     if not isinstance(sticky, int | float) or not 0 <= sticky < 1:
@@ -70,10 +75,10 @@ def make(game: str, atari_wrappers: bool = True, render_mode: str | None = None,
 
 
 class AtariGame(gym.Wrapper[Pixels, Any, Any, Any]):
-    """A game whose every episode follows from the seed of its reset.
+    """An Atari game in which the seed of a reset decides the whole episode.
 
-    ``env`` is Gymnasium's, a frame a step, with no chance in it: repeated actions (``sticky`` is how likely one is, in
-    each frame) and the number of frames at the beginning are drawn here.
+    ``env`` is Gymnasium's, with one frame per step and without sticky actions. This wrapper draws the sticky actions
+    (``sticky`` is the probability, in each frame, that the previous action is repeated) and the number of no-op frames.
     """
 
     frame_stacks = {"": FRAMES}
@@ -82,86 +87,92 @@ class AtariGame(gym.Wrapper[Pixels, Any, Any, Any]):
         super().__init__(env)
         import cv2
 
-        cv2.setNumThreads(1)  # pictures are small, and other processes need the cores
-        self._resize, self._by_area = cv2.resize, cv2.INTER_AREA
+        cv2.setNumThreads(1)  # frames are small, and other processes need the cores
+        self._resize, self._interpolation = cv2.resize, cv2.INTER_AREA
         self.skip, self.sticky = skip, sticky
         self.observation_space = spaces.Box(0, 255, (FRAMES, SIDE, SIDE), np.uint8)
         self.metadata = {**env.metadata, "render_fps": 60 // skip}
         game: Any = env.unwrapped
-        self._ale, self._codes = game.ale, game._action_set
+        self._ale, self._action_codes = game.ale, game._action_set
         meanings = game.get_action_meanings()
         self._needs_fire = len(meanings) > 2 and meanings[_FIRE] == "FIRE"
         env.reset(seed=0)
-        self._ale.act(self._codes[_NOTHING])  # before the first frame, a few games' states are not all there is
-        self._start = self._ale.cloneState(include_rng=True)  # loading the game for every episode takes long
-        self._random = np.random.default_rng()
-        self._held, self._lives = _NOTHING, 0
-        self._shown = np.zeros((FRAMES, SIDE, SIDE), np.uint8)
-        self._screens = np.zeros((2, *self._ale.getScreenDims()), np.uint8)
+        self._ale.act(self._action_codes[_NO_OP])  # before the first frame, the states of a few games are incomplete
+        self._initial_state = self._ale.cloneState(include_rng=True)  # faster than loading the game for every episode
+        self._rng = np.random.default_rng()
+        self._held_action, self._lives = _NO_OP, 0
+        self._observation = np.zeros((FRAMES, SIDE, SIDE), np.uint8)
+        self._screens = np.zeros((2, *self._ale.getScreenDims()), np.uint8)  # the last two frames
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Pixels, dict[str, Any]]:
-        """Begin a game."""
+        """Begin an episode."""
         if seed is not None:
-            self._random = np.random.default_rng(seed)
-        self._ale.restoreState(self._start)
-        self._held = _NOTHING
-        self._play(_NOTHING, int(self._random.integers(1, NO_OPS)))  # one was before the start
-        self._serve()
+            self._rng = np.random.default_rng(seed)
+        self._ale.restoreState(self._initial_state)
+        self._held_action = _NO_OP
+        self._repeat_action(_NO_OP, int(self._rng.integers(1, NO_OPS)))  # the initial state is after one more
+        self._press_fire()
         self._lives = self._ale.lives()
-        self._shown[...] = self._look()
-        return self._shown.copy(), {}
+        self._observation[...] = self._newest_frame()
+        return self._observation.copy(), {}
 
     def step(self, action: Any) -> tuple[Pixels, float, bool, bool, dict[str, Any]]:
-        """Play an action for a few frames. ``info`` says if a life was lost, and the game goes on with the next."""
+        """Repeat an action for ``skip`` frames. ``info`` reports a lost life, unless it was the last one."""
         ale, info = self._ale, dict[str, Any]()
-        reward = self._play(int(action), self.skip)
+        reward = self._repeat_action(int(action), self.skip)
         lives = ale.lives()
-        if 0 < lives < self._lives:  # some games have none for a moment, and go on
+        if 0 < lives < self._lives:  # some games report 0 lives for a moment, and continue
             info[LIFE_LOST] = True
-            reward += self._serve()
+            reward += self._press_fire()
         self._lives = lives
-        self._shown[:-1] = self._shown[1:]
-        self._shown[-1] = self._look()
-        over = ale.game_over(with_truncation=False)
-        return self._shown.copy(), float(reward), over, ale.game_truncated() and not over, info
+        self._observation[:-1] = self._observation[1:]
+        self._observation[-1] = self._newest_frame()
+        is_over = ale.game_over(with_truncation=False)
+        return self._observation.copy(), float(reward), is_over, ale.game_truncated() and not is_over, info
 
     def get_state(self) -> bytes:
-        """Everything that decides how the game goes on, as plain data."""
-        own = {
+        """Return everything that decides how the episode continues, as plain data."""
+        state = {
             "skip": self.skip,
             "sticky": self.sticky,
-            "held": self._held,
+            "held": self._held_action,
             "lives": self._lives,
-            "random": self._random.bit_generator.state,
+            "random": self._rng.bit_generator.state,
         }
-        text, game = json.dumps(own).encode(), bytes(self._ale.cloneState(include_rng=True).serialize())
-        return _HEAD.pack(_MAGIC, len(text), len(game)) + text + game + self._shown.tobytes()
+        text, emulator = json.dumps(state).encode(), bytes(self._ale.cloneState(include_rng=True).serialize())
+        return _HEADER.pack(_MAGIC, len(text), len(emulator)) + text + emulator + self._observation.tobytes()
 
     def set_state(self, state: bytes) -> None:
-        """Go to where an env of the same game was."""
+        """Restore a state that an env of the same game and settings returned; raise a ValueError for any other."""
         try:
-            magic, text, game = _HEAD.unpack_from(state)
-            if magic != _MAGIC or len(state) != _HEAD.size + text + game + self._shown.nbytes:
-                raise ValueError("it has another beginning or length")
-            own = json.loads(state[_HEAD.size : _HEAD.size + text])
-            for name, mine in (("skip", self.skip), ("sticky", self.sticky)):
-                if own[name] != mine:
-                    raise ValueError(f"its {name} is {own[name]}, here it is {mine}")
-            self._ale.restoreState(_ale().ALEState(state[_HEAD.size + text :][:game]))
-            self._held, self._lives = int(own["held"]), int(own["lives"])
-            self._random.bit_generator.state = own["random"]
+            magic, text_size, emulator_size = _HEADER.unpack_from(state)
+            size = _HEADER.size + text_size + emulator_size + self._observation.nbytes
+            if magic != _MAGIC or len(state) != size:
+                raise ValueError("its first bytes or its length are wrong")
+            emulator_start = _HEADER.size + text_size
+            wrapper = json.loads(state[_HEADER.size : emulator_start])
+            for name, current in (("skip", self.skip), ("sticky", self.sticky)):
+                if wrapper[name] != current:
+                    raise ValueError(f"its {name} is {wrapper[name]}, here it is {current}")
+            self._ale.restoreState(_import_ale().ALEState(state[emulator_start:][:emulator_size]))
+            self._held_action, self._lives = int(wrapper["held"]), int(wrapper["lives"])
+            self._rng.bit_generator.state = wrapper["random"]
         except (struct.error, ValueError, KeyError, TypeError, OverflowError, RuntimeError) as error:
             raise ValueError(f"not a state of this game: {error}") from None
-        self._shown[...] = np.frombuffer(state[-self._shown.nbytes :], np.uint8).reshape(self._shown.shape)
+        observation = np.frombuffer(state[-self._observation.nbytes :], np.uint8)
+        self._observation[...] = observation.reshape(self._observation.shape)
 
-    def _play(self, action: int, frames: int) -> float:
-        """Some frames with one action: what they earned. The last two are kept; a game that is over stands still."""
-        ale, codes, reward = self._ale, self._codes, 0.0
-        draws = self._random.random(frames).tolist() if self.sticky else (1.0,) * frames
+    def _repeat_action(self, action: int, frames: int) -> float:
+        """Play an action for some frames and return the sum of their rewards.
+
+        The last two frames are kept in ``_screens``. After the end of the game, frames do not change.
+        """
+        ale, codes, reward = self._ale, self._action_codes, 0.0
+        draws = self._rng.random(frames).tolist() if self.sticky else (1.0,) * frames
         for i, draw in enumerate(draws):
             if draw >= self.sticky:
-                self._held = action
-            reward += ale.act(codes[self._held])
+                self._held_action = action
+            reward += ale.act(codes[self._held_action])
             if i == frames - 2:
                 ale.getScreenGrayscale(self._screens[0])
         ale.getScreenGrayscale(self._screens[1])
@@ -169,32 +180,32 @@ class AtariGame(gym.Wrapper[Pixels, Any, Any, Any]):
             self._screens[0] = self._screens[1]
         return reward
 
-    def _serve(self) -> float:
-        """Press the fire button where a game may wait for it."""
-        return self._play(_FIRE, self.skip) if self._needs_fire else 0.0
+    def _press_fire(self) -> float:
+        """Press the fire button in games that may wait for it, and return the reward."""
+        return self._repeat_action(_FIRE, self.skip) if self._needs_fire else 0.0
 
-    def _look(self) -> Pixels:
-        """The brighter of the last two frames: some things are drawn in every other frame only."""
-        brighter = np.maximum(self._screens[0], self._screens[1], out=self._screens[0])
-        small: Pixels = self._resize(brighter, (SIDE, SIDE), interpolation=self._by_area)
-        return small
+    def _newest_frame(self) -> Pixels:
+        """Return the maximum of the last two frames, resized: games draw some objects in every other frame only."""
+        maximum = np.maximum(self._screens[0], self._screens[1], out=self._screens[0])
+        resized: Pixels = self._resize(maximum, (SIDE, SIDE), interpolation=self._interpolation)
+        return resized
 
 
-def _ale() -> Any:
-    """The package, which registers its ids when it is imported."""
+def _import_ale() -> Any:
+    """Return the package ``ale_py``, which registers its ids when it is imported."""
     try:
         import ale_py
         import cv2  # noqa: F401
     except ImportError as error:
-        missing = isinstance(error, ModuleNotFoundError) and error.name in ("ale_py", "cv2")
-        why = "" if missing else f", and what is installed fails ({error})"
-        raise MissingPackage(f'Atari games need ale-py and OpenCV{why}: pip install "corral[atari]"') from None
-    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # before the first game, which says hello otherwise
+        is_missing = isinstance(error, ModuleNotFoundError) and error.name in ("ale_py", "cv2")
+        reason = "" if is_missing else f", and what is installed fails ({error})"
+        raise MissingPackage(f'Atari games need ale-py and OpenCV{reason}: pip install "corral[atari]"') from None
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # otherwise the first game prints a banner
     return ale_py
 
 
 ATARI = "ALE/"
-"""What the ids of Atari games begin with."""
+"""The prefix of the ids of Atari games."""
 
 
 ATARI_SETTINGS: dict[str, Any] = {
@@ -211,15 +222,18 @@ ATARI_SETTINGS: dict[str, Any] = {
     "eval_episodes": 5,
     "eval_sample": True,
 }
-"""Settings that suit them better than the defaults: Stable-Baselines3's, and an evaluation that draws its actions."""
+"""Recommended settings of Atari games: those of Stable-Baselines3, and evaluation with sampled actions."""
 
 
 def is_atari(name: str) -> bool:
-    """Whether this is the id of an Atari game, which is prepared for learners unless ``atari_wrappers`` is false."""
+    """Return whether a name is the id of an Atari game."""
     return name.startswith(ATARI)
 
 
-def is_prepared(kwargs: Any) -> bool:
-    """Whether an Atari game is, by the arguments for it: a mapping, or words as they were typed."""
-    words = kwargs.items() if isinstance(kwargs, Mapping) else (str(word).split("=", 1) for word in kwargs)
-    return not any(pair[0] == "atari_wrappers" and str(pair[-1]).lower() in ("false", "no", "off") for pair in words)
+def uses_atari_wrappers(env_kwargs: Any) -> bool:
+    """Return whether ``env_kwargs``, a mapping or a list of ``name=value``, leaves ``atari_wrappers`` on."""
+    if isinstance(env_kwargs, Mapping):
+        pairs = list(env_kwargs.items())
+    else:
+        pairs = [(name, value) for name, _, value in (str(argument).partition("=") for argument in env_kwargs)]
+    return not any(name == "atari_wrappers" and str(value).lower() in ("false", "no", "off") for name, value in pairs)

@@ -1,4 +1,7 @@
-"""EnvPool's envs: Atari, Procgen, MuJoCo and many more, in C++. The only module that knows EnvPool."""
+"""Envs of EnvPool, which steps batches of Atari, Procgen, MuJoCo and many other envs in C++ (arXiv:2206.10558).
+
+This is the only module that imports EnvPool.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +29,22 @@ from corral.envs.atari import ATARI_SETTINGS
 __all__ = ["make", "settings", "tasks"]
 
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
-_OURS = (
+_ARGUMENTS_OF_THE_RUN = (
     *("num_envs", "batch_size", "seed", "env_seed", "env_type", "gym_reset_return_info", "max_num_players"),
     *("task", "task_name", "env_name"),
 )
-"""Arguments that follow from the run and the id."""
-_SEVERAL = ("Cig", "Multi")
-"""Beginnings of tasks for several players, of a family whose others have one."""
-_COUNTS = ("stack_num", "frame_stack", "frame_skip", "img_height", "img_width", "noop_max", "num_threads")
-"""Arguments with which EnvPool ends the process, or never returns, if they are not positive."""
-_LIGHT = ("envpool.classic_control", "envpool.toy_text")
-"""Families whose steps are shorter than it takes to wake a thread."""
-_UNTOLD = ("env_id", "players", "elapsed_step", "level_seed", "prev_level_seed", "reward", "terminated")
-"""What infos repeat, or say of EnvPool itself."""
-_LARGEST_SEED = 2**31 - 1
-_PROCGEN: dict[str, Any] = {
+"""Arguments of EnvPool that follow from the run or the task, so that the user cannot give them."""
+_MULTIPLAYER_PREFIXES = ("Cig", "Multi")
+"""Prefixes of multiplayer tasks in families whose other tasks have one player."""
+_POSITIVE_ARGUMENTS = ("stack_num", "frame_stack", "frame_skip", "img_height", "img_width", "noop_max", "num_threads")
+"""Arguments that must be positive: with other values EnvPool kills the process, or never returns."""
+_FAST_FAMILIES = ("envpool.classic_control", "envpool.toy_text")
+"""Families whose steps take less time than waking a thread."""
+_HIDDEN_INFO_KEYS = ("env_id", "players", "elapsed_step", "level_seed", "prev_level_seed", "reward", "terminated")
+"""Info keys that repeat what ``step`` returns or concern only EnvPool."""
+_MAX_SEED = 2**31 - 1
+_ATARI_FAMILY, _PROCGEN_FAMILY = "envpool.atari", "envpool.procgen"
+_PROCGEN_SETTINGS: dict[str, Any] = {
     "timesteps": 1_000_000,
     "n_steps": 256,
     "batch_size": 512,
@@ -51,9 +55,8 @@ _PROCGEN: dict[str, Any] = {
     "eval_freq": 250_000,
     "eval_sample": True,
 }
-_PROCGEN_FAMILY = "envpool.procgen"
-_SETTINGS = {"envpool.atari": ATARI_SETTINGS, _PROCGEN_FAMILY: _PROCGEN}
-"""By family, settings that suit it better than the defaults."""
+_SETTINGS = {_ATARI_FAMILY: ATARI_SETTINGS, _PROCGEN_FAMILY: _PROCGEN_SETTINGS}
+"""Recommended settings by family, where the defaults do worse."""
 
 
 def make(
@@ -64,43 +67,28 @@ def make(
     render_mode: str | None = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> VectorEnv:
-    """``num_envs`` envs of a task, each with its own seed, which EnvPool cannot change later."""
+    """Return a vector env of ``num_envs`` envs of a task. EnvPool takes their seeds only here."""
     kwargs = kwargs or {}
-    specs = _specs()
-    if task not in specs:
-        raise UsageError(
-            f"EnvPool has no {task!r}{did_you_mean(task, specs)}; `corral list envpool` shows what there is"
-        )
-    family = specs[task][0]
-    if family == "envpool.pgx" or task.startswith(_SEVERAL):
-        raise UsageError(f"envpool:{task} has several players, and Corral trains one")
-    _check_names(task, kwargs)
+    family = _check_task(task)
+    _check_kwargs(task, kwargs)
     if render_mode is not None and family.startswith("envpool.mujoco"):
-        _check_drawing(task)
-    settings: dict[str, Any] = {"num_threads": 1 if family in _LIGHT else max(1, min(threads, num_envs))}
-    seeds = seeds or [fresh_seed() for _ in range(num_envs)]  # else EnvPool's own, which is the same every time
-    settings |= {"seed": 0, "env_seed": [seed & _LARGEST_SEED for seed in seeds]}
+        _check_rendering(task)
+    # Without env_seed, EnvPool would use the same seed in every run.
+    seeds = seeds or [fresh_seed() for _ in range(num_envs)]
+    arguments: dict[str, Any] = {
+        "num_threads": 1 if family in _FAST_FAMILIES else max(1, min(threads, num_envs)),
+        "seed": 0,
+        "env_seed": [seed & _MAX_SEED for seed in seeds],
+    }
     if render_mode is not None:
-        settings["render_mode"] = render_mode
+        arguments["render_mode"] = render_mode
     if family == _PROCGEN_FAMILY and sys.platform == "linux":
         _load_qt(task)
-    import envpool
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # Gymnasium's, of bounds that single precision rounds
-            vector: Any = envpool.make(task, env_type="gymnasium", num_envs=num_envs, **{**settings, **kwargs})
-            spaces = vector.single_observation_space, vector.single_action_space
-    except TypeError as error:
-        given = ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
-        raise UsageError(f"EnvPool does not take {given} for {task}: it expects other types") from error
-    for space in spaces:
-        if not isinstance(space, gym.Space):
-            raise UsageError(f"envpool:{task} has several players or agents, and Corral trains one: {space!r:.120}")
-    # It would begin an episode in the step after the last one's end. Corral asks for it before that.
+    vector = _construct(task, num_envs, arguments, kwargs)
+    # EnvPool would begin the next episode in the step after the end of one; Corral resets the env before that step.
     vector.metadata = {**vector.metadata, "autoreset_mode": AutoresetMode.DISABLED}
-    vector.hidden_info_keys, vector.begin_some = _UNTOLD, _begin_some
-    if family == "envpool.atari":
+    vector.hidden_info_keys, vector.begin_some = _HIDDEN_INFO_KEYS, _reset_envs
+    if family == _ATARI_FAMILY:
         vector.counts_lives = True
         if (frames := vector.config["stack_num"]) > 1:
             vector.frame_stacks = {"": frames}
@@ -108,18 +96,54 @@ def make(
     return made
 
 
-def _begin_some(vector: Any, which: npt.NDArray[np.int64]) -> tuple[Any, Any]:
-    """What ``reset`` with a mask does, but it would ask for its whole configuration each time."""
-    vector._reset(which.astype(np.int32))
-    found: tuple[Any, Any] = vector.recv(reset=True)
-    return found
+def _check_task(task: str) -> str:
+    """Return the family of a task; raise a UsageError if it is unknown or has several players."""
+    specs = _specs()
+    if task not in specs:
+        raise UsageError(
+            f"EnvPool has no {task!r}{did_you_mean(task, specs)}; `corral list envpool` shows what there is"
+        )
+    family = specs[task][0]
+    if family == "envpool.pgx" or task.startswith(_MULTIPLAYER_PREFIXES):
+        raise UsageError(f"envpool:{task} has several players, and Corral trains one")
+    return family
+
+
+def _construct(task: str, num_envs: int, arguments: Mapping[str, Any], user_kwargs: Mapping[str, Any]) -> Any:
+    """Return EnvPool's vector env; raise a UsageError if EnvPool refuses an argument or the env has several agents."""
+    import envpool
+
+    try:
+        with warnings.catch_warnings():
+            # Gymnasium warns of bounds that single precision rounds.
+            warnings.simplefilter("ignore", UserWarning)
+            vector = envpool.make(task, env_type="gymnasium", num_envs=num_envs, **{**arguments, **user_kwargs})
+            spaces = vector.single_observation_space, vector.single_action_space
+    except TypeError as error:
+        given = ", ".join(f"{name}={value!r}" for name, value in user_kwargs.items())
+        raise UsageError(f"EnvPool does not take {given} for {task}: it expects other types") from error
+    for space in spaces:
+        if not isinstance(space, gym.Space):
+            raise UsageError(f"envpool:{task} has several players or agents, and Corral trains one: {space!r:.120}")
+    return vector
+
+
+def _reset_envs(vector: Any, indices: npt.NDArray[np.int64]) -> tuple[Any, Any]:
+    """Reset some envs and return their observations and infos.
+
+    EnvPool's ``reset`` with a mask does the same, but reads the whole configuration each time, which is slower.
+    """
+    vector._reset(indices.astype(np.int32))
+    observations, infos = vector.recv(reset=True)
+    return observations, infos
 
 
 @functools.cache
 def _load_qt(task: str) -> None:
-    """Load Qt 5, which Procgen draws its pictures with: the system's, or the one in the wheel ``PyQt5-Qt5``.
+    """Load Qt 5, with which Procgen draws its frames: the system's, or the one in the wheel ``PyQt5-Qt5``.
 
-    The wheel lies outside the loader's search path. A library that is loaded already is found by its name.
+    The wheel lies outside the search path of the dynamic loader, but the loader finds libraries by name once they are
+    loaded.
     """
     try:
         ctypes.CDLL("libQt5Gui.so.5")
@@ -132,7 +156,7 @@ def _load_qt(task: str) -> None:
     except importlib.metadata.PackageNotFoundError:
         raise MissingPackage(f"envpool:{task} is drawn with Qt 5, which is not installed: {install}") from None
     libraries = [file for file in wheel.files or () if ".so" in file.name and file.parent.name == "lib"]
-    for name in ("libicudata", "libicuuc", "libicui18n", "libQt5Core", "libQt5Gui"):  # each needs those before it
+    for name in ("libicudata", "libicuuc", "libicui18n", "libQt5Core", "libQt5Gui"):  # each depends on those before it
         for file in libraries:
             if file.name.partition(".")[0] == name:
                 try:
@@ -142,58 +166,65 @@ def _load_qt(task: str) -> None:
                         f"envpool:{task} is drawn with Qt 5, whose {file.name} cannot be loaded: {error}. Install the "
                         "system's: `apt install libqt5gui5` (Debian, Ubuntu) or `dnf install qt5-qtbase-gui` (Fedora)"
                     ) from None
-    importlib.reload(importlib.import_module(_PROCGEN_FAMILY))  # EnvPool tried it without Qt, and remembers that
+    importlib.reload(importlib.import_module(_PROCGEN_FAMILY))  # EnvPool's first import failed without Qt
 
 
 @functools.cache
-def _check_drawing(task: str) -> None:
-    """MuJoCo ends the process where it finds no OpenGL; so another one tries it."""
+def _check_rendering(task: str) -> None:
+    """Raise a UsageError if MuJoCo cannot render here.
+
+    Without OpenGL, MuJoCo kills the process, so this tries it in another process.
+    """
     code = (
         f"import envpool; e = envpool.make({task!r}, env_type='gymnasium', num_envs=1, render_mode='rgb_array'); "
         "e.reset(); e.render()"
     )
-    with tempfile.TemporaryDirectory() as folder:  # where it leaves a log
-        done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
-    if done.returncode:
-        why = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["without a word"]
+    with tempfile.TemporaryDirectory() as folder:  # MuJoCo writes a log into the working directory
+        result = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
+    if result.returncode:
+        last_line = (result.stderr or result.stdout).strip().splitlines()[-1:] or ["no error message"]
         raise UsageError(
-            f"envpool:{task} cannot be drawn here: MuJoCo finds no OpenGL that works ({why[0]}). Draw it on a machine "
-            "with a graphics driver"
+            f"envpool:{task} cannot be rendered here: MuJoCo finds no OpenGL that works ({last_line[0]}). Render it on "
+            "a machine with a graphics driver"
         )
 
 
 def settings(task: str) -> dict[str, Any]:
-    """Settings that suit a task better than the defaults."""
+    """Return the recommended settings of a task; none for an unknown task."""
     specs = _specs()
     return _SETTINGS.get(specs[task][0], {}) if task in specs else {}
 
 
 def tasks() -> list[str]:
-    """The names of all envs there are."""
+    """Return the names of all tasks of EnvPool."""
     return sorted(_specs())
 
 
 def _specs() -> dict[str, tuple[str, str, dict[str, Any]]]:
+    """Return EnvPool's registry, which maps each task to its family, its class and its default arguments."""
     try:
         from envpool.registration import registry
     except ModuleNotFoundError:
         raise MissingPackage(
             '`envpool:` envs need EnvPool: pip install "corral[envpool]", or for Procgen "corral[procgen]"'
         ) from None
-    found: dict[str, tuple[str, str, dict[str, Any]]] = registry.specs
-    return found
+    specs: dict[str, tuple[str, str, dict[str, Any]]] = registry.specs
+    return specs
 
 
-def _check_names(task: str, kwargs: Mapping[str, Any]) -> None:
+def _check_kwargs(task: str, kwargs: Mapping[str, Any]) -> None:
+    """Raise a UsageError for arguments that the task does not have, or that would kill the process."""
     import envpool
 
-    if taken := [name for name in kwargs if name in _OURS]:
-        raise UsageError(f"envpool:{task} gets {taken[0]!r} from its id or from the run; leave it out of env_kwargs")
+    if refused := [name for name in kwargs if name in _ARGUMENTS_OF_THE_RUN]:
+        raise UsageError(f"envpool:{task} gets {refused[0]!r} from its id or from the run; leave it out of env_kwargs")
     if not kwargs:
         return
-    known = [name for name in envpool.make_spec(task)._config_keys if name not in _OURS]
+    accepted = [name for name in envpool.make_spec(task)._config_keys if name not in _ARGUMENTS_OF_THE_RUN]
     for name in kwargs:
-        if name not in known:
-            raise UsageError(f"envpool:{task} has no {name!r}{did_you_mean(name, known)}; it takes {', '.join(known)}")
-        if name in _COUNTS and isinstance(kwargs[name], int) and kwargs[name] < 1:
+        if name not in accepted:
+            raise UsageError(
+                f"envpool:{task} has no {name!r}{did_you_mean(name, accepted)}; it takes {', '.join(accepted)}"
+            )
+        if name in _POSITIVE_ARGUMENTS and isinstance(kwargs[name], int) and kwargs[name] < 1:
             raise UsageError(f"{name} {kwargs[name]!r} for envpool:{task}: should be 1 or more")

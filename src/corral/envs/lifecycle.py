@@ -1,4 +1,4 @@
-"""Making and closing envs, and what they raise in words."""
+"""Makes, probes and closes envs, and describes the exceptions that they raise."""
 
 from __future__ import annotations
 
@@ -38,17 +38,22 @@ __all__ = [
 
 Env = gym.Env[Any, Any]
 ENV_EXCEPTIONS = (Exception, SystemExit)
-"""What an env may raise that is its own affair."""
-_OURS = ("corral.vec.", "corral.envs.lifecycle", "corral.processes.")
-"""How the names of modules begin that call envs."""
-_in_use: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-"""The envs of this process that were made and not closed, without their wrappers, by identity."""
+"""Exceptions of an env that Corral handles as a fault of the env."""
+FLAG = (bool, np.bool_, int, np.integer)
+"""Types that ``terminated`` and ``truncated`` may have."""
+_CALLING_MODULES = ("corral.vec.", "corral.envs.lifecycle", "corral.processes.")
+"""Prefixes of the modules of Corral that call envs."""
+_open_envs: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+"""The unwrapped envs that this process made and has not closed, by ``id``."""
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_use.clear)  # a forked worker has copies of its own
+    os.register_at_fork(after_in_child=_open_envs.clear)  # a forked worker may use its copies of these envs
 
 
 def build_envs(factory: Callable[[], Env], first_env: int, n: int) -> list[Env]:
-    """Make ``n`` envs; a constructor that raises is a wrong set-up, reported once with its own traceback."""
+    """Make ``n`` envs, the first with index ``first_env``.
+
+    If a constructor raises, close the envs that were made and raise an EnvFault with the traceback.
+    """
     envs: list[Env] = []
     try:
         for i in range(first_env, first_env + n):
@@ -57,82 +62,89 @@ def build_envs(factory: Callable[[], Env], first_env: int, n: int) -> list[Env]:
             envs.append(env)
             EnvInfo.from_env(envs[0]).check_same(EnvInfo.from_env(envs[-1]))
     except ENV_EXCEPTIONS as error:
-        another = bool(_in_use)
-        for i, made in enumerate(envs):
-            close_env(made, first_env + i)
+        other_env_is_open = bool(_open_envs)
+        for i, env in enumerate(envs):
+            close_env(env, first_env + i)
         if isinstance(error, UsageError):
             raise
         if isinstance(error, gym.error.DependencyNotInstalled):
             raise MissingPackage(f"the env cannot be made: {error}") from None
         location = EnvLocation(first_env + len(envs), episode=-1, seed=None, step=0)
         fault = EnvFault(f"making the env failed: {named(error)}", location, own_traceback(error), True)
-        if another:
+        if other_env_is_open:
             fault.advice = (
-                "Another env was made in the same process before. If there can be only one, give each a process of its "
-                "own: --num-workers as many as --n-envs"
+                "The same process made another env before. If a process can hold only one, give each env a process of "
+                "its own: set --num-workers to the number of --n-envs"
             )
         raise fault from error
     return envs
 
 
 def seeding_maker(factory: Callable[[], Env], first_env: int, seed: int | None) -> Callable[[], Env]:
-    """The factory, seeding the global generators before each env that it makes, from ``first_env`` on."""
+    """Return a factory that seeds the global random generators before each env it makes.
+
+    Its first call makes the env with index ``first_env``, the next call the env after it. Without a seed, it is
+    ``factory`` itself.
+    """
     if seed is None:
         return factory
-    numbers = itertools.count(first_env)
+    indices = itertools.count(first_env)
 
     def make() -> Env:
-        number = next(numbers)
-        seed_global_generators(making_seed(seed, number))
-        return factory_of(factory, number)()
+        index = next(indices)
+        seed_global_generators(making_seed(seed, index))
+        return factory_of(factory, index)()
 
-    make.name = getattr(factory, "name", "the env factory")  # type: ignore[attr-defined]  # for errors
+    make.name = getattr(factory, "name", "the env factory")  # type: ignore[attr-defined]  # for error messages
     return make
 
 
 def note_in_use(env: Env | VectorEnv, factory: Callable[[], Env]) -> None:
-    """Refuse an env that was made before and is still used: two rows of data would come from one env."""
-    inner = env.unwrapped
-    if _in_use.get(id(inner)) is inner:
+    """Record that an env is open; raise a UsageError if the factory returned an env that is open already.
+
+    Otherwise two rows of a batch would step the same env.
+    """
+    unwrapped = env.unwrapped
+    if _open_envs.get(id(unwrapped)) is unwrapped:
         raise UsageError(
-            f"{getattr(factory, 'name', 'the env factory')} returned the same env object again, but every env of a run "
-            "must be its own: make a new one in each call, as in lambda: MyEnv()"
+            f"{getattr(factory, 'name', 'the env factory')} returned the same env object again, but each env of a run "
+            "must be an object of its own: make a new one in each call, as in lambda: MyEnv()"
         )
     with contextlib.suppress(TypeError):  # a class with __slots__ may allow no weak references
-        _in_use[id(inner)] = inner
+        _open_envs[id(unwrapped)] = unwrapped
 
 
 def own_traceback(error: BaseException) -> str:
-    """The env's part of a traceback, as text; ours is of no interest."""
-    frames = error.__traceback__
-    while frames is not None and str(frames.tb_frame.f_globals.get("__name__")).startswith(_OURS):
-        frames = frames.tb_next
-    return "".join(traceback.format_exception(type(error), error, frames))
+    """Return the traceback of an env's exception as text, without the frames of Corral that called the env."""
+    trace = error.__traceback__
+    while trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith(_CALLING_MODULES):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace))
 
 
 def named(error: BaseException) -> str:
-    """An exception in a few words."""
+    """Return the type and the message of an exception."""
     return f"{type(error).__name__}: {error}".rstrip(": ")
 
 
 def format_action(action: Any) -> str:
-    """An action in a few words."""
-    plain = action.item() if isinstance(action, np.generic) else action
-    return f"{plain!r:.120}"
+    """Return an action as text of at most 120 characters."""
+    value = action.item() if isinstance(action, np.generic) else action
+    return f"{value!r:.120}"
 
 
 def close_env(env: Env | VectorEnv, number: int) -> None:
-    """Close an env; if that fails, nothing depends on it."""
+    """Close an env. An exception is only a warning, as the env is not used any more."""
     try:
-        _in_use.pop(id(env.unwrapped), None)
+        _open_envs.pop(id(env.unwrapped), None)
         env.close()
     except Exception as error:
         warnings.warn(f"closing env {number} raised {named(error)}", stacklevel=2)
 
 
 def probe_env(factory: Callable[[], Env]) -> EnvInfo:
-    """What is known of an env before its first step; one is made for it, and closed."""
-    with contextlib.chdir("."):  # an env may change the working directory
+    """Return the properties of the envs of a factory. This makes an env and closes it."""
+    with contextlib.chdir("."):  # restores the working directory, which an env may change
         (env,) = build_envs(factory, 0, 1)
         env_info = EnvInfo.from_env(env)
         close_env(env, 0)
@@ -140,24 +152,24 @@ def probe_env(factory: Callable[[], Env]) -> EnvInfo:
 
 
 def mask_method(env: Env) -> Callable[[], Any] | None:
-    """The env's ``action_masks``, if it has one."""
+    """Return the env's method ``action_masks``; None if it has none."""
     return env.get_wrapper_attr("action_masks") if env.has_wrapper_attr("action_masks") else None
 
 
 def mask_after(method: Callable[[], Any] | None, outcome: Any) -> Any:
-    """The mask after a step, where there is a method for it and a next action."""
+    """Return the action mask after a step; None without a mask method, or if the episode ended.
+
+    ``outcome`` is what ``step`` returned. It is validated later, so it may be anything.
+    """
     if method is None or not isinstance(outcome, tuple) or len(outcome) != 5:
         return None
-    ended = any(isinstance(flag, FLAG) and flag for flag in map(scalar, outcome[2:4]))
-    return None if ended else method()
-
-
-FLAG = (bool, np.bool_, int, np.integer)
+    is_done = any(isinstance(flag, FLAG) and flag for flag in map(scalar, outcome[2:4]))
+    return None if is_done else method()
 
 
 def scalar(value: Any) -> Any:
-    """What an array without axes holds, as ``np.array(1.0)`` does; anything else as it is.
+    """Return the element of an array of shape (), such as ``np.array(1.0)``; return anything else as it is.
 
-    An array of shape (1,) is refused like any other: it comes from an env that is batched where none is expected.
+    An array of shape (1,) is not unwrapped, because it comes from a batched env where a single one is expected.
     """
     return value[()] if isinstance(value, np.ndarray) and value.shape == () else value

@@ -1,4 +1,4 @@
-"""What Corral knows of envs by their names: where they are, the settings that suit them, and their own flags."""
+"""What Corral knows of envs by their names: entry points, recommended settings and flags of the command line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from corral.core.entry_points import import_own
-from corral.envs.atari import ATARI, ATARI_SETTINGS, is_atari, is_prepared
+from corral.envs.atari import ATARI, ATARI_SETTINGS, is_atari, uses_atari_wrappers
 
 __all__ = [
     "BUILT_IN",
@@ -32,7 +32,7 @@ BUILT_IN: dict[str, str] = {
     "toy-recall": "corral.envs.toys.recall:Recall",
     "toy-work": "corral.envs.toys.toys:BusyWork",
 }
-"""Built-in envs: name to ``module:callable``."""
+"""The ``module:callable`` of each built-in env, by its name."""
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -82,16 +82,30 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "n_epochs": 8,
         "learning_rate": 1e-3,
         "learning_rate_end": 1e-4,
-        "gamma": 0.5,  # credit for the answer, and not for what was done while waiting
+        "gamma": 0.5,  # the reward is for the answer, so actions before it should get little credit
         "normalize_advantage": False,
         "eval_episodes": 50,
     },
 }
-"""Settings that suit a built-in env better than the defaults; what the user says comes first."""
+"""Recommended settings of built-in envs, where the defaults do worse. Settings that the user gives override them."""
+
+
+_DEPENDENT_SETTINGS: tuple[frozenset[str], ...] = (
+    frozenset({"n_steps", "batch_size"}),  # the two are tuned for each other
+    # `policy` replaces the built-in network, which the other setting of each of these groups describes.
+    frozenset({"policy", "net_arch"}),
+    frozenset({"policy", "recurrent"}),
+    frozenset({"policy", "cnn_features"}),
+    frozenset({"cnn", "cnn_features"}),  # the number of features is chosen for the usual CNN
+    frozenset({"opponent", "stages"}),  # every stage chooses its opponents
+    frozenset({"timesteps", "num_episodes", "duration", "stages"}),  # the budget of a run
+    frozenset({"learning_rate_end", "num_episodes", "duration", "stages"}),  # the learning rate falls with `timesteps`
+)
+"""Groups of settings that depend on each other. If the user gives one of a group, the env recommends none of it."""
 
 
 OWN_FLAGS: dict[str, dict[str, str]] = {
-    f"{ATARI}...": {"atari_wrappers": "prepare games for learners, see docs/atari.md [yes]"},
+    f"{ATARI}...": {"atari_wrappers": "use the usual Atari wrappers, see docs/atari.md [yes]"},
     "game-boy": {
         "rom": "file of a Game Boy game [Stray Bell, which is part of Corral]",
         "memory_map": "YAML file that says what the game's memory means [Stray Bell's]",
@@ -100,49 +114,64 @@ OWN_FLAGS: dict[str, dict[str, str]] = {
     },
     "territory": {"num_bots": "bots on the map, 1 to 50 [10]"},
 }
-"""Arguments of a built-in env's constructor that are flags of the command line too, and what help says of them."""
+"""By env, the arguments of its constructor that are also flags of the command line, with their help texts."""
 
 
 PATHS = ("rom", "memory_map")
-"""Those that are files: a run remembers where they are, whatever the directory it was started in."""
+"""Flags in ``OWN_FLAGS`` that name a file. A run records their absolute paths."""
 
 
 SWITCHES = ("atari_wrappers",)
-"""Those that are on or off."""
+"""Flags in ``OWN_FLAGS`` that are true or false."""
 
 
 BY_HAND: dict[str, dict[str, Any]] = {"game-boy": {"frames_per_step": 1, "episode_length": 36_000}}
-"""Arguments that suit a person who plays: here sixty steps a second, for ten minutes."""
+"""By env, constructor arguments for a human player: for the Game Boy 60 steps a second, for ten minutes."""
 
 
 ENVPOOL = "envpool:"
+"""The prefix of the names of EnvPool's envs."""
 ATARI_MODULE, ENVPOOL_MODULE = "corral.envs.atari", "corral.envs.envpool"
-"""The adapters, by name: importing the registry loads neither."""
+"""The adapters by name, so that importing the registry imports neither emulator nor EnvPool."""
 
 
 def own_flags(env: str) -> dict[str, str]:
-    """The flags that an env has of its own, and what help says of them."""
+    """Return the command line flags of an env with their help texts."""
     return OWN_FLAGS.get(f"{ATARI}..." if is_atari(env) else env, {})
 
 
 def settings_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """A built-in env's own settings, as far as they go together with what was given."""
-    own = SETTINGS.get(name, {})
-    kwargs = given.get("env_kwargs") or {}  # a mapping, or words as they were typed
-    if is_atari(name) and is_prepared(kwargs):
-        own = ATARI_SETTINGS
-    elif name.startswith(ENVPOOL):
-        own = import_own(f"{ENVPOOL_MODULE}:settings")(name.removeprefix(ENVPOOL))
-    if any(str(word).partition("=")[0] == "opponent" for word in kwargs):
-        given = {**given, "opponent": None}
-    budget = {"timesteps", "num_episodes", "duration", "stages"}
-    network = ({"policy", "net_arch"}, {"policy", "recurrent"}, {"policy", "cnn_features"}, {"cnn", "cnn_features"})
-    line = {"learning_rate_end", *(budget - {"timesteps"})}  # which ends with the steps
-    together = ({"n_steps", "batch_size"}, *network, {"opponent", "stages"}, budget, line)
-    taken = {other for group in together if group & given.keys() for other in group}
-    return {key: value for key, value in own.items() if key not in given and key not in taken}
+    """Return the recommended settings of an env that do not conflict with ``given``, the settings of the user.
+
+    A recommended setting is dropped if the user gave it, or gave another one of its group in ``_DEPENDENT_SETTINGS``.
+    """
+    env_kwargs = given.get("env_kwargs") or {}
+    user_settings = set(given)
+    if _has_env_kwarg("opponent", env_kwargs):
+        user_settings.add("opponent")
+    replaced = user_settings.union(*(group for group in _DEPENDENT_SETTINGS if group & user_settings))
+    recommended = _recommended_settings(name, env_kwargs)
+    return {setting: value for setting, value in recommended.items() if setting not in replaced}
+
+
+def _recommended_settings(name: str, env_kwargs: Any) -> Mapping[str, Any]:
+    """Return all recommended settings of an env; EnvPool and the Atari wrappers have them by family."""
+    if is_atari(name) and uses_atari_wrappers(env_kwargs):
+        return ATARI_SETTINGS
+    if name.startswith(ENVPOOL):
+        settings: Mapping[str, Any] = import_own(f"{ENVPOOL_MODULE}:settings")(name.removeprefix(ENVPOOL))
+        return settings
+    return SETTINGS.get(name, {})
+
+
+def _has_env_kwarg(name: str, env_kwargs: Any) -> bool:
+    """Return whether ``env_kwargs``, a mapping or a list of ``name=value``, has this name."""
+    return any(str(argument).partition("=")[0] == name for argument in env_kwargs)
 
 
 def is_code(spec: str) -> bool:
-    """Whether an env's name makes Python import something: such a name is not followed when it comes from a file."""
+    """Return whether using the env means importing code that the name refers to.
+
+    Such a name is not trusted when it comes from a file, as it would let the file run any code.
+    """
     return spec not in BUILT_IN and not spec.startswith(ENVPOOL) and (":" in spec or spec.endswith(".py"))

@@ -1,4 +1,4 @@
-"""Three small envs for trying things out: a masked maze, one with every kind of space, one that only burns time."""
+"""Three small envs for tests: a maze with action masks, an env with every kind of space, and one that is only slow."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ __all__ = ["BusyWork", "Everything", "MaskedMaze"]
 
 _WALLS = ("......#.", ".####.#.", ".#....#.", ".#.####.", ".#......", ".####.#.", "......#.", ".####...")
 _MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
+"""Up, right, down and left, as differences of row and column."""
 
 
 class MaskedMaze(gym.Env[npt.NDArray[np.float32], Any]):
-    """Find the way from a random cell to the corner. Moves into walls are masked, and an error if played.
+    """A maze in which the agent walks from a random cell to the corner. Moves into walls are masked, and raise.
 
-    Reward: 1 at the goal, less 0.01 for every step. Episodes are cut off after ``limit`` steps.
+    The reward is 1 at the goal, minus 0.01 for every step. Episodes are truncated after ``limit`` steps.
     """
 
     metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 8}
@@ -30,55 +31,56 @@ class MaskedMaze(gym.Env[npt.NDArray[np.float32], Any]):
         self.size = len(_WALLS)
         self.observation_space = spaces.Box(0.0, 1.0, (2 * self.size,), np.float32)
         self.action_space = spaces.Discrete(4)
-        self._free = [(r, c) for r in range(self.size) for c in range(self.size) if _WALLS[r][c] == "."]
-        self._open = {
-            (r, c): np.array([(r + dr, c + dc) in self._free for dr, dc in _MOVES], np.bool_) for r, c in self._free
+        self._free_cells = [(r, c) for r in range(self.size) for c in range(self.size) if _WALLS[r][c] == "."]
+        self._masks = {
+            (r, c): np.array([(r + dr, c + dc) in self._free_cells for dr, dc in _MOVES], np.bool_)
+            for r, c in self._free_cells
         }
         self._goal = (self.size - 1, self.size - 1)
-        self._at, self._steps = self._goal, 0
+        self._cell, self._steps = self._goal, 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
-        """Begin somewhere that is not the goal."""
+        """Begin an episode in a random cell that is not the goal."""
         super().reset(seed=seed)
-        starts = [cell for cell in self._free if cell != self._goal]
-        self._at, self._steps = starts[int(self.np_random.integers(len(starts)))], 0
+        starts = [cell for cell in self._free_cells if cell != self._goal]
+        self._cell, self._steps = starts[int(self.np_random.integers(len(starts)))], 0
         return self._observe(), {}
 
     def step(self, action: int) -> tuple[npt.NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Move up, right, down or left."""
-        if not self._open[self._at][action]:
-            raise ValueError(f"move {action} from {self._at} runs into a wall; it was masked")
+        if not self._masks[self._cell][action]:
+            raise ValueError(f"move {action} from {self._cell} runs into a wall; it was masked")
         dr, dc = _MOVES[action]
-        self._at = (self._at[0] + dr, self._at[1] + dc)
+        self._cell = (self._cell[0] + dr, self._cell[1] + dc)
         self._steps += 1
-        done = self._at == self._goal
+        done = self._cell == self._goal
         return self._observe(), 0.99 if done else -0.01, done, not done and self._steps >= self.limit, {}
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
-        """Which of the four moves lead to a free cell."""
-        return self._open[self._at].copy()
+        """Return which of the four moves lead to a free cell."""
+        return self._masks[self._cell].copy()
 
     def render(self) -> Any:
-        """Text, or 16 pixels a cell."""
+        """Return the maze as text, or as an image with 16 x 16 pixels per cell."""
         if self.render_mode == "rgb_array":
             colours = {".": (235, 230, 220), "#": (60, 60, 70)}
-            picture = np.array([[colours[cell] for cell in row] for row in _WALLS], np.uint8)
-            picture[self._goal], picture[self._at] = (80, 170, 90), (210, 90, 60)
-            return picture.repeat(16, axis=0).repeat(16, axis=1)
+            image = np.array([[colours[cell] for cell in row] for row in _WALLS], np.uint8)
+            image[self._goal], image[self._cell] = (80, 170, 90), (210, 90, 60)
+            return image.repeat(16, axis=0).repeat(16, axis=1)
         rows = [list(row) for row in _WALLS]
-        rows[self._goal[0]][self._goal[1]], rows[self._at[0]][self._at[1]] = "G", "@"
+        rows[self._goal[0]][self._goal[1]], rows[self._cell[0]][self._cell[1]] = "G", "@"
         return "\n".join("".join(row) for row in rows)
 
     def _observe(self) -> npt.NDArray[np.float32]:
         observation = np.zeros(2 * self.size, np.float32)
-        observation[self._at[0]] = observation[self.size + self._at[1]] = 1.0
+        observation[self._cell[0]] = observation[self.size + self._cell[1]] = 1.0
         return observation
 
 
 class Everything(gym.Env[dict[str, Any], dict[str, Any]]):
-    """Observations and actions that nest every kind of space. Reward for repeating the cue that is shown."""
+    """An env whose observations and actions nest every kind of space. It rewards the action that repeats the cue."""
 
     metadata = {"render_modes": []}
 
@@ -102,13 +104,13 @@ class Everything(gym.Env[dict[str, Any], dict[str, Any]]):
         self._steps, self._cue = 0, 1
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Show the first cue."""
+        """Begin an episode and return an observation with the first cue."""
         super().reset(seed=seed)
         self._steps = 0
         return self._observe(), {}
 
     def step(self, action: dict[str, Any]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """One point for the cue, up to half a point for keeping the Box action near 0."""
+        """Take a step: reward 1 for repeating the cue, and up to 0.5 for keeping the Box action near 0."""
         assert self.action_space.contains(action), action
         right = float(action["choice"] == self._cue)
         calm = 0.5 - 0.5 * float(np.abs(action["rest"][2]).mean())
@@ -127,7 +129,7 @@ class Everything(gym.Env[dict[str, Any], dict[str, Any]]):
 
 
 class BusyWork(gym.Env[npt.NDArray[np.float32], Any]):
-    """A stand-in for a slow simulator: each step burns ``step_ms`` of processor time, give or take ``spread``."""
+    """A substitute for a slow simulator: each step takes ``step_ms`` of CPU time, varied by the fraction ``spread``."""
 
     metadata = {"render_modes": []}
 
@@ -139,13 +141,13 @@ class BusyWork(gym.Env[npt.NDArray[np.float32], Any]):
         self._steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; costs nothing."""
+        """Begin an episode. This takes no CPU time."""
         super().reset(seed=seed)
         self._steps = 0
         return self._observe(), {}
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Burn time."""
+        """Take a step: use CPU time and reward action 0."""
         seconds = self.step_ms / 1000 * (1 + self.spread * float(self.np_random.uniform(-1, 1)))
         end = time.thread_time() + seconds
         while time.thread_time() < end:
