@@ -148,5 +148,5 @@ def test_the_penalty_is_a_number_and_its_steps_are_not_ignored():
 def test_without_an_expert_there_is_advice():
     with pytest.raises(UsageError, match="unknown expert 'greedy'; there are: random, miser"):
         corral.train(HighCard, timesteps=128, expert="greedy", quiet=True, **SMALL)
-    with pytest.raises(UsageError, match="has nobody to learn from"):
+    with pytest.raises(UsageError, match="has no expert to imitate"):
         corral.train(Counter, timesteps=128, expert="greedy", quiet=True, **SMALL)

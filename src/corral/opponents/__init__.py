@@ -1,1 +1,1 @@
-"""Who plays the other side: the env's own opponents, past selves, other runs; and how a run fares against them."""
+"""Opponents of a run: those of the env, past selves and policies of other runs; how they are drawn and rated."""

@@ -1,4 +1,4 @@
-"""A trained policy as an opponent: what any process needs of it, and how it plays."""
+"""A trained policy as an opponent, in a form that any process can hold and play."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class FrozenPolicy:
-    """A trained policy that never changes, as any process needs it to play."""
+    """A trained policy whose weights never change; it can be pickled and sent to any process."""
 
     name: str
     actor: ActorSpec
@@ -32,31 +32,34 @@ class FrozenPolicy:
     action_space: gym.Space[Any]
 
     def player(self) -> PolicyPlayer:
-        """Return a player of its most likely moves."""
+        """Return a player that always takes this policy's most likely action."""
         actor = self.actor.build(0, 1)
         actor.load(self.weights)
-        return PolicyPlayer(actor, self.observation_space, self.action_space, best=True)
+        return PolicyPlayer(actor, self.observation_space, self.action_space, greedy=True)
 
 
 class PolicyPlayer:
-    """A policy on one side of the table: it samples its moves, as it does in training, or plays the ``best`` ones."""
+    """A policy that plays one side of a game: it samples its actions, or takes the most likely ones if ``greedy``.
+
+    It is a ``corral.envs.opponent_protocol.Player``.
+    """
 
     def __init__(
-        self, actor: Actor, observation_space: gym.Space[Any], action_space: gym.Space[Any], best: bool = False
+        self, actor: Actor, observation_space: gym.Space[Any], action_space: gym.Space[Any], greedy: bool = False
     ) -> None:
         self.actor = actor
-        self._best = best
+        self._greedy = greedy
         self._layout, self._codec = Layout(observation_space), ActionCodec(action_space)
-        self._seen, self._done = self._layout.allocate(1), self._codec.layout.allocate(1)
+        self._observations, self._actions = self._layout.allocate(1), self._codec.layout.allocate(1)
         self._states = np.zeros((1, actor.n_state), np.float32) if actor.n_state else None
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether it plays by what it saw earlier in the game."""
+        """Whether the actions depend on earlier observations of the same game."""
         return self._states is not None
 
     def for_new_game(self) -> PolicyPlayer:
-        """The same player for another game, of which it remembers nothing yet."""
+        """Return this player with an initial recurrent state; without such a state, the player itself."""
         if self._states is None:
             return self
         player = copy.copy(self)
@@ -64,16 +67,16 @@ class PolicyPlayer:
         return player
 
     def __call__(self, observation: Any, mask: npt.NDArray[np.bool_] | None, generator: np.random.Generator) -> Any:
-        """An action for what this side observes."""
-        self._layout.write(self._seen, 0, observation)
+        """Return an action for what this side observes."""
+        self._layout.write(self._observations, 0, observation)
         if isinstance(mask, tuple):  # one array for each dimension of a MultiDiscrete
             mask = np.concatenate(mask)
-        masks = None if mask is None else np.asarray(mask, np.bool_)[None]
-        if self._best:
-            actions, self._states = self.actor.act_greedy(self._seen, masks, self._states)
+        masks = None if mask is None else np.asarray(mask, np.bool_)[None]  # [1, A]
+        if self._greedy:
+            actions, self._states = self.actor.act_greedy(self._observations, masks, self._states)
         else:
             noise = noise_row(generator, self._codec.gaussian)
-            acts = self.actor.act(self._seen, masks, noise, self._states)
-            actions, self._states = acts.actions, acts.states
-        self._codec.decode(actions, self._done)
-        return self._codec.layout.reader(self._done)(0)
+            sample = self.actor.act(self._observations, masks, noise, self._states)
+            actions, self._states = sample.actions, sample.states
+        self._codec.decode(actions, self._actions)
+        return self._codec.layout.reader(self._actions)(0)

@@ -1,14 +1,20 @@
-"""Whom a run plays against: the stages of a curriculum, the pool of its past selves, and how strong each of them is.
+"""The league of a run: the stages of its curriculum, the pool of past selves, and the Elo rating of each opponent.
 
-One object for every recipe: plain training has one stage, a curriculum several, self-play a mix in which ``current``
-and ``checkpoint`` stand for the policy itself. It decides between rollouts; episodes that begin from then on heed it.
+Every recipe uses the one class ``Opponents``: plain training has one stage, a curriculum has several, and self-play has
+a mix in which ``current`` and ``checkpoint`` stand for the policy itself. Decisions are made between rollouts and hold
+for the episodes that begin afterwards.
+
+Past selves are drawn uniformly, as in fictitious self-play (Heinrich, Lanctot and Silver, 2015, Fictitious Self-Play in
+Extensive-Form Games), but only from the newest ``pool_size``. The mix of past selves, the current policy and fixed
+opponents is a simple form of the league of AlphaStar (Vinyals et al., 2019, DOI 10.1038/s41586-019-1724-z): there are
+no exploiter agents, and opponents that are hard to beat are not drawn more often.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,237 +33,319 @@ from corral.opponents.league_state import (
     parse_state,
 )
 from corral.opponents.presets import reference_opponents_of_names
-from corral.opponents.ratings import rate_game
+from corral.opponents.ratings import elo_gain
 from corral.opponents.stages import mix_of, stages_of
-from corral.opponents.table import SharedOpponentTable
+from corral.opponents.table import FROZEN_POLICY_KEY, SharedOpponentTable, weights_by_key
 
 __all__ = ["CHECKPOINT", "CURRENT", "Opponents", "StageResult"]
 
 Array = npt.NDArray[Any]
 CURRENT, CHECKPOINT = "current", "checkpoint"
-RECENT = 100
-"""Games that a win rate is taken over."""
+"""Names of the policy itself and of its past selves in a mix of opponents."""
+RECENT_GAMES = 100
+"""Games over which the win rate against a kind of opponent is measured."""
+_NO_BUDGET = -1
+
+
+class _Saved(NamedTuple):
+    """What a checkpoint holds of the opponents."""
+
+    state: dict[str, Any]
+    slot_weights: dict[int, dict[str, Array]]
 
 
 class Opponents:
-    """Decides between rollouts who the opponents of the next are, and keeps account of who won."""
+    """Decides between rollouts which opponents may be drawn, counts the games, and ends the stages."""
 
     def __init__(self, config: TrainConfig, opponent_table: SharedOpponentTable) -> None:
         self.stages = stages_of(config)
         self.opponent_table = opponent_table
-        self._pool_size, self._every = config.pool_size, config.snapshot_freq
-        self._n_envs, self._budget = config.n_envs, config.timesteps
+        self._pool_size, self._snapshot_freq = config.pool_size, config.snapshot_freq
+        self._n_envs = config.n_envs
+        self._budget = _NO_BUDGET if config.timesteps is None else config.timesteps
         setup = opponent_table.setup
-        self._fixed = (*setup.names, *(frozen.name for frozen in setup.frozen_policies))
-        self._mixes = [mix_of(stage, (*self._fixed, CURRENT, CHECKPOINT)) for stage in self.stages]
-        self._rated = self.stages[0].opponent is not None
-        self._keeps_past = any(CHECKPOINT in mix for mix in self._mixes)
-        self._state = OpponentsState(ratings=dict.fromkeys(self._fixed, FIRST_RATING))
-        self._kept: dict[int, dict[str, Array]] = {}
-        self._row: dict[str, float] = {}
-        self._before: tuple[dict[str, Any], dict[int, dict[str, Array]]] | None = None
+        self._fixed_names = (*setup.names, *(frozen.name for frozen in setup.frozen_policies))
+        self._mixes = [mix_of(stage, (*self._fixed_names, CURRENT, CHECKPOINT)) for stage in self.stages]
+        self._has_ratings = self.stages[0].opponent is not None  # otherwise stages have reset options
+        self._keeps_past_selves = any(CHECKPOINT in mix for mix in self._mixes)
+        self._state = OpponentsState(ratings=dict.fromkeys(self._fixed_names, FIRST_RATING))
+        self._slot_weights: dict[int, dict[str, Array]] = {}
+        """Copies of the weights in slots that the pool, the current policy or an episode uses; never changed."""
+        self._metrics: dict[str, float] = {}
+        self._before_rollout: _Saved | None = None
+        """What a checkpoint holds while a rollout is collected; a resumed run prepares that rollout again."""
 
-    # ---- between rollouts ------------------------------------------------------------------------------------
+    # ---- which opponents the next episodes draw --------------------------------------------------------------
 
     def prepare(self, weights: Mapping[str, Any], timesteps: int, playing: npt.NDArray[np.int64]) -> None:
-        """Say who may be drawn from now on. ``playing`` are the opponents of the episodes that go on."""
-        s, first = self._state, self.opponent_table.setup.first_slot
-        self._before = self._snapshot()
-        mix = self._mixes[s.stage]
-        if self.opponent_table.setup.slots:
-            arrays = {name: np.asarray(w.cpu() if hasattr(w, "cpu") else w) for name, w in weights.items()}
-            if self._keeps_past and is_due(self._every, s.prepared_at, timesteps):
-                slot = self._fill(arrays, playing - first)
-                s.pool = [*s.pool, PastSelf(slot, timesteps, s.rating)][-self._pool_size :]
-                s.past_slots.append(slot)
-            s.current_slot = self._fill(arrays, playing - first)
-        s.prepared_at = timesteps
-        chances = [mix.get(name, 0.0) for name in self._fixed] + [0.0] * self.opponent_table.setup.slots
-        current, past = mix.get(CURRENT, 0.0), mix.get(CHECKPOINT, 0.0)
-        for one in s.pool:
-            chances[first + one.slot] += past / len(s.pool)
-        if s.current_slot is not None:
-            chances[first + s.current_slot] += current if s.pool else current + past
-        self.opponent_table.set_chances(chances)
+        """Make ``weights`` the current policy, and set the probability of each opponent in the next episodes.
 
-    def _fill(self, weights: dict[str, Array], playing: npt.NDArray[np.int64]) -> int:
-        """Put a policy into a slot that neither the pool nor an episode needs."""
-        taken = {past.slot for past in self._state.pool} | {int(slot) for slot in playing}
-        for slot in self._kept.keys() - taken:
-            del self._kept[slot]
-        free = next(slot for slot in range(self.opponent_table.setup.slots) if slot not in taken)
-        self._state.past_slots = [slot for slot in self._state.past_slots if slot != free]
-        self._kept[free] = {name: array.copy() for name, array in weights.items()}
-        self.opponent_table.write(free, weights)
-        return free
+        ``playing`` [N] holds the opponent numbers of the episodes under way, whose slots must not be overwritten.
+        """
+        self._before_rollout = self._saved()
+        if self.opponent_table.setup.slots:
+            playing_slots = {int(slot) for slot in playing - self.opponent_table.setup.first_slot}
+            new_slots = self._assign_slots(timesteps, playing_slots)
+            self._forget_weights_except(self._pool_slots() | playing_slots)
+            self._copy_weights(weights, new_slots)
+        self._state.prepared_at = timesteps
+        self.opponent_table.set_chances(self._draw_probabilities())
+
+    def _assign_slots(self, timesteps: int, playing_slots: set[int]) -> list[int]:
+        """Choose a slot for the current policy and, if one is due, for a new past self; return the chosen slots."""
+        state, chosen = self._state, []
+        if self._keeps_past_selves and is_due(self._snapshot_freq, state.prepared_at, timesteps):
+            slot = self._free_slot(playing_slots)
+            chosen.append(slot)
+            state.pool = [*state.pool, PastSelf(slot, timesteps, state.rating)][-self._pool_size :]
+            state.past_slots = [*(past for past in state.past_slots if past != slot), slot]
+        state.current_slot = self._free_slot(playing_slots)
+        state.past_slots = [past for past in state.past_slots if past != state.current_slot]
+        return [*chosen, state.current_slot]
+
+    def _free_slot(self, playing_slots: set[int]) -> int:
+        """Return the first slot that neither the pool nor an episode under way uses."""
+        used = self._pool_slots() | playing_slots
+        return next(slot for slot in range(self.opponent_table.setup.slots) if slot not in used)
+
+    def _pool_slots(self) -> set[int]:
+        return {past.slot for past in self._state.pool}
+
+    def _forget_weights_except(self, used_slots: set[int]) -> None:
+        for slot in self._slot_weights.keys() - used_slots:
+            del self._slot_weights[slot]
+
+    def _copy_weights(self, weights: Mapping[str, Any], slots: Sequence[int]) -> None:
+        """Copy the policy into slots: for checkpoints, and into the memory that all processes share."""
+        arrays = {name: np.asarray(w.cpu() if hasattr(w, "cpu") else w) for name, w in weights.items()}
+        for slot in slots:
+            self._slot_weights[slot] = {name: array.copy() for name, array in arrays.items()}
+            self.opponent_table.write(slot, arrays)
+
+    def _draw_probabilities(self) -> list[float]:
+        """Return the probability of each opponent number in the current stage.
+
+        The past selves in the pool share that of ``checkpoint``; while the pool is empty, the current policy has it.
+        """
+        state, setup = self._state, self.opponent_table.setup
+        mix = self._mixes[state.stage]
+        probabilities = [mix.get(name, 0.0) for name in self._fixed_names] + [0.0] * setup.slots
+        current, past_selves = mix.get(CURRENT, 0.0), mix.get(CHECKPOINT, 0.0)
+        for past in state.pool:
+            probabilities[setup.first_slot + past.slot] += past_selves / len(state.pool)
+        if state.current_slot is not None:
+            probabilities[setup.first_slot + state.current_slot] += current if state.pool else current + past_selves
+        return probabilities
+
+    # ---- games and stages ------------------------------------------------------------------------------------
 
     def note(self, episodes: Iterable[EpisodeRecord], timesteps: int) -> str | None:
-        """Take in the games of a rollout that ends at ``timesteps``; what to say if a stage ended with it."""
-        s = self._state
-        self._before, s.counted_at = None, timesteps
+        """Count the games of a rollout that ends at ``timesteps``; return a message if a stage ends with it."""
+        state = self._state
+        self._before_rollout, state.counted_at = None, timesteps
         for episode in episodes:
-            if episode.env in s.envs_from_before_stage:
-                s.envs_from_before_stage.remove(episode.env)
-            else:
-                s.games += 1
-                s.outcomes = [*s.outcomes, episode.outcome][-self.stages[s.stage].games :]
-                s.rewards = [*s.rewards, episode.reward][-self.stages[s.stage].games :]
-            kind = self._rate(episode)
-            s.recent[kind] = [*s.recent.get(kind, []), episode.outcome][-RECENT:]
-        self._row = self._measure()
-        return self._promote(timesteps)
+            self._count_for_stage(episode)
+            kind = self._rate_game(episode)
+            state.recent[kind] = [*state.recent.get(kind, []), episode.outcome][-RECENT_GAMES:]
+        self._metrics = self._measure()
+        return self._end_stage_if_due(timesteps)
 
-    def _rate(self, episode: EpisodeRecord) -> str:
-        """Move the ratings, as in chess; the kind of opponent it was. The weakest of the env's own stays as it is."""
-        s, number = self._state, episode.opponent
-        if not self._rated:
-            return self._fixed[number]
-        if 0 <= number < len(self._fixed):
-            kind = self._fixed[number]
-            s.ratings[kind], change = rate_game(s.ratings[kind], s.rating, episode.outcome, fixed=number == 0)
-        else:
-            slot = number - self.opponent_table.setup.first_slot
-            kind = CHECKPOINT if slot in s.past_slots else CURRENT
-            past = next((one for one in s.pool if one.slot == slot), None)
-            if past is None:
-                return kind
-            past.rating, change = rate_game(past.rating, s.rating, episode.outcome)
-        s.rating += change
-        return kind
+    def _count_for_stage(self, episode: EpisodeRecord) -> None:
+        """Count a game for the current stage, unless it began before the stage did."""
+        state = self._state
+        if episode.env in state.envs_from_before_stage:
+            state.envs_from_before_stage.remove(episode.env)
+            return
+        window = self.stages[state.stage].games
+        state.games += 1
+        state.outcomes = [*state.outcomes, episode.outcome][-window:]
+        state.rewards = [*state.rewards, episode.reward][-window:]
 
-    def _promote(self, timesteps: int) -> str | None:
-        s, stage = self._state, self.stages[self._state.stage]
-        rate = self._stage_rate()
-        reached = stage.win_rate is not None and s.games >= stage.games and (rate or 0.0) >= stage.win_rate
-        used_up = stage.timesteps is not None and timesteps - s.stage_start >= stage.timesteps
-        last = s.stage == len(self.stages) - 1
-        if s.ended_at is not None or not (reached or used_up):
+    def _rate_game(self, episode: EpisodeRecord) -> str:
+        """Update the Elo ratings after a game, and return the kind of opponent that it was played against.
+
+        The env's weakest opponent, number 0, keeps its rating, which anchors all others. Games against the current
+        policy, and against a past self that has left the pool, change no rating.
+        """
+        state, number = self._state, episode.opponent
+        if not self._has_ratings:
+            return self._fixed_names[number]
+        if 0 <= number < len(self._fixed_names):
+            kind = self._fixed_names[number]
+            gain = elo_gain(state.rating, state.ratings[kind], episode.outcome)
+            if number != 0:
+                state.ratings[kind] -= gain
+            state.rating += gain
+            return kind
+        slot = number - self.opponent_table.setup.first_slot
+        past_self = next((past for past in state.pool if past.slot == slot), None)
+        if past_self is not None:
+            gain = elo_gain(state.rating, past_self.rating, episode.outcome)
+            past_self.rating -= gain
+            state.rating += gain
+        return CHECKPOINT if slot in state.past_slots else CURRENT
+
+    def _end_stage_if_due(self, timesteps: int) -> str | None:
+        """End the stage if its target is reached or its budget used up; return a message if so."""
+        reason = self._stage_end_reason(timesteps)
+        if reason is None:
             return None
-        result = self._result()
-        if last:
-            s.ended_at = -1 if self._budget is None else self._budget
-        else:
-            s.results.append(result.to_data())
-            s.stage, s.stage_start, s.games = s.stage + 1, timesteps, 0
-            s.outcomes, s.rewards = [], []
-            s.envs_from_before_stage = list(range(self._n_envs))
-        why = "target reached" if reached else "budget used up"
-        return f"stage {stage.name} ended after {result.steps:,} steps: {result.told} ({why})" + (
-            "" if last else f"; next: {self.stages[s.stage].name}, {self.stages[s.stage].told}"
-        )
+        result = self._stage_result()
+        message = f"stage {result.name} ended after {result.steps:,} steps: {result.told} ({reason})"
+        if self._state.stage == len(self.stages) - 1:
+            self._state.ended_at = self._budget
+            return message
+        self._begin_next_stage(result, timesteps)
+        next_stage = self.stages[self._state.stage]
+        return f"{message}; next: {next_stage.name}, {next_stage.told}"
 
-    def _stage_rate(self) -> float | None:
-        """Of games won; None where there are none yet, or where nobody said that episodes are won or lost."""
-        told = self._rated or self.stages[self._state.stage].win_rate is not None
-        return float(np.mean(self._state.outcomes)) if told and self._state.outcomes else None
+    def _stage_end_reason(self, timesteps: int) -> str | None:
+        """Return why the stage ends now; None if it continues, or if it is the last one and has ended before."""
+        state, stage = self._state, self.stages[self._state.stage]
+        if state.ended_at is not None:
+            return None
+        win_rate = self._stage_win_rate() or 0.0
+        if stage.win_rate is not None and state.games >= stage.games and win_rate >= stage.win_rate:
+            return "target reached"
+        if stage.timesteps is not None and timesteps - state.stage_start >= stage.timesteps:
+            return "budget used up"
+        return None
 
-    # ---- what there is to say --------------------------------------------------------------------------------
+    def _begin_next_stage(self, result: StageResult, timesteps: int) -> None:
+        """Keep the result of the stage that ended, and begin the next one."""
+        state = self._state
+        state.results.append(result.to_data())
+        state.stage, state.stage_start = state.stage + 1, timesteps
+        state.games, state.outcomes, state.rewards = 0, [], []
+        state.envs_from_before_stage = list(range(self._n_envs))
+
+    def _stage_win_rate(self) -> float | None:
+        """Return the win rate over the stage's last games.
+
+        Return None before the first game, and where nothing says that episodes are won or lost: the stages have reset
+        options and this one has no target.
+        """
+        state = self._state
+        has_outcomes = self._has_ratings or self.stages[state.stage].win_rate is not None
+        return float(np.mean(state.outcomes)) if has_outcomes and state.outcomes else None
+
+    # ---- results and metrics ---------------------------------------------------------------------------------
 
     @property
     def finished(self) -> bool:
-        """Whether the last stage has ended, and the run with it: given another budget, it goes on in that stage."""
-        return self._state.ended_at == (-1 if self._budget is None else self._budget)
+        """Whether the last stage has ended, and with it the run; with another budget it continues in that stage."""
+        return self._state.ended_at == self._budget
 
     @property
     def played(self) -> int:
-        """The number of the stage that the games last noted belong to."""
-        return int(self._row.get("opponents/stage", 0.0))
+        """Index of the stage that the games counted last belong to."""
+        return int(self._metrics.get("opponents/stage", 0.0))
 
     @property
     def eval_options(self) -> dict[str, Any]:
-        """What evaluation resets with: the strongest of the env's opponents that the run ever meets, or its last stage.
+        """Reset options for evaluation: the strongest of the env's opponents that any stage has, or the last stage.
 
-        It means the same throughout the run.
+        They stay the same throughout the run, so that its evaluations can be compared.
         """
-        own = dict(self.opponent_table.setup.own)
-        met = [name for name in own if any(name in mix for mix in self._mixes)]
-        return copy.deepcopy(dict(own[met[-1] if met else reference_opponents_of_names(list(own)).strongest_scripted]))
+        options = dict(self.opponent_table.setup.own)
+        met = [name for name in options if any(name in mix for mix in self._mixes)]
+        name = met[-1] if met else reference_opponents_of_names(list(options)).strongest_scripted
+        return copy.deepcopy(dict(options[name]))
 
     def results(self) -> list[StageResult]:
-        """How every stage that has begun went."""
-        return [*(StageResult.from_data(result) for result in self._state.results), self._result()]
+        """Return the results of all stages that have begun; the last one may be unfinished."""
+        return [*(StageResult.from_data(result) for result in self._state.results), self._stage_result()]
 
-    def _result(self) -> StageResult:
-        """How the stage goes that the run is in."""
-        s, stage = self._state, self.stages[self._state.stage]
-        rate, reward = self._stage_rate(), float(np.mean(s.rewards)) if s.rewards else None
-        how = s.counted_at - s.stage_start, s.games, rate, stage.win_rate, stage.games, reward
-        return StageResult(stage.name, stage.told, *how)
+    def _stage_result(self) -> StageResult:
+        """Return the result so far of the stage that the run is in."""
+        state, stage = self._state, self.stages[self._state.stage]
+        return StageResult(
+            name=stage.name,
+            played=stage.told,
+            steps=state.counted_at - state.stage_start,
+            games=state.games,
+            win_rate=self._stage_win_rate(),
+            target=stage.win_rate,
+            needed=stage.games,
+            reward=float(np.mean(state.rewards)) if state.rewards else None,
+        )
 
     def win_rates(self) -> dict[str, float]:
-        """Over the last games against each kind of opponent."""
-        recent = self._state.recent if self._rated else {}
+        """Return the win rate over the last games against each kind of opponent."""
+        recent = self._state.recent if self._has_ratings else {}
         return {kind: float(np.mean(outcomes)) for kind, outcomes in recent.items()}
 
     def metrics(self) -> dict[str, float]:
-        """For the row of the iteration whose games were last noted."""
-        return self._row
+        """Return the metrics as they were when games were last counted, before that changed the stage."""
+        return self._metrics
 
     def metric_names(self) -> list[str]:
-        """All names that ``metrics`` can have."""
-        met = [name for name in (*self._fixed, CURRENT, CHECKPOINT) if any(name in mix for mix in self._mixes)]
+        """Return all names that ``metrics`` may have in this run."""
+        if not self._has_ratings:
+            has_targets = any(stage.win_rate is not None for stage in self.stages)
+            return ["opponents/stage", *(["opponents/win_rate"] if has_targets else [])]
+        met = [name for name in (*self._fixed_names, CURRENT, CHECKPOINT) if any(name in mix for mix in self._mixes)]
         if CHECKPOINT in met and CURRENT not in met:
-            met.append(CURRENT)  # as long as there is no past self, the policy itself plays
-        judged = self._rated or any(stage.win_rate is not None for stage in self.stages)
-        names = ["opponents/stage", *(["opponents/rating"] if self._rated else [])]
-        names += ["opponents/win_rate"] if judged else []
-        names += [f"opponents/win_rate/{name}" for name in met if self._rated]
-        names += [f"opponents/rating/{name}" for name in self._fixed if self._rated and name in met]
-        return names + (["opponents/pool_size", "opponents/pool_rating"] if self._keeps_past else [])
+            met.append(CURRENT)  # while the pool is empty, the current policy is drawn in place of a past self
+        names = ["opponents/stage", "opponents/rating", "opponents/win_rate"]
+        names += [f"opponents/win_rate/{name}" for name in met]
+        names += [f"opponents/rating/{name}" for name in self._fixed_names if name in met]
+        return names + (["opponents/pool_size", "opponents/pool_rating"] if self._keeps_past_selves else [])
 
     def _measure(self) -> dict[str, float]:
-        s = self._state
-        row = {"opponents/stage": float(s.stage)}
-        row |= {"opponents/rating": s.rating} if self._rated else {}
-        rate = self._stage_rate()
-        row |= {} if rate is None else {"opponents/win_rate": rate}
-        row |= {f"opponents/win_rate/{kind}": rate for kind, rate in self.win_rates().items()}
-        row |= {f"opponents/rating/{name}": s.ratings[name] for name in self._fixed if self._rated and name in s.recent}
-        if s.pool:
-            ratings = [past.rating for past in s.pool]
-            row |= {"opponents/pool_size": float(len(s.pool)), "opponents/pool_rating": float(np.mean(ratings))}
-        return row
+        """Return the metrics of the games counted so far."""
+        state, win_rate = self._state, self._stage_win_rate()
+        metrics = {"opponents/stage": float(state.stage)}
+        if self._has_ratings:
+            metrics["opponents/rating"] = state.rating
+        if win_rate is not None:
+            metrics["opponents/win_rate"] = win_rate
+        metrics |= {f"opponents/win_rate/{kind}": rate for kind, rate in self.win_rates().items()}
+        if self._has_ratings:
+            played = [name for name in self._fixed_names if name in state.recent]
+            metrics |= {f"opponents/rating/{name}": state.ratings[name] for name in played}
+        if state.pool:
+            metrics["opponents/pool_size"] = float(len(state.pool))
+            metrics["opponents/pool_rating"] = float(np.mean([past.rating for past in state.pool]))
+        return metrics
 
-    # ---- for checkpoints -------------------------------------------------------------------------------------
+    # ---- checkpoints -----------------------------------------------------------------------------------------
 
-    def _snapshot(self) -> tuple[dict[str, Any], dict[int, dict[str, Array]]]:
-        return self._state.to_data(), dict(self._kept)
+    def _saved(self) -> _Saved:
+        return _Saved(self._state.to_data(), dict(self._slot_weights))
 
     def state(self) -> dict[str, Any]:
-        """Everything but weights; as it was before the rollout that is under way was prepared."""
-        return (self._before or self._snapshot())[0]
+        """Return everything but weights, as it was before the rollout under way was prepared."""
+        return (self._before_rollout or self._saved()).state
 
     def weights(self) -> dict[str, Array]:
-        """The weights that are in use, by slot and name. Nothing is copied and nothing will change."""
-        kept = (self._before or self._snapshot())[1]
-        found = {f"{slot}/{name}": a for slot, some in kept.items() for name, a in some.items()}
-        frozen_policies = self.opponent_table.setup.frozen_policies
-        return found | {f"guest/{g.name}/{n}": np.asarray(w) for g in frozen_policies for n, w in g.weights.items()}
+        """Return the weights in use by their keys in a checkpoint; the arrays are no copies and never change."""
+        slot_weights = (self._before_rollout or self._saved()).slot_weights
+        return weights_by_key(slot_weights, self.opponent_table.setup.frozen_policies)
 
     def restore(self, state: Mapping[str, Any], weights: Mapping[str, Array]) -> None:
-        """Go on from there."""
-        expected = self.opponent_table.expected_weights()
+        """Continue from what ``state`` and ``weights`` returned; raise a CheckpointError if it does not fit the run."""
+        setup = self.opponent_table.setup
         restored = parse_state(state)
-        check_state(restored, len(self.stages), self._n_envs, self._fixed, self.opponent_table.setup.slots)
-        check_weights(restored, weights, expected)
-        for frozen in self.opponent_table.setup.frozen_policies:
-            for name, array in frozen.weights.items():
-                if not np.array_equal(weights[f"guest/{frozen.name}/{name}"], array):
-                    raise CheckpointError(f"the opponent {frozen.name} is no longer the policy that the run began with")
+        check_state(restored, len(self.stages), self._n_envs, self._fixed_names, setup.slots)
+        check_weights(restored, weights, self.opponent_table.expected_weights())
+        for frozen in setup.frozen_policies:
+            if any(not np.array_equal(weights[key], array) for key, array in weights_by_key({}, [frozen]).items()):
+                raise CheckpointError(f"the opponent {frozen.name} is no longer the policy that the run began with")
         self._state = restored
-        self._kept, self._before = {}, None
+        self._slot_weights, self._before_rollout = {}, None
         for key, array in weights.items():
             slot, _, name = key.partition("/")
-            if slot != "guest":
-                self._kept.setdefault(int(slot), {})[name] = array
-        for number, kept in self._kept.items():
-            self.opponent_table.write(number, kept)
+            if slot != FROZEN_POLICY_KEY:
+                self._slot_weights.setdefault(int(slot), {})[name] = array
+        for number, arrays in self._slot_weights.items():
+            self.opponent_table.write(number, arrays)
 
     def has(self, number: int) -> bool:
-        """Whether an opponent of this number is there to be played against."""
+        """Return whether there is an opponent of this number to play against."""
         slot = number - self.opponent_table.setup.first_slot
-        return 0 <= number < len(self._fixed) or slot in self._kept
+        return 0 <= number < len(self._fixed_names) or slot in self._slot_weights
 
     def close(self) -> None:
-        """Give up the memory."""
+        """Release the shared memory."""
         self.opponent_table.close()

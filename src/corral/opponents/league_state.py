@@ -1,4 +1,4 @@
-"""What a checkpoint holds of the opponents of a run, as plain data, and whether it fits the run."""
+"""The state of a run's opponents as a checkpoint holds it, and checks that it fits the run."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from corral.core.errors import CheckpointError, one_line
 from corral.core.files import by_attribute, to_data
+from corral.opponents.table import FROZEN_POLICY_KEY
 
 __all__ = [
     "FIRST_RATING",
@@ -26,30 +27,31 @@ __all__ = [
 ]
 
 FIRST_RATING = 1000.0
-_GUEST = "guest"
-_MOST = 2**53
+"""Elo rating of every opponent, and of the policy, at the beginning of a run."""
+_LARGEST_COUNT = 2**53
 
 
 @dataclass(frozen=True, slots=True)
 class StageResult:
-    """How a stage ended."""
+    """The result of a stage, or its result so far."""
 
     name: str
     played: str
-    """Against whom, or with which options."""
+    """The opponent or the reset options of the stage, as text."""
     steps: int
     games: int
     win_rate: float | None
-    """Over its last games."""
+    """Win rate over the stage's last ``needed`` games."""
     target: float | None
+    """Win rate that ends the stage."""
     needed: int
-    """Games that a win rate has to be of, to count."""
+    """Games over which the win rate is measured; with fewer the target is not reached."""
     reward: float | None
-    """Mean reward of its last games."""
+    """Mean reward of the stage's last ``needed`` games."""
 
     @property
     def told(self) -> str:
-        """How it went, for people."""
+        """Win rate and mean reward as text."""
         if self.reward is None:
             return "no games"
         won = "" if self.win_rate is None else f"{self.win_rate:.0%} won, "
@@ -57,18 +59,18 @@ class StageResult:
 
     @property
     def passed(self) -> bool | None:
-        """Whether its target was reached; None if it had none."""
+        """Whether the target was reached; None if the stage has no target."""
         if self.target is None:
             return None
         return self.win_rate is not None and self.win_rate >= self.target and self.games >= self.needed
 
     def to_data(self) -> dict[str, Any]:
-        """Return it as ``state.json`` and ``summary.json`` hold it."""
+        """Return the result as ``state.json`` and ``summary.json`` hold it."""
         return to_data(self, STAGE_RESULT_KEYS)
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> StageResult:
-        """Return what ``to_data`` gave; a TypeError if there is something else in it."""
+        """Return the result that ``to_data`` wrote; raise a TypeError for an unknown key."""
         return cls(**by_attribute(data, STAGE_RESULT_KEYS))
 
 
@@ -82,57 +84,62 @@ STAGE_RESULT_KEYS = {
     "needed": "needed",
     "reward": "reward",
 }
-"""Names of what is known of a stage in ``state.json`` and ``summary.json``."""
+"""Attributes of ``StageResult`` and their keys in ``state.json`` and ``summary.json``."""
 
 
 @dataclass(slots=True)
 class PastSelf:
-    """A past self in a slot."""
+    """A copy of the policy as it was at an earlier step, which is in the pool of opponents."""
 
     slot: int
     step: int
+    """Steps of the run at which the copy was made."""
     rating: float
 
 
 PAST_SELF_KEYS = {"slot": "slot", "step": "step", "rating": "rating"}
-"""Names of what is known of a past self in ``state.json``."""
+"""Attributes of ``PastSelf`` and their keys in ``state.json``."""
 
 
 @dataclass(slots=True)
 class OpponentsState:
-    """All that decides how it goes on."""
+    """Everything, except weights, that later decisions about opponents and stages depend on."""
 
     stage: int = 0
+    """Index of the stage that the run is in."""
     stage_start: int = 0
-    """Steps at which the stage began."""
+    """Steps of the run at which the stage began."""
     prepared_at: int = 0
-    """Steps at which it was last asked for opponents."""
+    """Steps of the run at which opponents were last prepared."""
     counted_at: int = 0
-    """Steps up to which games were taken in."""
+    """Steps of the run up to which games are counted."""
     ended_at: int | None = None
-    """The budget of the run when its last stage ended: with another one it goes on."""
+    """The run's budget of steps (-1: none) when its last stage ended; with another budget the stage continues."""
     envs_from_before_stage: list[int] = field(default_factory=list)
-    """Envs in an episode that began before the stage did."""
+    """Envs whose current episode began before the stage; it does not count for the stage."""
     current_slot: int | None = None
-    """The slot that holds the policy as it is."""
+    """The slot that holds the current policy."""
     pool: list[PastSelf] = field(default_factory=list)
+    """The past selves that may be drawn, oldest first."""
     past_slots: list[int] = field(default_factory=list)
-    """Slots that hold a past self, though perhaps one that left the pool and only ends its games."""
+    """Slots that hold a past self, including one that has left the pool but still plays in an episode."""
     rating: float = FIRST_RATING
+    """Elo rating of the policy in training."""
     ratings: dict[str, float] = field(default_factory=dict)
-    """Of the opponents that never change."""
+    """Elo ratings of the opponents that never change, by name."""
     games: int = 0
-    """In this stage."""
+    """Games that count for the stage."""
     outcomes: list[float] = field(default_factory=list)
-    """Of the stage's last games."""
+    """Outcomes of the stage's last games: 1 won, 0.5 drawn, 0 lost."""
     rewards: list[float] = field(default_factory=list)
-    """Of the same."""
+    """Rewards of the stage's last games."""
     recent: dict[str, list[float]] = field(default_factory=dict)
     """Outcomes of the last games against each kind of opponent."""
     results: list[dict[str, Any]] = field(default_factory=list)
+    """Results of the stages before this one, as ``StageResult.to_data`` returns them."""
 
     def to_data(self) -> dict[str, Any]:
-        """Return a copy as ``state.json`` holds it."""
+        """Return a copy of the state as ``state.json`` holds it."""
         data = copy.deepcopy(to_data(self, OPPONENTS_KEYS))
         return {**data, OPPONENTS_KEYS["pool"]: [to_data(past, PAST_SELF_KEYS) for past in self.pool]}
 
@@ -155,46 +162,41 @@ OPPONENTS_KEYS = {
     "recent": "recent",
     "results": "results",
 }
-"""Names of what a run knows of its opponents in ``state.json``."""
+"""Attributes of ``OpponentsState`` and their keys in ``state.json``."""
 
 
 def parse_state(state: Any) -> OpponentsState:
-    """The state in a ``state.json``; a CheckpointError if it has values of other types than a run writes."""
+    """Return the opponents' state in a ``state.json``; raise a CheckpointError if types or keys are wrong."""
     try:
         attributes = by_attribute(state, OPPONENTS_KEYS)
         if isinstance(pool := attributes.get("pool"), list):
-            known = [by_attribute(past, PAST_SELF_KEYS) if isinstance(past, dict) else past for past in pool]
-            attributes["pool"] = known
+            attributes["pool"] = [by_attribute(p, PAST_SELF_KEYS) if isinstance(p, dict) else p for p in pool]
         data = json.dumps(attributes, allow_nan=False)
-        found = TypeAdapter(OpponentsState).validate_json(data, strict=True)
-        results = [by_attribute(result, STAGE_RESULT_KEYS) for result in found.results]
+        parsed = TypeAdapter(OpponentsState).validate_json(data, strict=True)
+        results = [by_attribute(result, STAGE_RESULT_KEYS) for result in parsed.results]
         TypeAdapter(list[StageResult]).validate_json(json.dumps(results), strict=True)
-        _ = [StageResult.from_data(result) for result in found.results]  # refuses what it does not know
+        _ = [StageResult.from_data(result) for result in parsed.results]  # raises a TypeError for an unknown key
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        key, *rest = first["loc"]
-        place = "/".join(map(str, (OPPONENTS_KEYS.get(str(key), key), *rest)))
-        raise CheckpointError(f"state.json does not fit: opponents: {one_line(place)}: {first['msg']}") from None
-    except (ValueError, TypeError, AttributeError) as error:  # a number that is not finite; an unknown name
+        attribute, *rest = first["loc"]
+        path = "/".join(map(str, (OPPONENTS_KEYS.get(str(attribute), attribute), *rest)))
+        raise CheckpointError(f"state.json does not fit: opponents: {one_line(path)}: {first['msg']}") from None
+    except (ValueError, TypeError, AttributeError) as error:  # a number that is not finite; an unknown key
         raise CheckpointError(f"state.json does not fit: opponents: {one_line(error)}") from None
-    return found
+    return parsed
 
 
 def check_state(state: OpponentsState, stages: int, n_envs: int, fixed: Sequence[str], slots: int) -> None:
-    """Refuse a state that no run with so many stages, envs and slots, and with these fixed opponents, has."""
+    """Raise a CheckpointError unless the state fits this many stages, envs and slots, and these fixed opponents."""
     counts = (state.stage_start, state.prepared_at, state.counted_at, state.games, *(past.step for past in state.pool))
-    places = {
-        *state.past_slots,
-        *(past.slot for past in state.pool),
-        *([] if state.current_slot is None else [state.current_slot]),
-    }
+    used_slots = _drawable_slots(state) | {*state.past_slots}
     if (
         not 0 <= state.stage < stages
         or len(state.results) != state.stage
         or not {*state.envs_from_before_stage} <= {*range(n_envs)}
-        or not places <= {*range(slots)}
+        or not used_slots <= {*range(slots)}
         or state.ratings.keys() != {*fixed}
-        or not all(0 <= count <= _MOST for count in counts)
+        or not all(0 <= count <= _LARGEST_COUNT for count in counts)
     ):
         raise CheckpointError("state.json does not fit: its opponents are not those of this run's config")
 
@@ -202,15 +204,29 @@ def check_state(state: OpponentsState, stages: int, n_envs: int, fixed: Sequence
 def check_weights(
     state: OpponentsState, given: Mapping[str, npt.NDArray[Any]], expected: Mapping[str, npt.NDArray[Any]]
 ) -> None:
-    """Refuse weights of opponents that do not fit where they go, and a slot in use without all of its weights."""
-    used = {*(past.slot for past in state.pool), *([] if state.current_slot is None else [state.current_slot])}
-    kept = {key.partition("/")[0] for key in given} | {str(slot) for slot in used} | {_GUEST}
+    """Raise a CheckpointError for weights of opponents that are missing, unknown, not finite or of another shape.
+
+    Frozen policies, slots that may be drawn and slots of which any weights are given need all of their weights.
+    """
+    complete = {key.partition("/")[0] for key in given} | {str(slot) for slot in _drawable_slots(state)}
+    complete.add(FROZEN_POLICY_KEY)
     for key in expected:
-        if key.partition("/")[0] in kept and key not in given:
+        if key.partition("/")[0] in complete and key not in given:
             raise CheckpointError(f"the opponents do not fit this run's config: there is no {one_line(key)}")
     for key, array in given.items():
-        wanted = expected.get(key)
-        if wanted is None or array.shape != wanted.shape or array.dtype != wanted.dtype:
-            raise CheckpointError(f"the opponents do not fit this run's config: {one_line(key)} has no such place")
-        if wanted.dtype.kind == "f" and not np.isfinite(array).all():
+        like = expected.get(key)
+        if like is None:
+            raise CheckpointError(f"the opponents do not fit this run's config: {one_line(key)} is unknown")
+        if array.shape != like.shape or array.dtype != like.dtype:
+            raise CheckpointError(
+                f"the opponents do not fit this run's config: {one_line(key)} is {array.dtype} {array.shape}, "
+                f"expected {like.dtype} {like.shape}"
+            )
+        if like.dtype.kind == "f" and not np.isfinite(array).all():
             raise CheckpointError(f"the opponents do not fit this run's config: {one_line(key)} is not finite")
+
+
+def _drawable_slots(state: OpponentsState) -> set[int]:
+    """Return the slots of the pool and of the current policy."""
+    pool_slots = {past.slot for past in state.pool}
+    return pool_slots if state.current_slot is None else pool_slots | {state.current_slot}

@@ -1,6 +1,6 @@
-"""Games of a trained policy against opponents, both sides of every deal, with an honest interval.
+"""Matches: games of a trained policy against one opponent, each deal from both seats.
 
-Processes that play import this: no torch here.
+Processes that play games import this module, so it must not import torch.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -25,42 +25,65 @@ from corral.vec.validation import MASK
 
 __all__ = ["Match", "play_match", "wilson"]
 
-_ATTEMPTS = 5  # to play a round with workers that die in it
-_ROUNDS = 20  # parts in which a match is played, so that its progress shows
+_MAX_TRIES = 5
+"""Tries to play a round in which workers die."""
+_ROUNDS = 20
+"""Parts into which a match is divided, so that its progress can be shown."""
+_MAX_GAME_STEPS = 999_999
+_ENV_INDEX = "corral_number"
+"""Attribute of an env that holds its index."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """How a match went."""
+    """The results of a match, from the side of the trained policy."""
 
     opponent: str
     outcomes: tuple[float, ...]
-    """Of every game: 1 won, 0 lost, 0.5 a draw; the two seats of a deal follow each other."""
+    """Outcome of each game: 1 won, 0 lost, 0.5 drawn; the two games of a deal are next to each other."""
     lengths: tuple[int, ...]
+    """Steps of each game."""
 
     @property
     def win_rate(self) -> float:
-        """Draws count half."""
+        """Share of games won; draws count half."""
         return float(np.mean(self.outcomes))
 
     @property
     def interval(self) -> tuple[float, float]:
-        """In which the true win rate lies, with 95% confidence."""
+        """Lower and upper end of the 95% confidence interval of the win rate."""
         return wilson(self.win_rate, len(self.outcomes))
 
     @property
     def by_seat(self) -> tuple[float, float]:
-        """Win rate when beginning, and when not."""
+        """Win rates of the games that the policy begins and of those that the opponent begins."""
         return float(np.mean(self.outcomes[::2])), float(np.mean(self.outcomes[1::2]))
 
     @property
     def mean_length(self) -> float:
-        """Steps of a game."""
+        """Mean number of steps of a game."""
         return float(np.mean(self.lengths))
 
 
+class _Game(NamedTuple):
+    """A game to play: the seed of its deal, and the seat of the policy (0 begins)."""
+
+    seed: int
+    seat: int
+
+
+class _GameResult(NamedTuple):
+    """The outcome of a game (1 won, 0 lost, 0.5 drawn) and its number of steps."""
+
+    outcome: float
+    length: int
+
+
 def wilson(rate: float, n: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's 95% interval of a rate seen in ``n`` games."""
+    """Return the Wilson score interval of a rate that was observed in ``n`` games (95% for the default ``z``).
+
+    E. B. Wilson, 1927, DOI 10.1080/01621459.1927.10502953.
+    """
     middle = rate + z * z / (2 * n)
     spread = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
     return max(0.0, (middle - spread) / (1 + z * z / n)), min(1.0, (middle + spread) / (1 + z * z / n))
@@ -74,63 +97,60 @@ def play_match(
     seed: int,
     on_games: Callable[[int], object] = lambda n: None,
 ) -> Match:
-    """Play ``games`` games (an even number), each deal from both seats, on every core; the same games every time."""
+    """Play ``games`` games (an even number) on all cores, each deal from both seats; a seed gives the same games.
+
+    ``on_games`` is called with the number of games after each round. A round in which a worker dies is played again.
+    """
     if games < 2 or games % 2:
-        raise UsageError(f"games {games}: should be an even number, for each deal is played from both seats")
-    name = opponent if isinstance(opponent, str) else opponent.name
-    deals = [(episode_seed(seed, EVALUATION, deal), seat) for deal in range(games // 2) for seat in (0, 1)]
-    n = min(available_cores(), games // 2)
-    size = 2 * max(1, math.ceil(games / (2 * n * _ROUNDS)))  # games of one env in one round
-    outcomes: list[float] = []
-    lengths: list[int] = []
+        raise UsageError(f"games {games}: should be an even number from 2, because each deal is played from both seats")
+    schedule = [_Game(episode_seed(seed, EVALUATION, deal), seat) for deal in range(games // 2) for seat in (0, 1)]
+    n_envs = min(available_cores(), games // 2)
+    games_per_env = 2 * max(1, math.ceil(games / (2 * n_envs * _ROUNDS)))  # in one round
+    results: list[_GameResult] = []
     failures = 0
-    while len(outcomes) < games:
-        env = make_vector_env(factory, n, backend="serial" if n == 1 else "process", num_workers=n)
+    while len(results) < games:
+        env = make_vector_env(factory, n_envs, backend="serial" if n_envs == 1 else "process", num_workers=n_envs)
         try:
-            for i in range(n):
-                env.apply(lambda one, i=i: setattr(one.unwrapped, _NUMBER, i), [i])  # type: ignore[misc]
-            while len(outcomes) < games:
-                part = deals[len(outcomes) : len(outcomes) + n * size]
-                shares = [part[i * size : (i + 1) * size] for i in range(n)]
-                for played in env.apply(lambda one, shares=shares: _play(one, side, opponent, shares)):  # type: ignore[misc]
-                    outcomes += [result for result, _ in played]
-                    lengths += [length for _, length in played]
-                on_games(len(part))
+            for i in range(n_envs):
+                env.apply(lambda env, i=i: setattr(env.unwrapped, _ENV_INDEX, i), [i])  # type: ignore[misc]
+            while len(results) < games:
+                in_round = schedule[len(results) : len(results) + n_envs * games_per_env]
+                by_env = [in_round[i * games_per_env : (i + 1) * games_per_env] for i in range(n_envs)]
+                for played in env.apply(lambda env, by_env=by_env: _play_games(env, side, opponent, by_env)):  # type: ignore[misc]
+                    results += played
+                on_games(len(in_round))
                 failures = 0
         except WorkerDied:
             failures += 1
-            if failures == _ATTEMPTS:
+            if failures == _MAX_TRIES:
                 raise
         finally:
             env.close()
-    return Match(name, tuple(outcomes), tuple(lengths))
+    return Match(
+        opponent=opponent if isinstance(opponent, str) else opponent.name,
+        outcomes=tuple(result.outcome for result in results),
+        lengths=tuple(result.length for result in results),
+    )
 
 
-_NUMBER = "corral_number"
-
-
-def _play(
-    env: gym.Env[Any, Any],
-    side: FrozenPolicy,
-    opponent: str | FrozenPolicy,
-    shares: Sequence[Sequence[tuple[int, int]]],
-) -> list[tuple[float, int]]:
-    """The games of one env, where it lives: outcome and length of each."""
+def _play_games(
+    env: gym.Env[Any, Any], side: FrozenPolicy, opponent: str | FrozenPolicy, by_env: Sequence[Sequence[_Game]]
+) -> list[_GameResult]:
+    """Play the games that ``by_env`` lists for this env; this runs in the env's process."""
     player = side.player()
-    other: str | PolicyPlayer = opponent if isinstance(opponent, str) else opponent.player()
-    return [_play_one(env, player, other, seed, seat) for seed, seat in shares[getattr(env.unwrapped, _NUMBER)]]
+    opponent_player = opponent if isinstance(opponent, str) else opponent.player()
+    return [_play_game(env, player, opponent_player, game) for game in by_env[getattr(env.unwrapped, _ENV_INDEX)]]
 
 
-def _play_one(
-    env: gym.Env[Any, Any], player: PolicyPlayer, other: str | PolicyPlayer, seed: int, seat: int
-) -> tuple[float, int]:
-    masks = mask_method(env)
-    unused = np.random.default_rng(0)  # the most likely moves need none
-    player, other = player.for_new_game(), other if isinstance(other, str) else other.for_new_game()
-    observation, info = env.reset(seed=seed, options={OPPONENT: other, SEAT: seat})
-    for length in range(1, 1_000_000):
-        action = player(observation, info.get(MASK) if masks is None else masks(), unused)
+def _play_game(env: gym.Env[Any, Any], player: PolicyPlayer, opponent: str | PolicyPlayer, game: _Game) -> _GameResult:
+    get_masks = mask_method(env)
+    unused_generator = np.random.default_rng(0)  # greedy players draw nothing
+    player = player.for_new_game()
+    opponent = opponent if isinstance(opponent, str) else opponent.for_new_game()
+    observation, info = env.reset(seed=game.seed, options={OPPONENT: opponent, SEAT: game.seat})
+    for length in range(1, _MAX_GAME_STEPS + 1):
+        action = player(observation, info.get(MASK) if get_masks is None else get_masks(), unused_generator)
         observation, reward, terminated, truncated, info = env.step(action)
         if terminated or truncated:
-            return outcome(float(reward), bool(terminated)), length
-    raise CorralError("a game did not end within a million steps")
+            return _GameResult(outcome(float(reward), bool(terminated)), length)
+    raise CorralError(f"a game did not end within {_MAX_GAME_STEPS:,} steps")

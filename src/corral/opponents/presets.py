@@ -1,4 +1,4 @@
-"""Which of an env's opponents plays which part in a recipe."""
+"""The opponents of an env that recipes refer to: its weakest and its strongest scripted one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ReferenceOpponents", "reference_opponents_of_names"]
 
 @dataclass(frozen=True, slots=True)
 class ReferenceOpponents:
-    """The opponents that recipes are written in terms of."""
+    """Names of the opponents that recipes refer to."""
 
     weakest: str
     """``random``, or the first that the env names."""
@@ -20,9 +20,11 @@ class ReferenceOpponents:
     """``greedy``, or the last that the env names."""
 
     def selfplay(self, current_weight: float, random_weight: float) -> str:
-        """The mix of self-play: past selves and the teacher share what the policy itself and the weakest leave.
+        """Return the mix of opponents for self-play, as the setting ``opponent`` takes it.
 
-        By default 30% past selves, 30% the teacher, 20% the policy itself, 20% the weakest.
+        The weights are the shares of episodes against the current policy and against the weakest opponent. Past selves
+        and the strongest scripted opponent share the rest equally. By default that is 30% past selves, 30% the
+        strongest scripted opponent, 20% the current policy and 20% the weakest opponent.
         """
         rest = 1.0 - current_weight - random_weight
         if min(current_weight, random_weight) < 0 or rest < -1e-9:
@@ -41,10 +43,10 @@ class ReferenceOpponents:
 
     @property
     def evaluated_against(self) -> tuple[str, ...]:
-        """Whom a result is measured against."""
+        """The opponents, without repetition, that a trained policy plays against at the end of a recipe."""
         return tuple(dict.fromkeys((self.weakest, self.strongest_scripted)))
 
 
 def reference_opponents_of_names(names: Sequence[str]) -> ReferenceOpponents:
-    """The same, of the names that an env gives."""
+    """Return the reference opponents of an env that names its opponents so, weakest first."""
     return ReferenceOpponents("random" if "random" in names else names[0], "greedy" if "greedy" in names else names[-1])

@@ -1,14 +1,15 @@
-"""Who plays the other side: the env's own opponents, and policies whose weights lie in shared memory.
+"""The table that opponents are drawn from: the env's own, and policies whose weights lie in shared memory.
 
-The trainer writes a table of chances and, into free slots, weights; every process that holds envs reads them when an
-episode begins. Who is drawn follows from the episode's seed and the table alone, so it does not matter where that
-happens, and the trainer knows it too. Nothing of a slot changes while an episode still plays against it.
+Opponents have numbers: first those of the env, then frozen policies of other runs, then slots, which hold copies of the
+policy in training. The trainer writes the probability of each number and, into free slots, weights. Every process that
+holds envs reads them when an episode begins. The draw depends only on the episode's seed and on the table, so that it
+has the same result in every process, the trainer included. A slot stays as it is while an episode plays against it.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,97 +22,105 @@ from corral.envs.opponent_protocol import OPPONENT
 from corral.opponents.frozen_policy import FrozenPolicy, PolicyPlayer
 from corral.processes import shared_memory
 
-__all__ = ["OpponentTable", "OpponentTableSpec", "SharedOpponentTable"]
+__all__ = ["FROZEN_POLICY_KEY", "OpponentTable", "OpponentTableSpec", "SharedOpponentTable", "weights_by_key"]
 
 Array = npt.NDArray[Any]
-_TABLE, _STAMPS = "table", "stamps"
+_PROBABILITIES, _VERSIONS = "probabilities", "versions"
+"""Names of shared arrays: the probability of each opponent, and how often each slot was written."""
+FROZEN_POLICY_KEY = "guest"
+"""First part of the keys that the weights of frozen policies have in checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpponentTableSpec:
-    """What a process needs to seat opponents, besides the shared arrays."""
+    """What a process needs, besides the shared arrays, to draw opponents and to play them."""
 
     own: tuple[tuple[str, Mapping[str, Any]], ...]
-    """What the env offers, by name, and what it is reset with to give it: its opponents, or the stages of a curriculum.
-    They are numbered first, then the guests, then the slots."""
+    """Names and reset options of what the env offers: its opponents, or the stages of a curriculum."""
     frozen_policies: tuple[FrozenPolicy, ...]
     slots: int
     actor: ActorSpec | None
+    """Builds the actor of the policies in slots; None if there are no slots."""
     observation_space: gym.Space[Any]
     action_space: gym.Space[Any]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of what the env offers."""
+        """Names of what the env offers, by opponent number."""
         return tuple(name for name, _ in self.own)
 
     @property
     def first_slot(self) -> int:
-        """The number of the first slot."""
+        """The opponent number of slot 0."""
         return len(self.own) + len(self.frozen_policies)
 
     def build(self, arrays: Mapping[str, Array]) -> OpponentTable:
-        """The lineup as this process sees it."""
+        """Return the table that reads these shared arrays."""
         return OpponentTable(self, arrays)
 
 
 class OpponentTable:
-    """Draws opponents and seats them. Reads what the trainer writes between rollouts."""
+    """Draws the opponents of episodes and gives envs the options to play against them.
+
+    It reads what the trainer writes between rollouts.
+    """
 
     def __init__(self, setup: OpponentTableSpec, arrays: Mapping[str, Array]) -> None:
         self._setup = setup
-        self._table: npt.NDArray[np.float64] = arrays[_TABLE]
-        self._stamps: npt.NDArray[np.int64] = arrays[_STAMPS]
-        self._slots = _by_slot(arrays, setup.slots)
-        self._players: dict[int, tuple[int, PolicyPlayer]] = {}
+        self._probabilities: npt.NDArray[np.float64] = arrays[_PROBABILITIES]
+        self._versions: npt.NDArray[np.int64] = arrays[_VERSIONS]
+        self._slot_weights = _weights_by_slot(arrays, setup.slots)
+        self._players: dict[int, PolicyPlayer] = {}
+        self._loaded_versions: dict[int, int] = {}
 
     def draw(self, seed: int) -> int:
-        """The opponent of an episode with this seed, by number."""
-        possible = np.flatnonzero(self._table)
-        chances = np.cumsum(self._table[possible])
-        at = np.random.default_rng([seed, 1]).random() * chances[-1]
-        return int(possible[min(np.searchsorted(chances, at, side="right"), len(possible) - 1)])
+        """Return the number of the opponent for the episode with this seed."""
+        candidates = np.flatnonzero(self._probabilities)
+        cumulative = np.cumsum(self._probabilities[candidates])
+        threshold = np.random.default_rng([seed, 1]).random() * cumulative[-1]
+        return int(candidates[min(np.searchsorted(cumulative, threshold, side="right"), len(candidates) - 1)])
 
     def options(self, opponent: int) -> dict[str, Any]:
-        """What an env is reset with, to play against it."""
-        own = self._setup.own
-        if opponent < len(own):
-            return copy.deepcopy(dict(own[opponent][1]))
+        """Return the options that an env is reset with to play against an opponent."""
+        if opponent < len(self._setup.own):
+            _, reset_options = self._setup.own[opponent]
+            return copy.deepcopy(dict(reset_options))
         return {OPPONENT: self._player(opponent).for_new_game()}
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether an opponent may have a memory."""
+        """Whether an opponent's actions may depend on earlier observations of the same game."""
         actors = [self._setup.actor, *(frozen.actor for frozen in self._setup.frozen_policies)]
         return any(actor is not None and actor.n_state for actor in actors)
 
     def _player(self, opponent: int) -> PolicyPlayer:
+        """Return the player of a frozen policy or of a slot; load the slot's weights if they have changed."""
         setup = self._setup
         slot = opponent - setup.first_slot
         if slot < 0:
             frozen = setup.frozen_policies[opponent - len(setup.own)]
-            stamp, actor, weights = 0, frozen.actor, frozen.weights
+            version, actor, weights = 0, frozen.actor, frozen.weights
         else:
             assert setup.actor is not None, "slots hold policies of this run"
-            stamp, actor, weights = int(self._stamps[slot]), setup.actor, self._slots[slot]
-        known, player = self._players.get(opponent) or (-1, None)
-        if player is None:
+            version, actor, weights = int(self._versions[slot]), setup.actor, self._slot_weights[slot]
+        if opponent not in self._players:
             player = PolicyPlayer(actor.build(0, 1), setup.observation_space, setup.action_space)
-        if known != stamp:
-            player.actor.load(weights)
-            self._players[opponent] = stamp, player
-        return player
+            self._players[opponent] = player
+        if self._loaded_versions.get(opponent) != version:
+            self._players[opponent].actor.load(weights)
+            self._loaded_versions[opponent] = version
+        return self._players[opponent]
 
 
 class SharedOpponentTable:
-    """The trainer's side: the arrays, and what may be written into them between rollouts."""
+    """The trainer's side of the table: it owns the shared arrays and writes them between rollouts."""
 
     def __init__(self, setup: OpponentTableSpec, weights: Weights) -> None:
         self.setup = setup
-        n = setup.first_slot + setup.slots
+        n_opponents = setup.first_slot + setup.slots
         specs = [
-            shared_memory.ArraySpec(_TABLE, (n,), "<f8"),
-            shared_memory.ArraySpec(_STAMPS, (setup.slots,), "<i8"),
+            shared_memory.ArraySpec(_PROBABILITIES, (n_opponents,), "<f8"),
+            shared_memory.ArraySpec(_VERSIONS, (setup.slots,), "<i8"),
         ]
         for slot in range(setup.slots):
             for name, value in weights.items():
@@ -119,38 +128,46 @@ class SharedOpponentTable:
                 specs.append(shared_memory.ArraySpec(f"{slot}/{name}", array.shape, array.dtype.str))
         self.shared = shared_memory.create(specs)
         arrays = self.shared.arrays
-        arrays[_TABLE][...] = 0.0
-        arrays[_STAMPS][...] = 0
-        self._slots = _by_slot(arrays, setup.slots)
+        arrays[_PROBABILITIES][...] = 0.0
+        arrays[_VERSIONS][...] = 0
+        self._slot_weights = _weights_by_slot(arrays, setup.slots)
         self.opponent_sampler = OpponentTable(setup, arrays)
 
     def write(self, slot: int, weights: Mapping[str, Array]) -> None:
-        """Put a policy into a slot that nobody plays against."""
-        for name, array in self._slots[slot].items():
+        """Copy a policy into a slot that no episode plays against."""
+        for name, array in self._slot_weights[slot].items():
             array[...] = weights[name]
-        self.shared.arrays[_STAMPS][slot] += 1
+        self.shared.arrays[_VERSIONS][slot] += 1
 
     def expected_weights(self) -> dict[str, Array]:
-        """What the weights of every slot and guest look like, by the names that a checkpoint has for them."""
-        found = {f"{slot}/{name}": array for slot, some in enumerate(self._slots) for name, array in some.items()}
-        return found | {
-            f"guest/{g.name}/{name}": np.asarray(w) for g in self.setup.frozen_policies for name, w in g.weights.items()
-        }
+        """Return arrays like the weights of every slot and frozen policy, by their keys in a checkpoint."""
+        return weights_by_key(dict(enumerate(self._slot_weights)), self.setup.frozen_policies)
 
     def set_chances(self, chances: Sequence[float]) -> None:
-        """How likely each opponent is, by number, in episodes that begin from now on."""
-        self.shared.arrays[_TABLE][...] = chances
+        """Set the probability of each opponent number for episodes that begin from now on."""
+        self.shared.arrays[_PROBABILITIES][...] = chances
 
     def close(self) -> None:
-        """Give up the memory."""
+        """Release the shared memory."""
         self.shared.close()
 
 
-def _by_slot(arrays: Mapping[str, Array], slots: int) -> list[dict[str, Array]]:
-    """The weights of each slot, by name."""
-    found: list[dict[str, Array]] = [{} for _ in range(slots)]
+def weights_by_key(
+    slots: Mapping[int, Mapping[str, Array]], frozen_policies: Iterable[FrozenPolicy]
+) -> dict[str, Array]:
+    """Return weights by their keys in a checkpoint: ``<slot>/<name>`` and ``guest/<policy>/<name>``."""
+    by_key = {f"{slot}/{name}": array for slot, weights in slots.items() for name, array in weights.items()}
+    for frozen in frozen_policies:
+        for name, array in frozen.weights.items():
+            by_key[f"{FROZEN_POLICY_KEY}/{frozen.name}/{name}"] = np.asarray(array)
+    return by_key
+
+
+def _weights_by_slot(arrays: Mapping[str, Array], slots: int) -> list[dict[str, Array]]:
+    """Return the weights in each slot by name; shared arrays of weights are called ``<slot>/<name>``."""
+    by_slot: list[dict[str, Array]] = [{} for _ in range(slots)]
     for key, array in arrays.items():
         slot, slash, name = key.partition("/")
         if slash:
-            found[int(slot)][name] = array
-    return found
+            by_slot[int(slot)][name] = array
+    return by_slot
