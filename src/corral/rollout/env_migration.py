@@ -1,7 +1,7 @@
-"""Moving envs from worker to worker between rollouts, with nothing changed for the env.
+"""Moves envs from one worker to another between rollouts, without any change for the env.
 
-An env cannot be sent. Its position can. The new owner makes a copy, brings it there, and checks that it sees the very
-observation that was seen last; only then does it take over.
+An env cannot be sent to another process, but its position can. The new owner builds a copy, replays it to that position
+and checks that it shows the same observation as the original did. Only then does it take the env over.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["close_quietly", "prepare_move"]
 
 
 def prepare_move(
-    old: Collector | None,
+    collector: Collector | None,
     envs: range,
     positions: list[EnvPosition],
     factory: EnvFactory,
@@ -29,35 +29,64 @@ def prepare_move(
     heartbeat: Any,
     opponent_sampler: OpponentSampler | None,
 ) -> SerialVectorEnv | None:
-    """``envs`` together: those of ``old`` as they are, the others replayed; None if one does not come back."""
-    mine = {} if old is None else {old.first_env + i: i for i in range(old.env.num_envs)}
-    owned: list[Any] = old.env.envs if old is not None and isinstance(old.env, SerialVectorEnv) else []
-    made: list[Any] = []
-    try:
-        for env in envs:
-            if env not in mine:
-                made += build_envs(factory, env, 1)
-    except (EnvFault, UsageError):  # there can be only one, perhaps: a port, a licence
-        for copy in made:
-            close_quietly(copy)
+    """Return a vector env with exactly ``envs``, or None if one of them cannot be copied.
+
+    Envs that ``collector`` has already are taken over as they are. The others are new copies, replayed to their
+    positions.
+    """
+    kept_envs = _envs_by_number(collector)
+    copies = _build_copies(factory, [number for number in envs if number not in kept_envs])
+    if copies is None:
         return None
-    fresh = iter(made)
-    copies = [owned[mine[env]] if env in mine else next(fresh) for env in envs]
-    how = {"seed": seed, "first_env": envs.start, "heartbeat": heartbeat, "envs": copies}
-    new = SerialVectorEnv(factory, len(envs), infos="summed", heal=True, **how)
-    new.stepper.opponent_sampler = opponent_sampler
-    new.has_masks = positions[0].mask is not None
-    if not new.restore(positions, there=[i for i, env in enumerate(envs) if env in mine]):
-        return new
-    new.closed = True  # some of its envs are still the old one's
-    for copy in new.envs:
-        if not any(copy is other for other in owned):
-            close_quietly(copy)
+    all_envs = kept_envs | copies
+    vector_env = SerialVectorEnv(
+        factory,
+        len(envs),
+        seed=seed,
+        infos="summed",
+        first_env=envs.start,
+        heal=True,
+        heartbeat=heartbeat,
+        envs=[all_envs[number] for number in envs],
+    )
+    vector_env.stepper.opponent_sampler = opponent_sampler
+    vector_env.has_masks = positions[0].mask is not None
+    lost = vector_env.restore(positions, there=[i for i, number in enumerate(envs) if number in kept_envs])
+    if not lost:
+        return vector_env
+    vector_env.closed = True  # but not its envs: ``collector`` still uses some of them
+    for env in vector_env.envs:  # not ``copies``: a replay that failed may have replaced some of them
+        if not any(env is kept for kept in kept_envs.values()):
+            close_quietly(env)
     return None
 
 
+def _envs_by_number(collector: Collector | None) -> dict[int, Any]:
+    """Return the envs of a collector by their numbers in the run."""
+    if collector is None:
+        return {}
+    assert isinstance(collector.env, SerialVectorEnv)
+    return dict(enumerate(collector.env.envs, collector.first_env))
+
+
+def _build_copies(factory: EnvFactory, numbers: list[int]) -> dict[int, Any] | None:
+    """Build envs for these numbers; return None if one cannot be built.
+
+    Some envs exist only once, because they hold a port or a licence.
+    """
+    copies: dict[int, Any] = {}
+    try:
+        for number in numbers:
+            (copies[number],) = build_envs(factory, number, 1)
+    except (EnvFault, UsageError):
+        for env in copies.values():
+            close_quietly(env)
+        return None
+    return copies
+
+
 def close_quietly(env: Any) -> None:
-    """Close an env that is no longer needed; if that fails, nothing depends on it."""
+    """Close an env that is no longer needed; an exception becomes a warning."""
     try:
         env.close()
     except Exception as error:

@@ -1,13 +1,14 @@
-"""Where every env of a run is, kept by the trainer from the rollouts alone: nothing of it can die with a worker.
+"""The position of every env of a run, computed in the training process from the rollouts alone.
 
-It is what a new worker needs to go on for one that died, in the middle of a rollout too, and what a checkpoint needs
-to go on for a run: the number of each env's episode and what was played in it.
+A position is what another copy of an env needs to continue in its place: the number of the episode, the actions since
+its start and what the env showed last. The training process keeps it, so it is not lost when a worker dies. A new
+worker continues from it, also in the middle of a rollout, and a checkpoint contains it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,52 +27,66 @@ __all__ = ["EnvPositions"]
 Array = npt.NDArray[Any]
 
 
+class _EpisodeSoFar(NamedTuple):
+    """What has happened in an env's current episode."""
+
+    number: int
+    opponent: int
+    """By its number in the opponent table; -1 if the env chooses its opponent itself."""
+    steps: int
+    state: bytes | None
+    """What the env's ``get_state`` returned at some step of the episode, if it was called."""
+    actions: Array | None
+    """[L, D] since ``state``, or since the reset; None if there are too many to replay."""
+
+
 class EnvPositions:
-    """The envs at the end of the last rollout, or, given one that is under way, in the middle of it."""
+    """The position of each of N envs at the end of the last rollout, or in the middle of a given one."""
 
     def __init__(self, seed: int, n_envs: int, codec: ActionCodec) -> None:
         self._seed = seed
         self._codec = codec
         self.episodes = EpisodeTracker(n_envs)
-        self._played = [self._empty_history() for _ in range(n_envs)]
-        self._states: list[bytes | None] = [None] * n_envs
-        self._observations: Leaves = {}
-        self._masks: npt.NDArray[np.bool_] | None = None
-        self._memory: npt.NDArray[np.float32] | None = None  # [N, S]; None at the start, or without a memory
+        self._action_logs = [self._empty_log() for _ in range(n_envs)]  # since the env's state, or since its reset
+        self._env_states: list[bytes | None] = [None] * n_envs
+        self._observations: Leaves = {}  # each [N, ...]
+        self._masks: npt.NDArray[np.bool_] | None = None  # [N, A]
+        self._policy_states: npt.NDArray[np.float32] | None = None  # [N, S]; None at the start or without recurrence
 
     def begin(self, opponent_sampler: OpponentSampler) -> None:
-        """The first episodes begin, with opponents that follow from their seeds."""
+        """Set the opponents of the first episodes, which follow from the seeds of these episodes."""
         self.episodes.opponent[...] = [
-            opponent_sampler.draw(episode_seed(self._seed, i, 0)) for i in range(len(self._played))
+            opponent_sampler.draw(episode_seed(self._seed, i, 0)) for i in range(len(self._action_logs))
         ]
 
     def write_initial_states(self, rollout: Rollout) -> None:
-        """Write what the policy remembers of every env when this rollout begins, if it has a memory."""
+        """Write the states with which a recurrent policy begins this rollout."""
         if rollout.states is not None:
-            rollout.states[0] = 0.0 if self._memory is None else self._memory
+            rollout.states[0] = 0.0 if self._policy_states is None else self._policy_states
 
     def advance(self, rollout: Rollout, states: Mapping[int, bytes]) -> tuple[EpisodeRecord, ...]:
-        """Go on to the end of a rollout; the episodes that ended in it, by step and env.
+        """Move all positions to the end of a rollout. Return the episodes that ended in it, by step and env.
 
-        ``states`` are of envs that were asked for it at the end.
+        ``states`` holds, by env, what ``get_state`` returned at the end of the rollout where it was called.
         """
-        ends = rollout.terminated | rollout.truncated
+        ends = rollout.terminated | rollout.truncated  # [T, N]
         episodes = self.episodes.advance(rollout, ends)
-        last = _last_true(ends)
-        for i, t in enumerate(last.tolist()):
-            rows = rollout.actions[t + 1 :, i]
-            if t >= 0:
-                self._states[i], self._played[i] = None, self._empty_history()
-            self._played[i].add(rows)
+        for i, last_end in enumerate(_last_true(ends).tolist()):
+            if last_end >= 0:
+                self._env_states[i], self._action_logs[i] = None, self._empty_log()
+            self._action_logs[i].append(rollout.actions[last_end + 1 :, i])
             if i in states:
-                self._states[i], self._played[i] = states[i], self._empty_history()
+                self._env_states[i], self._action_logs[i] = states[i], self._empty_log()
         self._observations = {path: leaf.copy() for path, leaf in rollout.last_observations.items()}
         self._masks = None if rollout.last_masks is None else rollout.last_masks.copy()
-        self._memory = None if rollout.last_states is None else rollout.last_states.copy()
+        self._policy_states = None if rollout.last_states is None else rollout.last_states.copy()
         return episodes
 
     def positions_of(self, envs: Iterable[int], under_way: Rollout | None = None, steps: int = 0) -> list[EnvPosition]:
-        """Where some envs are; with a rollout that is under way, after so many steps of it."""
+        """Return the positions of ``envs`` after ``steps`` steps of the rollout ``under_way``.
+
+        Without a rollout, return those at the end of the last one.
+        """
         return [
             self._position(i) if under_way is None or not steps else self._position_during(under_way, steps, i)
             for i in envs
@@ -80,87 +95,100 @@ class EnvPositions:
     def _position(self, i: int) -> EnvPosition:
         observation = {path: leaf[i] for path, leaf in self._observations.items()}
         mask = None if self._masks is None else self._masks[i]
-        return self._make_position(
-            i, int(self.episodes.length[i]), self._states[i], self._played[i].rows, observation, mask
-        )
+        return self._make_position(i, self._episode(i), observation, mask)
 
     def _position_during(self, rollout: Rollout, steps: int, i: int) -> EnvPosition:
-        ended = np.flatnonzero(rollout.terminated[:steps, i] | rollout.truncated[:steps, i])
-        whole = steps == rollout.n_steps
-        if whole:
-            observation = {path: leaf[i].copy() for path, leaf in rollout.last_observations.items()}
+        """Return the position of env ``i`` after ``steps`` > 0 steps of ``rollout``."""
+        ends = np.flatnonzero(rollout.terminated[:steps, i] | rollout.truncated[:steps, i])
+        if ends.size:
+            last_end = int(ends[-1])
+            actions = rollout.actions[last_end + 1 : steps, i].copy()
+            episode = _EpisodeSoFar(
+                number=int(rollout.next_episode[last_end, i]),
+                opponent=int(rollout.next_opponent[last_end, i]),
+                steps=len(actions),
+                state=None,
+                actions=actions,
+            )
         else:
-            row = ObservationView(rollout)[np.array([steps * rollout.n_envs + i])]
-            observation = {path: leaf[0] for path, leaf in row.items()}
-        masks = rollout.last_masks if whole else None if rollout.masks is None else rollout.masks[steps]
-        mask = None if masks is None else masks[i].copy()
-        if ended.size:
-            t = int(ended[-1])
-            rows = rollout.actions[t + 1 : steps, i].copy()
-            began = int(rollout.next_episode[t, i]), int(rollout.next_opponent[t, i])
-            return self._make_position(i, len(rows), None, rows, observation, mask, began)
-        before, new = self._played[i].rows, rollout.actions[:steps, i]
-        together = None if before is None else np.concatenate([before, new])
-        return self._make_position(
-            i, int(self.episodes.length[i]) + steps, self._states[i], together, observation, mask
+            episode = self._episode(i)
+            actions = episode.actions
+            if actions is not None:
+                actions = np.concatenate([actions, rollout.actions[:steps, i]])
+            episode = episode._replace(steps=episode.steps + steps, actions=actions)
+        return self._make_position(i, episode, *_shown_after(rollout, steps, i))
+
+    def _episode(self, i: int) -> _EpisodeSoFar:
+        """Return the episode of env ``i`` at the end of the last rollout."""
+        return _EpisodeSoFar(
+            number=int(self.episodes.number[i]),
+            opponent=int(self.episodes.opponent[i]),
+            steps=int(self.episodes.length[i]),
+            state=self._env_states[i],
+            actions=self._action_logs[i].rows,
         )
 
-    def _make_position(
-        self,
-        i: int,
-        steps: int,
-        state: bytes | None,
-        rows: Array | None,
-        observation: Leaves,
-        mask: Array | None,
-        began: tuple[int, int] | None = None,
-    ) -> EnvPosition:
-        number, opponent = began or (int(self.episodes.number[i]), int(self.episodes.opponent[i]))
+    def _make_position(self, i: int, episode: _EpisodeSoFar, observation: Leaves, mask: Array | None) -> EnvPosition:
         actions = None
-        if rows is not None and len(rows) <= REPLAY_LIMIT:
-            actions = self._codec.layout.allocate(len(rows))
-            self._codec.decode(rows, actions)
-        options = None if opponent < 0 else {OPPONENT: opponent}
-        seed = episode_seed(self._seed, i, number)
-        return EnvPosition(number, seed, steps, actions, observation, mask, state, options)
+        if episode.actions is not None and len(episode.actions) <= REPLAY_LIMIT:
+            actions = self._codec.layout.allocate(len(episode.actions))
+            self._codec.decode(episode.actions, actions)
+        return EnvPosition(
+            episode=episode.number,
+            seed=episode_seed(self._seed, i, episode.number),
+            steps=episode.steps,
+            actions=actions,
+            observation=observation,
+            mask=mask,
+            state=episode.state,
+            options=None if episode.opponent < 0 else {OPPONENT: episode.opponent},
+        )
 
     # ---- for checkpoints -------------------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, Array]:
-        """All of it by name. Nothing is copied and nothing will change."""
-        found = self.episodes.arrays()
-        for i, (played, state) in enumerate(zip(self._played, self._states, strict=True)):
-            if played.rows is not None:
-                found[f"actions/{i}"] = played.rows
+        """Return all positions as arrays, by their names in a checkpoint.
+
+        Some of them are not copied. Their contents do not change when rollouts are added.
+        """
+        arrays = self.episodes.arrays()
+        for i, (log, state) in enumerate(zip(self._action_logs, self._env_states, strict=True)):
+            if log.rows is not None:
+                arrays[f"actions/{i}"] = log.rows
             if state is not None:
-                found[f"state/{i}"] = np.frombuffer(state, np.uint8).copy()
-        found |= {f"observation/{path}": leaf for path, leaf in self._observations.items()}
-        optional = {"masks": self._masks, "memory": self._memory}
-        return found | {name: array for name, array in optional.items() if array is not None}
+                arrays[f"state/{i}"] = np.frombuffer(state, np.uint8).copy()
+        arrays |= {f"observation/{path}": leaf for path, leaf in self._observations.items()}
+        optional = {"masks": self._masks, "memory": self._policy_states}
+        return arrays | {name: array for name, array in optional.items() if array is not None}
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
-        """Go on from what ``arrays`` gave."""
+        """Continue from the arrays of a checkpoint."""
         self.episodes.restore(arrays)
-        for i in range(len(self._played)):
-            self._played[i] = self._empty_history()
+        for i in range(len(self._action_logs)):
+            self._action_logs[i] = self._empty_log()
             if (rows := arrays.get(f"actions/{i}")) is None:
-                self._played[i].forget()
+                self._action_logs[i].discard()
             else:
-                self._played[i].add(rows)
+                self._action_logs[i].append(rows)
             state = arrays.get(f"state/{i}")
-            self._states[i] = None if state is None else state.tobytes()
+            self._env_states[i] = None if state is None else state.tobytes()
         prefix = "observation/"
-        self._observations = {k.removeprefix(prefix): array for k, array in arrays.items() if k.startswith(prefix)}
-        self._masks, self._memory = arrays.get("masks"), arrays.get("memory")
+        self._observations = {
+            name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)
+        }
+        self._masks, self._policy_states = arrays.get("masks"), arrays.get("memory")
 
-    # ---- inside ----------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------------------
 
-    def _empty_history(self) -> _Played:
-        return _Played(self._codec.n_actions, self._codec.dtype)
+    def _empty_log(self) -> _ActionLog:
+        return _ActionLog(self._codec.n_actions, self._codec.dtype)
 
 
-class _Played:
-    """Rows of actions that only grow, so that a view of them stays true; too many are not kept."""
+class _ActionLog:
+    """Rows of actions, [L, D], that are only appended to, so that a view of them stays valid.
+
+    More than ``REPLAY_LIMIT`` rows are not kept: such an episode cannot be replayed.
+    """
 
     def __init__(self, columns: int, dtype: np.dtype[Any]) -> None:
         self._buffer: Array | None = np.empty((0, columns), dtype)
@@ -168,28 +196,40 @@ class _Played:
 
     @property
     def rows(self) -> Array | None:
-        """What was played, or None if it was too much."""
+        """All rows, or None if there were too many."""
         return None if self._buffer is None else self._buffer[: self._length]
 
-    def add(self, rows: Array) -> None:
-        """Keep more."""
+    def append(self, rows: Array) -> None:
+        """Append rows; discard all if there are too many."""
         buffer, length = self._buffer, self._length + len(rows)
         if buffer is None or length > REPLAY_LIMIT:
-            self.forget()
+            self.discard()
             return
         if length > len(buffer):
-            roomier = np.empty((max(length, 2 * len(buffer)), *buffer.shape[1:]), buffer.dtype)
-            roomier[: self._length] = buffer[: self._length]
-            self._buffer = buffer = roomier
+            larger = np.empty((max(length, 2 * len(buffer)), *buffer.shape[1:]), buffer.dtype)
+            larger[: self._length] = buffer[: self._length]
+            self._buffer = buffer = larger
         buffer[self._length : length] = rows
         self._length = length
 
-    def forget(self) -> None:
-        """It is too much."""
+    def discard(self) -> None:
+        """Remove all rows for good: ``rows`` is None from now on."""
         self._buffer = None
 
 
+def _shown_after(rollout: Rollout, steps: int, i: int) -> tuple[Leaves, Array | None]:
+    """Return the observation and the mask that env ``i`` showed after ``steps`` steps of ``rollout``."""
+    if steps == rollout.n_steps:
+        observation = {path: leaf[i].copy() for path, leaf in rollout.last_observations.items()}
+        masks = rollout.last_masks
+    else:
+        row = ObservationView(rollout)[np.array([steps * rollout.n_envs + i])]  # each [1, ...]
+        observation = {path: leaf[0] for path, leaf in row.items()}
+        masks = None if rollout.masks is None else rollout.masks[steps]
+    return observation, None if masks is None else masks[i].copy()
+
+
 def _last_true(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """The row of the last True of each column, or -1."""
-    found: npt.NDArray[np.int64] = np.where(flags.any(0), len(flags) - 1 - flags[::-1].argmax(0), -1)
-    return found
+    """Return the index of the last True in each column, or -1."""
+    indices: npt.NDArray[np.int64] = np.where(flags.any(0), len(flags) - 1 - flags[::-1].argmax(0), -1)
+    return indices

@@ -1,7 +1,7 @@
-"""Tries the states of envs that a checkpoint holds in another process, before this one goes on from them.
+"""Tests the env states of a checkpoint in another process before the training process continues from them.
 
-Bytes that an emulator believes can make it crash or never return. Workers have time-outs for that; the trainer's own
-process, where the envs of backend ``serial`` live, has none.
+A damaged state can make an emulator crash or hang. Workers have time-outs for that. The training process, in which the
+envs of the backend ``serial`` live, has none.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from corral.vec.serial import SerialVectorEnv
 
 __all__ = ["try_states"]
 
-_SECONDS, _STEPS = 1.0, 16
-"""Steps that each env takes from its state, and when they are enough."""
+_MAX_STEPS, _MAX_SECONDS = 16, 1.0
+"""Each env takes this many steps from its state, or fewer if they take too long."""
 
 
 def try_states(
@@ -37,40 +37,49 @@ def try_states(
     recovery: RecoveryConfig,
     start_method: StartMethod,
 ) -> None:
-    """Refuse positions with states from which an env hangs or ends its process; what it raises is no concern here."""
-    having = {i: dataclasses.replace(at, options=None) for i, at in enumerate(positions) if at.state is not None}
-    if not having or multiprocessing.current_process().daemon:  # a daemonic process cannot have children
+    """Raise ``CheckpointError`` if an env crashes or hangs when it continues from its state.
+
+    Exceptions of an env are ignored here: the training process can handle them.
+    """
+    with_state = {
+        i: dataclasses.replace(position, options=None)
+        for i, position in enumerate(positions)
+        if position.state is not None
+    }
+    if not with_state or multiprocessing.current_process().daemon:  # a daemonic process cannot have children
         return
-    function = functools.partial(_go_on, factory=factory, positions=having, seed=seed)
+    function = functools.partial(_step_from_states, factory=factory, positions=with_state, seed=seed)
     try:
         call_in_child(
-            function, "in a trial", dataclasses.replace(recovery, known_to_work=False), start_method, worker.__name__
+            function, "in a test", dataclasses.replace(recovery, known_to_work=False), start_method, worker.__name__
         )
     except WorkerDied as error:
         raise CheckpointError(
-            f"the envs cannot go on from the states in the checkpoint: {error}; remove that checkpoint to go on from "
-            "an older one"
+            f"the envs cannot continue from their states in the checkpoint: {error}; remove that checkpoint to "
+            "continue from an older one"
         ) from None
 
 
-def _go_on(heartbeat: Heartbeat, factory: EnvFactory, positions: Mapping[int, EnvPosition], seed: int) -> None:
-    """In the child: bring each env to its state and take a few steps from there."""
+def _step_from_states(
+    heartbeat: Heartbeat, factory: EnvFactory, positions: Mapping[int, EnvPosition], seed: int
+) -> None:
+    """Bring each env to its state and take some random steps. Called in the child process."""
     for i, position in positions.items():
         try:
             with heartbeat.making():
                 env = SerialVectorEnv(factory, 1, seed=seed, infos="summed", first_env=i, heartbeat=heartbeat.cells)
-        except ENV_EXCEPTIONS:  # there can be only one of it, and the trainer has that
+        except ENV_EXCEPTIONS:  # perhaps the env can exist only once, and the training process has it
             return
         try:
             with heartbeat.making():
                 env.reset_arrays()
             env.restore([position])
-            random, end = np.random.default_rng(i), time.perf_counter() + _SECONDS
-            for _ in range(_STEPS):
-                env.codec.decode(env.codec.random(env.masks, 1, random), env.arrays.actions)
+            generator, deadline = np.random.default_rng(i), time.perf_counter() + _MAX_SECONDS
+            for _ in range(_MAX_STEPS):
+                env.codec.decode(env.codec.random(env.masks, 1, generator), env.arrays.actions)
                 env.send()
                 env.recv()
-                if time.perf_counter() > end:
+                if time.perf_counter() > deadline:
                     break
         except ENV_EXCEPTIONS:
             continue

@@ -1,7 +1,8 @@
-"""The process of a rollout worker: envs, an actor and a collector. One message for a whole rollout, none for a step.
+"""The process of a rollout worker: it owns envs, an actor and a collector, and gets one message for each rollout.
 
-It imports no torch unless the actor needs it. While the learner updates, it may help to compute gradients. How far it
-has come with a rollout it writes into shared memory, so that another can go on from there if it dies.
+The process imports no torch unless the actor needs it. It writes into shared memory how many steps of a rollout are
+complete, so that another process can continue after them if this one dies. While the learner updates, it may help to
+compute gradients.
 """
 
 from __future__ import annotations
@@ -50,68 +51,83 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 STOP = "stop"
-"""An array of one number: other than 0, a rollout under way is no longer wanted."""
-HEARTBEATS = "pulses"
-"""An array with a line for each worker: its signs of life (see ``vec.env_stepper``), and how many steps are done."""
-DONE, LINE = 3, 8
+"""Name of a shared array with one number. If that is not 0, workers end the rollout that they are collecting."""
+HEARTBEATS = "heartbeats"
+"""Name of a shared array with a row of ``LINE`` cells for each worker.
+
+The first cells are those of ``vec.env_stepper``, which show that the worker makes progress. Cell ``DONE`` is the number
+of complete steps of the rollout.
+"""
+DONE = 3
+LINE = 8
+"""Cells of a row: as many as fit into a cache line, so that workers do not slow each other down."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutWorkerSetup:
-    """Which envs a worker has."""
+    """What a worker needs to build its envs."""
 
     factory: EnvFactory
     envs: range
+    """The numbers of its envs in the run."""
     seed: int
     n_steps: int
     masked: bool | None
-    """Whether the envs mask their actions; None for the first workers of a run, which find out."""
+    """Whether the envs mask actions; None for the first workers of a run, which reset their envs to find out."""
     max_rss: float | None
-    """MB."""
+    """The limit on resident memory in MB; None for no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerReady:
-    """A worker's first words: what its envs are like, and how much memory it uses with them, in MB."""
+    """A worker's first message: its envs are built."""
 
     env_info: EnvInfo
     has_masks: bool
     memory: float
+    """Resident memory of the process in MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """How to act and help, once the parent has seen every worker's spaces."""
+    """What the parent sends when it knows the spaces of all workers: how to act and how to help the learner."""
 
     actor: Any  # an ActorSpec
     shares: ShareSetup | None
+    """How minibatches are divided; None if workers do not help the learner."""
     index: int
+    """The number of the worker."""
     member: int
+    """The worker's number among the processes that compute gradients; 0 if it does not."""
     crew: int
+    """How many processes compute gradients."""
     opponent_table: OpponentTableSpec | None
-    """Who may play the other side; its memory follows the plan."""
+    """The opponents, if the run chooses them. The table's shared memory is sent after the plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectRequest:
-    """Which rollout to collect, into which of the rollout arrays, with which of the weights, from which step on."""
+    """Asks a worker to collect a rollout."""
 
     iteration: int
     slot: int
+    """Which of the rollouts in shared memory to write."""
     weights: int
+    """Which of the copies of the weights to act with."""
     first_step: int = 0
+    """Steps that are complete already."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequest:
-    """Where the worker's envs should be; the answer says which of them do not get there."""
+    """Asks a worker to bring its envs to these positions; the reply lists the envs that did not get there."""
 
     positions: list[EnvPosition]
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareMove:
-    """Prepare to own exactly these envs, some of them from elsewhere; the answer says whether that worked."""
+    """Asks a worker to prepare to own exactly these envs, some from other workers; the reply is whether it can."""
 
     envs: range
     positions: list[EnvPosition]
@@ -119,67 +135,69 @@ class PrepareMove:
 
 @dataclass(frozen=True, slots=True)
 class CommitMove:
-    """Go on with what was prepared, or forget it."""
+    """Asks a worker to use the envs that it prepared, or to discard them."""
 
     commit: bool
 
 
 class _Stopped(Exception):
-    """The run is over."""
+    """The parent ends the run."""
 
 
-class _Outgrown(Exception):
-    """This process uses too much memory."""
+class _TooMuchMemory(Exception):
+    """This process uses more memory than it may."""
 
 
 def serve(pipe: Connection, setup: RolloutWorkerSetup) -> None:
-    """Make the envs and the actor, then collect and help as the pipe says until it says close."""
-    owner: SerialVectorEnv | RolloutWorker | None = None
+    """Build the envs and the actor, then reply to requests until the parent sends ``CLOSE``."""
+    owner: SerialVectorEnv | RolloutWorker | None = None  # what is closed at the end
     try:
         try:
-            owner = env = _make(setup)
+            owner = env = _make_envs(setup)
             env_info = env.env_info if env is not None else probe_env(setup.factory)
-            masked = bool(env.has_masks) if env is not None else bool(setup.masked)
+            has_masks = bool(env.has_masks) if env is not None else bool(setup.masked)
         except BaseException as error:
             pipe.send_bytes(ERROR + pickle_error(error))
             return
-        pipe.send_bytes(VALUE + cloudpickle.dumps(WorkerReady(env_info, masked, RssLimit.now())))
+        pipe.send_bytes(VALUE + cloudpickle.dumps(WorkerReady(env_info, has_masks, RssLimit.now())))
         shared = shared_memory.attach(pipe).arrays
         try:
             plan: WorkerPlan = cloudpickle.loads(pipe.recv_bytes())
-            opponent_sampler = (
-                None
-                if plan.opponent_table is None
-                else OpponentTable(plan.opponent_table, shared_memory.attach(pipe).arrays)
-            )
-            serving = RolloutWorker(env, setup, plan, shared, opponent_sampler, env_info)
+            opponent_sampler = None
+            if plan.opponent_table is not None:
+                opponent_sampler = OpponentTable(plan.opponent_table, shared_memory.attach(pipe).arrays)
+            owner = worker = RolloutWorker(env, setup, plan, shared, opponent_sampler, env_info)
         except Exception as error:
             pipe.send_bytes(ERROR + pickle_error(error))
             return
         pipe.send_bytes(OK)
-        owner = serving
-        while (message := pipe.recv_bytes()) != CLOSE:
-            try:
-                if message[:1] == ASSIST:
-                    serving.assist(pipe, message)
-                    continue
-                reply = VALUE + pickle.dumps(serving.answer(pickle.loads(message)))
-            except _Stopped:
-                return
-            except (Exception, SystemExit) as error:
-                reply = ERROR + pickle_error(error)
-            pipe.send_bytes(reply)
+        _reply_to_requests(pipe, worker)
     finally:
         if owner is not None:
             owner.close()
 
 
-def _make(setup: RolloutWorkerSetup) -> SerialVectorEnv | None:
-    """The worker's envs, reset if they are a run's first; None if it has none for now."""
+def _reply_to_requests(pipe: Connection, worker: RolloutWorker) -> None:
+    while (message := pipe.recv_bytes()) != CLOSE:
+        try:
+            if message[:1] == ASSIST:
+                worker.assist(pipe, message)
+                continue
+            reply = VALUE + pickle.dumps(worker.reply_to(pickle.loads(message)))
+        except _Stopped:
+            return
+        except (Exception, SystemExit) as error:
+            reply = ERROR + pickle_error(error)
+        pipe.send_bytes(reply)
+
+
+def _make_envs(setup: RolloutWorkerSetup) -> SerialVectorEnv | None:
+    """Return the worker's envs, reset if they are the first of the run; None if the worker has no envs now."""
     if not setup.envs:
         return None
-    n, first = len(setup.envs), setup.envs.start
-    env = SerialVectorEnv(setup.factory, n, seed=setup.seed, infos="summed", first_env=first, heal=True)
+    env = SerialVectorEnv(
+        setup.factory, len(setup.envs), seed=setup.seed, infos="summed", first_env=setup.envs.start, heal=True
+    )
     env.has_masks = setup.masked
     if setup.masked is None:
         try:
@@ -191,7 +209,7 @@ def _make(setup: RolloutWorkerSetup) -> SerialVectorEnv | None:
 
 
 class RolloutWorker:
-    """A worker that knows its plan."""
+    """A worker that has its plan: it replies to the parent's requests."""
 
     def __init__(
         self,
@@ -212,14 +230,14 @@ class RolloutWorker:
         self._heartbeat = (
             memoryview(shared[HEARTBEATS].data).cast("B").cast("q")[LINE * plan.index : LINE * (plan.index + 1)]
         )
-        self._memory = RssLimit(setup.max_rss)
+        self._rss_limit = RssLimit(setup.max_rss)
         self._prepared: Collector | None = None
         self._set_collector(None if env is None else self._collector_for(env, setup.envs))
         self._shares: Shares | None = None
         if plan.shares is not None and plan.member:
             (arrays,) = arrays_by_slot(shared, "update")
             self._shares = Shares(plan.shares, arrays)
-            (rollout,) = self._rollouts  # with overlap there are two, and no helpers
+            (rollout,) = self._rollouts  # with overlap there are two, but then workers do not help the learner
             if (leaf := rollout.observations.get(ACTION_FEATURES)) is not None:
                 self._shares.action_features = leaf.reshape(-1, *leaf.shape[2:])
 
@@ -229,22 +247,23 @@ class RolloutWorker:
         return Collector(env, actor, self._setup.n_steps, self._setup.seed, envs.start)
 
     def _set_collector(self, collector: Collector | None) -> None:
-        """From now on this worker's envs are the collector's: none, if there is no collector."""
+        """Collect with this collector from now on; None if the worker has no envs."""
         self._collector = collector
         if collector is not None:
             first, stop = collector.first_env, collector.first_env + collector.env.num_envs
             self._slots = [columns_of(rollout, first, stop) for rollout in self._rollouts]
 
-    def answer(self, request: Any) -> Any:
+    def reply_to(self, request: Any) -> Any:
+        """Do what a request asks for, and return the reply."""
         if isinstance(request, CollectRequest):
             return self._collect(request)
         if isinstance(request, RestoreRequest):
             assert self._collector is not None
             return self._collector.env.restore(request.positions)
         if isinstance(request, PrepareMove):
-            return self._prepare(request)
+            return self._prepare_move(request)
         assert isinstance(request, CommitMove)
-        return self._settle(request.commit)
+        return self._finish_move(request.commit)
 
     def _collect(self, request: CollectRequest) -> Segment:
         self._heartbeat[STEPS_STARTED] = self._heartbeat[DONE] = request.first_step
@@ -255,48 +274,57 @@ class RolloutWorker:
         if self._opponent_sampler is not None and request.iteration == request.first_step == 0:
             collector.restart()
         try:
-            return collector.collect(request.iteration, self._slots[request.slot], request.first_step, self._watch)
-        except _Outgrown:
+            return collector.collect(request.iteration, self._slots[request.slot], request.first_step, self._on_step)
+        except _TooMuchMemory:
             return Segment(collector.env.drain(), finished=False)
 
-    def _watch(self, done: int, ended: bool) -> None:
-        """A step is complete: nothing of it is lost if this process ends now."""
-        self._heartbeat[DONE] = done
+    def _on_step(self, steps_done: int, episode_ended: bool) -> None:
+        """Publish that a step is complete. Stop if the run ends or if, at an episode's end, memory is over its limit."""
+        self._heartbeat[DONE] = steps_done
         if self._stop[0]:
             raise _Stopped
-        if ended and self._memory.outgrown():
-            raise _Outgrown
+        if episode_ended and self._rss_limit.outgrown():
+            raise _TooMuchMemory
 
-    def _prepare(self, request: PrepareMove) -> bool:
+    def _prepare_move(self, request: PrepareMove) -> bool:
+        """Prepare to own exactly the requested envs; return whether that worked."""
         self._prepared = None
         if not request.envs:
             return True
-        how = self._setup.factory, self._setup.seed, self._heartbeat, self._opponent_sampler
-        env = prepare_move(self._collector, request.envs, request.positions, *how)
+        env = prepare_move(
+            self._collector,
+            request.envs,
+            request.positions,
+            factory=self._setup.factory,
+            seed=self._setup.seed,
+            heartbeat=self._heartbeat,
+            opponent_sampler=self._opponent_sampler,
+        )
         self._prepared = None if env is None else self._collector_for(env, request.envs)
         return env is not None
 
-    def _settle(self, commit: bool) -> None:
-        """Close the copies that are not needed: of envs that left, or of envs that did not come after all."""
-        before, after = (_envs_of(collector) for collector in (self._collector, self._prepared))
-        kept, left = (after, before) if commit else (before, after)
-        unwanted = [env for env in left if not any(env is other for other in kept)]
-        given_up = self._collector if commit else self._prepared
-        if given_up is not None:
-            given_up.env.closed = True  # some of its envs live on
+    def _finish_move(self, commit: bool) -> None:
+        """Use the prepared envs if ``commit``, otherwise the current ones; close those that are not used."""
+        used, unused = (self._prepared, self._collector) if commit else (self._collector, self._prepared)
+        used_envs = _envs_of(used)
+        unused_envs = [env for env in _envs_of(unused) if not any(env is other for other in used_envs)]
+        if unused is not None:
+            unused.env.closed = True  # but not all of its envs: some belong to ``used`` too
         if commit:
             self._set_collector(self._prepared)
         self._prepared = None
-        for env in unwanted:
+        for env in unused_envs:
             close_quietly(env)
 
     def close(self) -> None:
+        """Close the envs."""
         if self._collector is not None:
             self._collector.env.close()
 
     def assist(self, pipe: Connection, message: bytes) -> None:
+        """Compute this worker's part of the gradients of an update."""
         assert self._shares is not None
-        with np.errstate(all="ignore"):  # the trainer looks at what comes of it
+        with np.errstate(all="ignore"):  # the trainer checks the gradients
             assist(pipe, message, self._shares, self._shared[SIGNALS], self._plan.member, self._plan.crew)
 
 
@@ -305,19 +333,22 @@ def _envs_of(collector: Collector | None) -> list[Any]:
 
 
 def arrays_by_slot(arrays: Mapping[str, Array], prefix: str) -> list[dict[str, Array]]:
-    """The arrays called ``prefix/<number>/<name>``, by number and name."""
-    found: dict[int, dict[str, Array]] = {}
-    for name, array in arrays.items():
-        kind, _, rest = name.partition("/")
+    """Return the arrays called ``prefix/<slot>/<name>``, by slot and name."""
+    slots: dict[int, dict[str, Array]] = {}
+    for full_name, array in arrays.items():
+        kind, _, slot_and_name = full_name.partition("/")
         if kind == prefix:
-            number, _, own = rest.partition("/")
-            found.setdefault(int(number), {})[own] = array
-    return [found[number] for number in sorted(found)]
+            slot, _, name = slot_and_name.partition("/")
+            slots.setdefault(int(slot), {})[name] = array
+    return [slots[slot] for slot in sorted(slots)]
 
 
-def specs(prefix: str, number: int, named: Mapping[str, tuple[tuple[int, ...], Any]]) -> list[shared_memory.ArraySpec]:
-    """Arrays to share, under names that ``arrays_by_slot`` finds again."""
+def specs(prefix: str, slot: int, named: Mapping[str, tuple[tuple[int, ...], Any]]) -> list[shared_memory.ArraySpec]:
+    """Return specs of shared arrays for one slot, under names that ``arrays_by_slot`` reads.
+
+    ``named`` holds shape and dtype by name.
+    """
     return [
-        shared_memory.ArraySpec(f"{prefix}/{number}/{name}", shape, np.dtype(dtype).str)
+        shared_memory.ArraySpec(f"{prefix}/{slot}/{name}", shape, np.dtype(dtype).str)
         for name, (shape, dtype) in named.items()
     ]
