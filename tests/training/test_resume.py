@@ -189,10 +189,10 @@ def test_states_that_no_env_survives_are_refused_before_the_trainer_takes_them(m
                 do()
             return super().step(action)
 
-    monkeypatch.setattr(supervision, "_LEAST_SECONDS", 3.0)
+    monkeypatch.setattr(supervision, "_MIN_TIMEOUT", 3.0)
     train(lambda: Emulator(1000), 128, "run", backend="serial")
     forged.touch()
-    with pytest.raises(CheckpointError, match=f"cannot go on from the states in the checkpoint: .*{says}"):
+    with pytest.raises(CheckpointError, match=f"cannot continue from their states in the checkpoint: .*{says}"):
         corral.resume("run", env=lambda: Emulator(1000), timesteps=256, quiet=True)
     forged.unlink()
     assert corral.resume("run", env=lambda: Emulator(1000), timesteps=256, quiet=True).summary.inexact == 0
@@ -215,7 +215,7 @@ def test_envs_that_do_not_repeat_themselves_begin_anew_and_that_is_said(capsys):
     train(lambda: Unlike(1000), 128, "run")
     summary = corral.resume("run", env=lambda: Unlike(1000), timesteps=256, quiet=True).summary
     assert summary.inexact == 4 and summary.steps == 256
-    assert "env 0, 1, 2, 3 could not be brought back" in capsys.readouterr().err
+    assert "env 0, 1, 2, 3 could not be restored" in capsys.readouterr().err
 
 
 def test_a_run_that_was_killed_before_it_saved_anything_begins_again(capsys):
