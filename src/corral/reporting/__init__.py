@@ -1,1 +1,1 @@
-"""What a run tells: rows of metrics in files, lines on the console."""
+"""Reports the progress of a run: rows of metrics in files, and lines on the console."""

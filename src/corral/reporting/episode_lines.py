@@ -1,4 +1,4 @@
-"""The console lines of ``log_episodes``: environments started and closed, every episode, every epoch, every update."""
+"""The console lines of ``log_episodes``: one for each env started or closed, each episode, epoch and update."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from corral.core.types import EpisodeRecord
 
 __all__ = ["env_lines", "episode_lines", "epoch_line", "update_line"]
 
-_FEW, _MANY = 10, 100
-"""Episodes in the two running means."""
-_MOST_LINES = 32
-"""With more envs than this, one line stands for all of them."""
+_SHORT_WINDOW, _LONG_WINDOW = 10, 100
+"""Episodes in the two running means of the reward."""
+_MAX_ENV_LINES = 32
+"""With more envs than this, there is only one line for all of them."""
 
 
 def env_lines(n_envs: int, happened: str) -> list[str]:
-    """A line for each environment that was ``started`` or ``closed``, and one for all of them."""
-    each = [f"environment {i} of {n_envs} {happened}" for i in range(1, n_envs + 1)] if n_envs <= _MOST_LINES else []
-    return [*each, f"{n_envs} environment{'s' if n_envs > 1 else ''} {happened}"]
+    """Return a line for each env, and one for all of them. ``happened`` is ``started`` or ``closed``."""
+    indices = range(1, n_envs + 1) if n_envs <= _MAX_ENV_LINES else ()
+    lines = [f"environment {i} of {n_envs} {happened}" for i in indices]
+    return [*lines, f"{n_envs} environment{'s' if n_envs > 1 else ''} {happened}"]
 
 
 def episode_lines(
@@ -31,31 +32,36 @@ def episode_lines(
     shape: tuple[int, int],
     seconds: tuple[float, float],
 ) -> Iterator[str]:
-    """A line for each episode of a rollout of ``shape`` [T, N] that began after ``steps`` steps.
+    """Yield a line for each episode that ended in a rollout.
 
-    ``earlier`` are the rewards of the episodes before, ``counted`` is how many there were, ``total`` how many the run
-    is to have. ``seconds`` of training had passed when the rollout began and when it was complete.
+    ``earlier`` are rewards of episodes before the rollout, ``counted`` is the number of all episodes before it, and
+    ``total`` the number of episodes in the budget of the run. ``steps`` is the number of steps before the rollout,
+    ``shape`` its shape [T, N]. ``seconds`` are the seconds of training at its start and at its end; the time of an
+    episode's end is interpolated.
     """
+    n_steps, n_envs = shape
+    start_seconds, end_seconds = seconds
     rewards = [*earlier, *(episode.reward for episode in episodes)]
-    before = len(rewards) - len(episodes)
+    n_earlier = len(rewards) - len(episodes)
     of_total = "" if total is None else f" of {total:,}"
     for i, episode in enumerate(episodes, 1):
-        few, many = (float(np.mean(rewards[max(0, before + i - n) : before + i])) for n in (_FEW, _MANY))
-        time = seconds[0] + (seconds[1] - seconds[0]) * (episode.row + 1) / shape[0]
+        end = n_earlier + i
+        short_mean, long_mean = (float(np.mean(rewards[max(0, end - n) : end])) for n in (_SHORT_WINDOW, _LONG_WINDOW))
+        time = start_seconds + (end_seconds - start_seconds) * (episode.row + 1) / n_steps
         yield (
-            f"step {steps + (episode.row + 1) * shape[1]:>9,} | episode {counted + i:>6,}{of_total} "
+            f"step {steps + (episode.row + 1) * n_envs:>9,} | episode {counted + i:>6,}{of_total} "
             f"| env {episode.env + 1:>3} | reward {episode.reward:>9.2f} | length {episode.length:>6,} "
-            f"| mean of {_FEW} {few:>9.2f} | mean of {_MANY} {many:>9.2f} | {time:,.1f} s"
+            f"| mean of {_SHORT_WINDOW} {short_mean:>9.2f} | mean of {_LONG_WINDOW} {long_mean:>9.2f} | {time:,.1f} s"
         )
 
 
 def epoch_line(epoch: int, n_epochs: int) -> str:
-    """An epoch of the update is complete."""
+    """Return the line for a complete epoch of an update."""
     return f"  epoch {epoch} of {n_epochs} done"
 
 
 def update_line(row: Mapping[str, float], epochs: float, steps: int, seconds: float) -> str:
-    """What was learned from a rollout of so many steps, from its row of metrics."""
+    """Return the line for an update on a rollout of ``steps`` steps: its losses and KL, from its row of metrics."""
     return (
         f"update {row['time/iterations']:,.0f}: {epochs:.3g} epoch{'' if epochs == 1 else 's'} over {steps:,} steps "
         f"and {row['rollout/episodes_in_rollout']:,.0f} completed episodes "

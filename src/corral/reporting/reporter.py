@@ -1,4 +1,4 @@
-"""One row of numbers, told to every file and to the screen."""
+"""Passes each row of metrics to the writers of a run and to the console."""
 
 from __future__ import annotations
 
@@ -16,34 +16,35 @@ from corral.storage.run_dir import RunDirectory
 __all__ = ["ALL_ROWS", "WRITERS", "Reporter", "RowFiles", "Writer"]
 
 ALL_ROWS = 10_000
-"""Iterations of a run that each get a row in the files."""
-ROW_SECONDS = 1.0
-"""After them, a row is written when so much time has passed since the last: short iterations would fill a disk."""
+"""Number of iterations at the start of a run that each get a row in the files."""
+ROW_INTERVAL = 1.0
+"""Seconds between the rows of later iterations. Otherwise long runs of short iterations would fill a disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowFiles:
-    """Where the rows of a run go."""
+    """What the writers of a run need to know."""
 
     directory: RunDirectory
     columns: Sequence[str]
-    """The names that are known from the start."""
+    """Names of the metrics that are known when the run starts."""
     tensorboard: bool
     """Whether the run writes TensorBoard files."""
     resume_from: int | None
-    """The step from which a resumed run goes on: rows of later steps are written again."""
+    """The step from which a resumed run continues; rows of later steps will be written again. None for a new run."""
     warn: Callable[[str], object]
+    """Prints a warning."""
 
 
 class Writer(Protocol):
-    """Writes rows somewhere."""
+    """A destination of metrics rows. An OSError is a warning and does not end the run."""
 
     def write(self, row: Mapping[str, float]) -> None:
         """Write a row."""
         ...
 
     def close(self) -> None:
-        """Finish; nothing is written after this."""
+        """Close the destination. Nothing is written after this."""
         ...
 
 
@@ -64,54 +65,54 @@ def _tensorboard(files: RowFiles) -> Writer | None:
 
 
 WRITERS: list[Callable[[RowFiles], Writer | None]] = [_json_lines, _csv, _tensorboard]
-"""What makes the writers of a run; None where a run does not want one. A new writer is one more entry."""
+"""Functions that make the writers of a run, or return None if the run does not use the writer. Append new ones."""
 
 
 class Reporter:
-    """Passes rows on to the run's writers, and shows them on the board."""
+    """Passes each row of metrics to all writers of a run, and shows it on the console."""
 
     def __init__(self, files: RowFiles, console: SilentConsole) -> None:
         self.console = console
-        self._warned = False
-        self._last = 0.0
-        self._waiting: Mapping[str, float] | None = None
+        self._has_warned = False
+        self._last_write = 0.0
+        self._unwritten: Mapping[str, float] | None = None
         self._writers = [writer for make in WRITERS if (writer := make(files)) is not None]
 
     def write(self, row: Mapping[str, float], done: float, keep: bool = True) -> None:
-        """Pass on a row; ``done`` is the progress in the board's unit.
+        """Write a row and show it on the console; ``done`` is the used part of the budget, in the console's unit.
 
-        Late in a long run of short iterations, a row that need not be kept may be left out of the files.
+        After ``ALL_ROWS`` iterations, a row may be left out of the files unless ``keep`` is true.
         """
         now = time.monotonic()
-        if keep or row["time/iterations"] <= ALL_ROWS or now - self._last >= ROW_SECONDS:
-            self._last, self._waiting = now, None
+        if keep or row["time/iterations"] <= ALL_ROWS or now - self._last_write >= ROW_INTERVAL:
+            self._last_write, self._unwritten = now, None
             self._write(row)
         else:
-            self._waiting = row
+            self._unwritten = row
         self.console.update(done, row)
 
     def flush(self) -> None:
         """Write the last row, if it was left out of the files."""
-        if self._waiting is not None:
-            self._write(self._waiting)
-            self._waiting = None
+        if self._unwritten is not None:
+            self._write(self._unwritten)
+            self._unwritten = None
 
     def close(self) -> None:
-        """Write the last row if it was left out, close the files and end the progress bar."""
+        """Stop the progress bar, write the last row if it was left out, and close the files."""
         self.console.stop()
         self.flush()
         for writer in self._writers:
-            self._try(writer.close)
+            self._warn_of_errors(writer.close)
 
     def _write(self, row: Mapping[str, float]) -> None:
         for writer in self._writers:
-            self._try(functools.partial(writer.write, row))
+            self._warn_of_errors(functools.partial(writer.write, row))
 
-    def _try(self, action: Callable[[], None]) -> None:
-        """A full disk must not end a run: metrics are for people, the checkpoint is what counts."""
+    def _warn_of_errors(self, call_writer: Callable[[], None]) -> None:
+        """Call a writer, and only warn if it raises an OSError: a run does not need its metrics to continue."""
         try:
-            action()
+            call_writer()
         except OSError as error:
-            if not self._warned:
-                self.console.warn(f"metrics cannot be written: {error.strerror or error}; the run goes on")
-            self._warned = True
+            if not self._has_warned:
+                self.console.warn(f"metrics cannot be written: {error.strerror or error}; training continues")
+            self._has_warned = True

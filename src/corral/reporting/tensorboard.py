@@ -1,6 +1,6 @@
-"""TensorBoard event files, written without torch or TensorFlow. The only importer of ``tensorboard``.
+"""Writes TensorBoard event files without torch or TensorFlow. This is the only module that imports ``tensorboard``.
 
-Records are written here and now: TensorBoard's own writer has a thread for it, which a full disk ends for good.
+Rows are written without TensorBoard's own writer, whose thread dies when the disk is full and never writes again.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ __all__ = ["TensorBoardWriter"]
 
 
 class TensorBoardWriter:
-    """One scalar per metric and row."""
+    """Writes a scalar event for each finite metric of each row."""
 
     def __init__(self, directory: Path, resume_from: int | None = None) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self._event, self._summary, self._records = Event, Summary, RecordWriter
+        self._event_class, self._summary_class, self._record_writer_class = Event, Summary, RecordWriter
         directory.mkdir(parents=True, exist_ok=True)
         self._file = _new_file(directory)
         self._add(Event(wall_time=time.time(), file_version="brain.Event:2"))
-        if resume_from is not None:  # whatever lies beyond was not kept, and is taken back
+        if resume_from is not None:  # TensorBoard discards the events of earlier files from this step on
             start = SessionLog(status=SessionLog.START)
             self._add(Event(wall_time=time.time(), step=resume_from + 1, session_log=start))
 
     def write(self, row: Mapping[str, float]) -> None:
-        """Add a row at its number of steps."""
-        values = [
-            self._summary.Value(tag=name, simple_value=value) for name, value in row.items() if math.isfinite(value)
-        ]
-        self._add(self._event(wall_time=time.time(), step=int(row[STEPS]), summary=self._summary(value=values)))
+        """Write the events of a row at its number of steps."""
+        value_class = self._summary_class.Value
+        values = [value_class(tag=name, simple_value=value) for name, value in row.items() if math.isfinite(value)]
+        summary = self._summary_class(value=values)
+        self._add(self._event_class(wall_time=time.time(), step=int(row[STEPS]), summary=summary))
 
     def close(self) -> None:
         """Close the file."""
@@ -51,12 +51,12 @@ class TensorBoardWriter:
 
     def _add(self, event: Any) -> None:
         record = io.BytesIO()
-        self._records(record).write(event.SerializeToString())
+        self._record_writer_class(record).write(event.SerializeToString())
         self._file.append(record.getvalue())
 
 
 def _new_file(directory: Path) -> AppendedFile:
-    """An event file that was not there before, under a name as TensorBoard gives: files are read in that order."""
+    """Create a new event file, named as TensorBoard names them, because it reads them in the order of their names."""
     stem = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
     for number in itertools.count():
         with contextlib.suppress(FileExistsError):

@@ -1,4 +1,4 @@
-"""``metrics.jsonl`` and ``progress.csv``: one line per row, on disk at once, and only appended to."""
+"""Writers of ``metrics.jsonl`` and ``progress.csv``: each row is appended as a line, without buffering."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ Row = Mapping[str, float]
 
 
 class JsonLinesWriter:
-    """One JSON object per line. On resume, lines of steps that will be taken again are cut off first."""
+    """Writes each row as a JSON object in a line. On resume, it first cuts off lines of steps after ``resume_from``."""
 
     def __init__(self, path: Path, resume_from: int | None = None) -> None:
         self._file = AppendedFile(path)
         self.damaged = 0
-        """Lines that could not be read on the way to where the run goes on."""
-        cut = 0
+        """Unreadable lines that were cut off."""
+        end = 0
         if resume_from is not None:
-            cut, self.damaged = self._file.find_cut(_steps_of_json, resume_from)
-        self._file.cut(cut)
+            end, self.damaged = self._file.find_cut(_steps_of_json, resume_from)
+        self._file.cut(end)
 
     def write(self, row: Row) -> None:
-        """Append a line. What is not a finite number becomes null: NaN is not JSON."""
-        told = {name: value if math.isfinite(value) else None for name, value in row.items()}
-        self._file.append(f"{json.dumps(told)}\n".encode())
+        """Append a line. NaN and infinities become null, because JSON does not have them."""
+        values = {name: value if math.isfinite(value) else None for name, value in row.items()}
+        self._file.append(f"{json.dumps(values)}\n".encode())
 
     def close(self) -> None:
         """Close the file."""
@@ -41,25 +41,25 @@ class JsonLinesWriter:
 
 
 class CsvWriter:
-    """The same for spreadsheets and ``tail -f``, with columns that never change.
+    """Writes each row as a line of comma-separated values, for spreadsheets and ``tail -f``.
 
-    A metric that is not among them is left out. On resume the file keeps the columns that it has.
+    The columns never change: a metric without a column is left out, and on resume the file keeps its columns.
     """
 
     def __init__(self, path: Path, columns: Sequence[str], resume_from: int | None = None) -> None:
         self._file = AppendedFile(path)
         header = self._file.first_line()
-        found = _cells(header) if header is not None else None
-        if header is None or found is None or STEPS not in found:
+        file_columns = _cells(header) if header is not None else None
+        if header is None or file_columns is None or STEPS not in file_columns:
             self._columns = [name for name in columns if name.isprintable()]
             self._file.cut(0)
             self._file.append(self._line(dict.fromkeys(self._columns, ""), header=True))
             return
-        self._columns = found
-        cut = len(header)
+        self._columns = file_columns
+        end = len(header)
         if resume_from is not None:
-            cut = self._file.find_cut(self._steps_of, resume_from, first=len(header)).position
-        self._file.cut(cut)
+            end = self._file.find_cut(self._steps_of, resume_from, first=len(header)).position
+        self._file.cut(end)
 
     def write(self, row: Row) -> None:
         """Append a line."""
@@ -70,6 +70,7 @@ class CsvWriter:
         self._file.close()
 
     def _line(self, row: Mapping[str, Any], header: bool = False) -> bytes:
+        """Return a row, or the header, as a line of the file."""
         text = io.StringIO()
         writer = csv.DictWriter(text, self._columns, restval="", extrasaction="ignore")
         if header:
@@ -79,6 +80,7 @@ class CsvWriter:
         return text.getvalue().encode()
 
     def _steps_of(self, line: bytes) -> float | None:
+        """Return the number of steps in a line; None if the line is damaged."""
         cells = _cells(line)
         if cells is None or len(cells) != len(self._columns):
             return None
@@ -89,11 +91,13 @@ class CsvWriter:
 
 
 def _steps_of_json(line: bytes) -> float | None:
+    """Return the number of steps in a line; None if the line is damaged."""
     row = parse_row(line)
     return None if row is None else float(row[STEPS])
 
 
 def _cells(line: bytes) -> list[str] | None:
+    """Return the cells of a line of comma-separated values; None if it cannot be parsed."""
     try:
         return next(csv.reader([line.decode()]), None)
     except (UnicodeDecodeError, csv.Error):
