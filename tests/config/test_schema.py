@@ -274,10 +274,10 @@ def test_large_numbers_may_be_written_short_and_headings_left_empty(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"expert_steps": 5}, "expert_steps 5 is of no use without expert"),
-        ({"expert_steps": 20_000, "expert_values": True}, "expert_values True is of no use without expert"),
-        ({"pool_size": 3}, "pool_size 3 is of no use without an opponent that is checkpoint or current"),
-        ({"snapshot_freq": 3, "opponent": "greedy"}, "snapshot_freq 3 is of no use"),
+        ({"expert_steps": 5}, "expert_steps 5 has no effect without expert"),
+        ({"expert_steps": 20_000, "expert_values": True}, "expert_values True has no effect without expert"),
+        ({"pool_size": 3}, "pool_size 3 has no effect without an opponent that is checkpoint or current"),
+        ({"snapshot_freq": 3, "opponent": "greedy"}, "snapshot_freq 3 has no effect"),
         ({"expert": "greedy", "normalize_obs": True}, "expert and normalize_obs"),
         ({"critic_warmup": 9, "normalize_obs": True}, "critic_warmup and normalize_obs"),
         ({"expert": "a", "expert_values": True, "normalize_reward": True}, "expert_values and normalize_reward"),

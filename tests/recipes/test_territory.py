@@ -66,7 +66,7 @@ def test_every_flag_is_honoured_by_itself(words, expected, monkeypatch):
 def test_what_stages_and_flags_both_say_is_refused(capsys):
     Path("own.yaml").write_text("stages: [{name: a, options: {num_bots: 7}, timesteps: 32}]\n")
     assert main(["curriculum", "territory", "--config", "own.yaml", "--num-bots", "5"]) == 2
-    assert "env_kwargs num_bots: the stages say it too" in capsys.readouterr().err
+    assert "env_kwargs num_bots: the options of the stages set it too" in capsys.readouterr().err
     assert main(["curriculum", "territory", "--fast", "--timesteps", "90"]) == 2
     assert "a budget is given; leave one of them out" in capsys.readouterr().err
     assert main(["train", "territory", "--num-bots", "5", "--env-kwargs", "num_bots=6"]) == 2

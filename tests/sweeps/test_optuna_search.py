@@ -66,7 +66,7 @@ def test_words_become_ranges_and_choices_of_the_fields_own_types():
         ("batch_size=32,100", "batch_size=100 cannot be tried together: batch_size 100 does not divide"),
         ("timesteps=1,2", "timesteps is the same for every trial"),
         ("stages=1,2", "stages does not change what is learned"),
-        ("pool_size=5,20", "pool_size 5 is of no use without an opponent that is checkpoint or current"),
+        ("pool_size=5,20", "pool_size 5 has no effect without an opponent that is checkpoint or current"),
         ("backend=serial,worker", "backend does not change what is learned"),
         ("ent_coef", "should be name=values"),
         ("ent_coef=0:1 ent_coef=0:2", "ent_coef is given twice"),

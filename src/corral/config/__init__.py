@@ -1,1 +1,1 @@
-"""The configuration of a run: its fields, its rules, and how it is written in YAML."""
+"""The configuration of a run: its settings, the rules between them, and config files."""

@@ -1,4 +1,4 @@
-"""Kinds of settings that are more than a number or a word, and the ways in which they may be written."""
+"""Types of settings that are more than a number or a word, and the forms in which they can be written."""
 
 from __future__ import annotations
 
@@ -15,54 +15,58 @@ from corral.config.yaml_values import UNREADABLE, PlainLoader
 from corral.core.errors import one_line
 from corral.core.suggestions import short_repr
 
-__all__ = ["DEFAULT_LAYERS", "WIDEST_LAYER", "Cnn", "KeyValues", "NetArch", "Recurrent", "Stage", "validation_line"]
+__all__ = ["DEFAULT_LAYERS", "MAX_LAYER_WIDTH", "Cnn", "KeyValues", "NetArch", "Recurrent", "Stage", "validation_line"]
 
 Cnn = Literal["auto", "nature", "small", "impala", "none"]
-"""Networks that pictures are seen with."""
+"""Convolutional networks for images."""
 Recurrent = Literal["none", "gru", "lstm"]
-"""Kinds of memory."""
-WIDEST_LAYER, MOST_LAYERS, MOST_WEIGHTS = 65_536, 64, 2**28
-"""Units of a layer, layers of a tower, and weights between them (1 GB)."""
+"""Kinds of recurrent layers."""
+MAX_LAYER_WIDTH = 65_536
+"""Most units of a hidden layer."""
+_MAX_LAYERS = 64
+"""Most hidden layers of the policy or the value network."""
+_MAX_WEIGHTS = 2**28
+"""Most weights between the hidden layers of the policy or the value network (1 GB)."""
 DEFAULT_LAYERS = (64, 64)
-"""Hidden layers of each tower where ``net_arch`` is None and the network sees more than a picture."""
+"""Sizes of the hidden layers if ``net_arch`` is None and not all observations are images."""
 
-_LONGEST_NAME = 4096
-_UNSEEN = ("Cc", "Cf", "Zl", "Zp")
-"""Categories of characters that do something rather than show something."""
+_MAX_NAME_LENGTH = 4096
+_INVISIBLE_CATEGORIES = ("Cc", "Cf", "Zl", "Zp")
+"""Unicode categories of control, format and line-separator characters."""
 _JOINERS = "\u200c\u200d"
-"""Those of them that words of some languages are written with."""
+"""Format characters that are allowed, because words of some languages and some emoji contain them."""
 
 
 def check_text(value: Any, printed: bool = False) -> None:
-    """Refuse text, in a value or anywhere below it, that no file can hold; and null characters, which names cannot.
+    """Raise a ValueError if text in ``value`` or nested in it is not valid Unicode, or has null characters in a name.
 
-    What is ``printed`` is a name of a usual length without control characters, which could make a terminal show
-    something else.
+    A name is ``value`` itself and, if it is ``printed``, every text in it. A ``printed`` name may have at most 4,096
+    characters and no control characters, with which it could make a terminal show something else.
     """
-    seen: set[int] = set()
-    left, names = [value], [value] if isinstance(value, str) else []
-    while left:
-        item = left.pop()
+    visited: set[int] = set()
+    pending, names = [value], [value] if isinstance(value, str) else []
+    while pending:
+        item = pending.pop()
         if isinstance(item, str):
             try:
                 item.encode()
             except UnicodeEncodeError:
                 raise ValueError(f"{short_repr(item)}: should be text that UTF-8 can hold") from None
             names += [item] if printed else []
-        elif isinstance(item, Mapping | list | tuple | set) and id(item) not in seen:
-            seen.add(id(item))  # aliases repeat what they stand for, and may contain themselves
-            left += [*item, *item.values()] if isinstance(item, Mapping) else item
+        elif isinstance(item, Mapping | list | tuple | set) and id(item) not in visited:
+            visited.add(id(item))  # YAML aliases repeat an object, and may nest it in itself
+            pending += [*item, *item.values()] if isinstance(item, Mapping) else item
     for name in names:
         if "\0" in name:
             raise ValueError(f"{short_repr(name)}: should have no null character in it")
-        if printed and len(name) > _LONGEST_NAME:
-            raise ValueError(f"{short_repr(name)}: should have at most {_LONGEST_NAME} characters")
-        if printed and any(unicodedata.category(c) in _UNSEEN and c not in _JOINERS for c in name):
+        if printed and len(name) > _MAX_NAME_LENGTH:
+            raise ValueError(f"{short_repr(name)}: should have at most {_MAX_NAME_LENGTH} characters")
+        if printed and any(unicodedata.category(c) in _INVISIBLE_CATEGORIES and c not in _JOINERS for c in name):
             raise ValueError(f"{short_repr(name)}: should have no control characters in it")
 
 
 def _words_to_mapping(given: Any) -> Any:
-    """``["key=value", ...]`` as a mapping; values are read as YAML, so numbers and booleans are what they look like."""
+    """Return ``["key=value", ...]`` as a mapping, with values parsed as YAML; anything but a list is unchanged."""
     if not isinstance(given, list | tuple):
         return given
     pairs: dict[str, Any] = {}
@@ -72,12 +76,12 @@ def _words_to_mapping(given: Any) -> Any:
             raise ValueError(f"{short_repr(word)} is not of the form key=value")
         if key in pairs:
             raise ValueError(f"{key} is given twice")
-        pairs[key] = _yaml_scalar(value)
+        pairs[key] = _parse_yaml_value(value)
     return pairs
 
 
-def _plain_data(given: dict[str, Any]) -> dict[str, Any]:
-    """Refuse what a config file could not hold."""
+def _check_plain_data(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the mapping; raise a ValueError if it has a value that a config file cannot represent."""
     for key, value in given.items():
         try:
             if json.loads(json.dumps(value, allow_nan=False)) == (list(value) if isinstance(value, tuple) else value):
@@ -91,7 +95,8 @@ def _plain_data(given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _yaml_scalar(text: str) -> Any:
+def _parse_yaml_value(text: str) -> Any:
+    """Return the value of a YAML text; text that is not valid YAML is returned unchanged."""
     try:
         value = PlainLoader(text).get_single_data()
     except UNREADABLE:
@@ -101,81 +106,84 @@ def _yaml_scalar(text: str) -> Any:
     return value
 
 
-KeyValues = Annotated[dict[str, Any], BeforeValidator(_words_to_mapping), AfterValidator(_plain_data)]
+KeyValues = Annotated[dict[str, Any], BeforeValidator(_words_to_mapping), AfterValidator(_check_plain_data)]
+"""A mapping of plain data, which can also be given as ``key=value`` words."""
 
 
 class Stage(BaseModel):
-    """A part of a run: what is played, how long at most, and what has to be reached before the next one begins."""
+    """A stage of a curriculum: an opponent or reset options, and when the next stage begins."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: str = Field(pattern=r"^\w[\w.-]*$")
+    """Name of the stage in messages, and of its directory."""
     opponent: str | None = None
-    """As the setting ``opponent``."""
+    """Opponent of the stage, in the same form as the setting ``opponent``; None if ``options`` are given."""
     options: KeyValues = {}
-    """Or what the env is reset with: ``{num_bots: 25}``, ``{level: 3}``, whatever it takes."""
+    """Options that the env is reset with, such as ``{num_bots: 25}`` or ``{level: 3}``, instead of an opponent."""
     timesteps: int | None = Field(default=None, ge=1)
-    """The next stage begins after so many steps, whatever was reached."""
+    """Number of steps after which the next stage begins at the latest."""
     win_rate: float | None = Field(default=None, gt=0, le=1)
-    """The next stage begins once the win rate over the last ``games`` games is this high."""
+    """Win rate over the last ``games`` games at which the next stage begins."""
     games: int = Field(default=100, ge=1)
+    """Number of games over which ``win_rate`` is measured."""
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> Stage:
+    def _check_opponent_or_options(self) -> Stage:
         if (self.opponent is None) == (not self.options):
             raise ValueError(f"stage {self.name}: should have either an opponent or options for the env's reset")
         if self.options and self.name in ("current", "checkpoint"):
-            raise ValueError(f"stage {self.name}: that is what past selves are called; give it another name")
+            raise ValueError(f"stage {self.name}: this is the name of an opponent; give the stage another name")
         return self
 
     @property
     def told(self) -> str:
-        """What is played, for people."""
-        given = " ".join(f"{name}={value}" for name, value in self.options.items())
-        return f"with {given}" if self.opponent is None else f"against {self.opponent}"
+        """Opponent or options of the stage as text for the console."""
+        options = " ".join(f"{name}={value}" for name, value in self.options.items())
+        return f"with {options}" if self.opponent is None else f"against {self.opponent}"
 
 
-def _net_arch(given: Any) -> Any:
-    """``[64, 64]``, ``{pi: [64], vf: [64]}`` or the words ``pi=64,64 vf=32`` as a mapping with pi and vf."""
+def _parse_net_arch(given: Any) -> Any:
+    """Return ``[64, 64]``, ``{pi: [64], vf: [64]}`` or ``pi=64,64 vf=32`` as a mapping with the keys pi and vf."""
     if isinstance(given, Mapping):
         return {"pi": given.get("pi", ()), "vf": given.get("vf", ()), **given}
     words = [str(word) for word in given] if isinstance(given, list | tuple) else str(given).split()
     if not any("=" in word for word in words):
-        words = [size for word in words for size in word.split(",")]
-    else:
-        parts = dict(word.split("=", 1) for word in words if "=" in word)
-        if len(parts) < len(words):
-            raise ValueError("give either sizes for both (64 64) or pi=64,64 vf=64,64")
-        return {"pi": (), "vf": (), **{name: sizes.split(",") if sizes else () for name, sizes in parts.items()}}
-    return {"pi": tuple(words), "vf": tuple(words)}
+        sizes = tuple(size for word in words for size in word.split(","))
+        return {"pi": sizes, "vf": sizes}
+    networks = dict(word.split("=", 1) for word in words if "=" in word)
+    if len(networks) < len(words):
+        raise ValueError("give either sizes for both (64 64) or pi=64,64 vf=64,64")
+    return {"pi": (), "vf": (), **{name: sizes.split(",") if sizes else () for name, sizes in networks.items()}}
 
 
-def _fits_in_memory(given: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Refuse layers that no machine could train."""
+def _check_network_size(given: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of layers; raise a ValueError if there are more layers or weights than can be trained."""
     for name, sizes in given.items():
         weights = sum(a * b for a, b in itertools.pairwise(sizes))
-        if len(sizes) > MOST_LAYERS or weights > MOST_WEIGHTS:
+        if len(sizes) > _MAX_LAYERS or weights > _MAX_WEIGHTS:
             raise ValueError(
-                f"{name} has {len(sizes):,} layers with {weights:,} weights between them; at most {MOST_LAYERS} layers "
-                f"and {MOST_WEIGHTS:,} weights"
+                f"{name} has {len(sizes):,} layers with {weights:,} weights between them; expected at most "
+                f"{_MAX_LAYERS} layers and {_MAX_WEIGHTS:,} weights"
             )
     return given
 
 
 NetArch = Annotated[
-    dict[Literal["pi", "vf"], tuple[Annotated[int, Field(ge=1, le=WIDEST_LAYER)], ...]],
-    BeforeValidator(_net_arch),
-    AfterValidator(_fits_in_memory),
+    dict[Literal["pi", "vf"], tuple[Annotated[int, Field(ge=1, le=MAX_LAYER_WIDTH)], ...]],
+    BeforeValidator(_parse_net_arch),
+    AfterValidator(_check_network_size),
 ]
+"""Sizes of the hidden layers of the policy network (pi) and the value network (vf)."""
 
 
 def validation_line(detail: Any, values: Mapping[str, Any]) -> str:
-    """One of pydantic's complaints about ``values``, with the setting and what was given for it."""
+    """Return one of pydantic's errors as a line that names the setting and the value that was given for it."""
     message = one_line(detail["msg"].removeprefix("Value error, ").removeprefix("Input "), 500)
     if detail["type"] == "missing":
         return f"{detail['loc'][0]} is missing"
     if not detail["loc"]:
         return str(message)
-    name, *inside = (str(part) for part in detail["loc"])
-    where = f" ({inside[-1]} of stage {inside[0]})" if name == "stages" and len(inside) > 1 else ""
+    name, *keys = (str(key) for key in detail["loc"])
+    where = f" ({keys[-1]} of stage {keys[0]})" if name == "stages" and len(keys) > 1 else ""
     return f"{name} {short_repr(values.get(name))}{where}: {message[0].lower()}{message[1:]}"
