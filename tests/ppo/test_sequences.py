@@ -73,13 +73,13 @@ def collected(env, kind="gru", iterations=2, **settings):
 def test_unrolled_sequences_are_what_was_collected(name, kind):
     rollout, estimate, learner = collected(ENVS[name], kind)
     engine = learner.engine
-    order = learner._order(0)
+    order = learner._shuffle(0)
     engine.load(rollout, estimate, estimate.advantages.reshape(-1)[order], order)
     with torch.no_grad():
         for rows in engine._order:
             masks = None if engine._masks is None else engine._masks[rows]
-            memory = engine._sequence_starts(rows, engine._length)
-            now = learner.policy.evaluate(engine._inputs(rows), engine._actions[rows], masks, memory)
+            start = engine._starts_of(rows, engine._length)
+            now = learner.policy.evaluate(engine._inputs_of(rows), engine._actions[rows], masks, start)
             then, values, _ = engine._scalars[rows].unbind(1)
             torch.testing.assert_close(now.log_probs, then, atol=2e-4, rtol=1e-4)
             torch.testing.assert_close(now.values, values, atol=2e-4, rtol=1e-4)
@@ -116,7 +116,7 @@ def test_the_value_of_what_was_cut_off_remembers_the_episode():
 
 def test_minibatches_are_whole_sequences_and_each_comes_once_in_an_epoch():
     _, _, learner = collected(ENVS["ends"], sequence_length=8, n_epochs=3)
-    order = learner._order(5)
+    order = learner._shuffle(5)
     assert order.shape == (3 * T * N // 64, 64)
     steps, envs = np.divmod(order.reshape(-1, 8), N)
     assert (envs == envs[:, :1]).all() and (np.diff(steps) == 1).all() and (steps[:, 0] % 8 == 0).all()
@@ -129,7 +129,7 @@ def test_shares_of_a_minibatch_cut_no_sequence():
     found = []
     for shares in (1, 3):
         rollout, estimate, learner = collected(ENVS["pictures"], learner_shares=shares, batch_size=128)
-        order = learner._order(0)
+        order = learner._shuffle(0)
         learner.engine.load(rollout, estimate, estimate.advantages.reshape(-1)[order], order)
         learner.engine.gradient(0)
         found.append({name: p.grad for name, p in learner.policy.named_parameters() if p.grad is not None})

@@ -75,7 +75,7 @@ def test_parts_of_a_minibatch_add_up(monkeypatch):
     """Whole or in parts, the gradient is the same but for rounding."""
     settings = {**SMALL, "batch_size": 240, "timesteps": 240, "learning_rate": 1e-5, "backend": "serial"}
     parts = corral.train(BrightSquare, **settings)
-    monkeypatch.setattr("corral.ppo.minibatch_shards._SHARES", ())
+    monkeypatch.setattr("corral.ppo.minibatch_shards._SHARDS_BY_ROWS", ())
     whole = corral.train(BrightSquare, **settings)
     assert parts.summary.weights_sha256 != whole.summary.weights_sha256
     rows = [list(csv.DictReader((run.run_dir / "progress.csv").open()))[-1] for run in (parts, whole)]
@@ -114,13 +114,13 @@ def test_what_was_decided_is_recorded():
 @pytest.mark.parametrize(
     ("env", "settings", "message"),
     [
-        ("CartPole-v1", {"cnn": "nature"}, "cnn nature is for pictures, but none is seen here"),
-        ("CartPole-v1", {"cnn_features": 32}, "cnn_features 32 is for pictures, but none is seen here"),
-        ("CartPole-v1", {"bf16": True}, "bf16 True is for pictures, but none is seen here"),
+        ("CartPole-v1", {"cnn": "nature"}, "cnn nature is for images, but the observations have none"),
+        ("CartPole-v1", {"cnn_features": 32}, "cnn_features 32 is for images, but the observations have none"),
+        ("CartPole-v1", {"bf16": True}, "bf16 True is for images, but the observations have none"),
         (BrightSquare, {"cnn": "nature"}, "needs images of at least 36 x 36, but the image is 16 x 16"),
         (BrightSquare, {"learner": "numpy"}, "learner numpy is for networks that numpy runs"),
-        ("CartPole-v1", {"learner": "torch", "learner_shares": 2}, "learner_shares with learner torch is for pictures"),
-        (BrightSquare, {"learner_threads": 8, "learner_shares": 2}, "learner_threads 8 is more than the 2 parts"),
+        ("CartPole-v1", {"learner": "torch", "learner_shares": 2}, "learner_shares with learner torch is for images"),
+        (BrightSquare, {"learner_threads": 8, "learner_shares": 2}, "learner_threads 8 is more than the 2 shards"),
         (BrightSquare, {"cnn": "atari"}, "cnn 'atari': should be 'auto', 'nature', 'small', 'impala' or 'none'"),
     ],
 )

@@ -23,10 +23,10 @@ from corral.policy.policy import NetworkFactory, Policy
 from corral.ppo.engine_torch import TorchEngine
 from corral.ppo.gae import Advantages
 from corral.ppo.learner import Engine
-from corral.ppo.minibatch_shards import LEAST_ROWS, ShardThreads, set_torch_threads, shares_of
+from corral.ppo.minibatch_shards import MIN_SHARD_ROWS, ShardThreads, set_torch_threads, shares_of
 from corral.ppo.mlp_engine import MlpEngine, numpy_shape, share_setup
 from corral.ppo.shares import Shares
-from corral.processes.supervision import RecoveryConfig, say_nothing
+from corral.processes.supervision import RecoveryConfig, ignore_warning
 from corral.rollout.actors import actor_setup
 from corral.rollout.buffers import named_columns
 
@@ -80,7 +80,7 @@ def measure_costs(
     network: NetworkFactory | None,
     device: torch.device,
     note: Callable[[str], object],
-    warn: Callable[[str], object] = say_nothing,
+    warn: Callable[[str], object] = ignore_warning,
     memory: bool = False,
 ) -> Costs:
     """Step, act and learn a little, with the real parts and throw-away weights; ``memory``: measure that of an env."""
@@ -118,7 +118,7 @@ def measure_costs(
         gradient_per_row=_gradient_time(config, policy, env, device),
         memory_mb=env.memory_mb,
         helped=numpy_shape(policy, config, device) is not None,
-        gradient_threads=ShardThreads(shares_of(policy, config), config.learner_threads).threads,
+        gradient_threads=ShardThreads(shares_of(policy, config), config.learner_threads).n_threads,
         call=call,
         gain=gain,
         tile=few,
@@ -144,7 +144,7 @@ def _gradient_time(config: TrainConfig, policy: Policy, env: EnvCosts, device: t
     rows = min(config.minibatch_size, _ROWS, max(64, _BYTES // max(row_bytes, 1)))
     rows = max(1, rows // (length := config.sequence_length or 1)) * length
     size = {"n_steps": rows, "n_envs": 1, "n_epochs": 1, "batch_size": rows}
-    most = max(1, min(rows // LEAST_ROWS, rows // length))
+    most = max(1, min(rows // MIN_SHARD_ROWS, rows // length))
     shares = config.shares if policy.pictures is None else min(shares_of(policy, config), most)
     small = config.model_copy(update={**size, "learner_shares": min(shares, rows)})
     masked = env.masks is not None

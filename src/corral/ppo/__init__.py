@@ -1,1 +1,1 @@
-"""The algorithm: advantages, losses, and the learner that applies them. Knows no env and no process."""
+"""The PPO algorithm: advantages, losses and the learner. It knows nothing of envs and processes."""

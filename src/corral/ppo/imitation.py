@@ -1,6 +1,6 @@
-"""Imitation: supervised learning of a policy from what somebody did, so that a run need not start from nothing.
+"""Imitation (behaviour cloning): supervised learning of a policy from demonstrations, before PPO starts.
 
-The built-in network learns in numpy, as in ``mlp_engine``; any other by autograd.
+The built-in MLP learns in numpy, as in ``mlp_engine``; any other network by autograd.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.int64]
-_JUDGED = 512  # rows at a time
+_EVALUATED_ROWS = 512  # of one forward pass
 
 
 @dataclass(frozen=True, slots=True)
 class Demonstrations:
-    """What was seen, and what was done there, in R rows."""
+    """R observations and the actions that an expert took there."""
 
     observations: Leaves  # each [R, ...]
-    actions: Array  # [R] or [R, D], as a rollout has them
+    actions: Array  # [R] or [R, D], encoded as in a rollout
     masks: Flags | None = None  # [R, A]
-    returns: Floats | None = None  # [R], for the value function to learn
+    returns: Floats | None = None  # [R], targets of the value function
 
     def checked(self, policy: Policy) -> Demonstrations:
-        """The same with actions [R, D], or a UsageError that says what does not fit."""
+        """Return the same with actions [R, D]; raise UsageError if shapes or masks do not fit the policy."""
         codec, rows = policy.codec, len(next(iter(self.observations.values())))
         actions = self.actions.reshape(rows, -1)
         _check_shape("actions", actions, (rows, codec.n_actions))
@@ -62,36 +62,42 @@ class Demonstrations:
 
 @dataclass(frozen=True, slots=True)
 class ImitationStats:
-    """How well a policy imitates, after all epochs: on rows that it learned from, and on rows that it did not."""
+    """How well a policy imitates after all epochs, on the rows that it learned from and on held-out rows."""
 
     loss: float
     """Mean cross-entropy."""
     accuracy: float
-    """Share of rows where the most likely action is the one shown; of continuous actions nothing is asked."""
+    """Fraction of rows whose most likely action is the expert's, by its discrete parts; NaN if there are none."""
     held_out_loss: float
     held_out_accuracy: float
     held_out_value_loss: float | None
-    """Mean squared error of the values, if there were returns."""
+    """Mean squared error of the values; None without returns."""
     rows: int
-    """Learned from."""
+    """Number of rows that the policy learned from."""
 
 
-class _Verdict(NamedTuple):
-    """Sums over rows."""
+class _Scores(NamedTuple):
+    """Sums or means over rows."""
 
     loss: float
-    right: float
+    accuracy: float
     value_loss: float
 
 
-class _Student(Protocol):
-    """A policy that learns from some rows of the demonstrations, and is judged on some."""
+class _Imitator(Protocol):
+    """Trains a policy on rows of the demonstrations and evaluates it on others."""
 
-    def learn(self, rows: Indices, learning_rate: float) -> None: ...
+    def learn(self, rows: Indices, learning_rate: float) -> None:
+        """Take one gradient step on these rows."""
+        ...
 
-    def judge(self, rows: Indices) -> _Verdict: ...
+    def evaluate(self, rows: Indices) -> _Scores:
+        """Return sums over these rows."""
+        ...
 
-    def finish(self) -> None: ...
+    def finish(self) -> None:
+        """Write the trained weights to the policy, if they are not there yet."""
+        ...
 
 
 def imitate(
@@ -105,31 +111,41 @@ def imitate(
     held_out: float = 0.1,
     vf_coef: float = 0.5,
 ) -> ImitationStats:
-    """Teach the policy, in place, to do what was shown; ``held_out`` is the share of rows kept to judge it by."""
+    """Train the policy, in place, to take the demonstrated actions, and to predict the returns if there are any.
+
+    A fraction ``held_out`` of the rows is not learned from; it measures how well the policy generalises.
+    """
     shown = shown.checked(policy)
     order = minibatch_generator(seed, 0).permutation(len(shown.actions))
-    n_held = int(len(order) * held_out)
-    kept, known = np.sort(order[:n_held]), np.sort(order[n_held:])
-    if not len(known):
+    n_held_out = int(len(order) * held_out)
+    test_rows, train_rows = np.sort(order[:n_held_out]), np.sort(order[n_held_out:])
+    if not len(train_rows):
         raise UsageError(f"{len(order)} demonstrations leave none to learn from; give more, or a smaller held_out")
     in_numpy = policy.log_std.device.type == "cpu" and policy.mlp_shape() is not None
-    student: _Student = _ArrayStudent(policy, shown, vf_coef) if in_numpy else _TensorStudent(policy, shown, vf_coef)
+    imitator: _Imitator = (_ArrayStudent if in_numpy else _TorchImitator)(policy, shown, vf_coef)
     for epoch in range(epochs):
-        order = minibatch_generator(seed, epoch + 1).permutation(known)
+        order = minibatch_generator(seed, epoch + 1).permutation(train_rows)
         for start in range(0, len(order), batch_size):
-            student.learn(order[start : start + batch_size], learning_rate)
-    loss, accuracy, _ = _means(student, known)
-    held_loss, held_accuracy, held_value_loss = _means(student, kept)
-    student.finish()
-    values = None if shown.returns is None else held_value_loss
-    return ImitationStats(loss, accuracy, held_loss, held_accuracy, values, len(known))
+            imitator.learn(order[start : start + batch_size], learning_rate)
+    train, test = _evaluate_all(imitator, train_rows), _evaluate_all(imitator, test_rows)
+    imitator.finish()
+    return ImitationStats(
+        loss=train.loss,
+        accuracy=train.accuracy,
+        held_out_loss=test.loss,
+        held_out_accuracy=test.accuracy,
+        held_out_value_loss=None if shown.returns is None else test.value_loss,
+        rows=len(train_rows),
+    )
 
 
-def _means(student: _Student, rows: Indices) -> _Verdict:
+def _evaluate_all(imitator: _Imitator, rows: Indices) -> _Scores:
+    """Return means over the rows; NaN if there are none."""
     if not len(rows):
-        return _Verdict(float("nan"), float("nan"), float("nan"))
-    parts = [student.judge(rows[start : start + _JUDGED]) for start in range(0, len(rows), _JUDGED)]
-    return _Verdict(*(add_up(map(float, column)) / len(rows) for column in zip(*parts, strict=True)))
+        return _Scores(float("nan"), float("nan"), float("nan"))
+    starts = range(0, len(rows), _EVALUATED_ROWS)
+    parts = [imitator.evaluate(rows[start : start + _EVALUATED_ROWS]) for start in starts]
+    return _Scores(*(add_up(map(float, column)) / len(rows) for column in zip(*parts, strict=True)))
 
 
 class _Seen(NamedTuple):
@@ -171,13 +187,13 @@ class _ArrayStudent:
         self._mlp.backward(seen.features, d_params, d_values, self._gradient)
         self._adam.step(self._mlp.flat, self._flat, learning_rate)
 
-    def judge(self, rows: Indices) -> _Verdict:
+    def evaluate(self, rows: Indices) -> _Scores:
         seen = self._look(rows)
         known = array_distributions.likelihood(seen.heads, seen.params, self._mlp.log_std, seen.taken, seen.masks)
         likely = array_distributions.mode(seen.heads, seen.params, seen.masks)
-        right = _agree(seen.heads, likely, seen.taken)
+        right = _count_matches(seen.heads, likely, seen.taken)
         error = 0.0 if self._shown.returns is None else float(np.square(seen.values - self._shown.returns[rows]).sum())
-        return _Verdict(-float(known.log_probs.sum(dtype=np.float64)), right, error)
+        return _Scores(-float(known.log_probs.sum(dtype=np.float64)), right, error)
 
     def finish(self) -> None:
         with torch.no_grad():
@@ -196,8 +212,16 @@ class _ArrayStudent:
         return _Seen(features, choices.heads, scored.table, values, choices.columns_of(taken), None, scored)
 
 
-class _TensorStudent:
-    """Any network, by autograd."""
+class _RowLosses(NamedTuple):
+    """A forward pass of autograd over n rows."""
+
+    losses: Tensor  # [n] cross-entropies
+    value_losses: Tensor | None  # [n] squared errors, if there are returns
+    params: Tensor  # [n, P]
+
+
+class _TorchImitator:
+    """Trains any network by autograd."""
 
     def __init__(self, policy: Policy, shown: Demonstrations, vf_coef: float) -> None:
         self._policy, self._vf_coef = policy, vf_coef
@@ -208,31 +232,34 @@ class _TensorStudent:
         self._optimizer = torch.optim.Adam(policy.parameters(), eps=EPSILON, fused=fused)
 
     def learn(self, rows: Indices, learning_rate: float) -> None:
+        """Take one step of Adam on these rows."""
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
-        losses, _, errors = self._look(rows)
-        loss = losses.mean() if errors is None else losses.mean() + self._vf_coef * errors.mean()
+        losses, value_losses, _ = self._forward(rows)
+        loss = losses.mean() if value_losses is None else losses.mean() + self._vf_coef * value_losses.mean()
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
 
     @torch.no_grad()
-    def judge(self, rows: Indices) -> _Verdict:
-        losses, params, errors = self._look(rows)
-        masks = None if self._masks is None else self._masks[rows]
-        likely = distributions.mode(self._policy.codec.heads, params, masks).cpu().numpy()
-        right = _agree(self._policy.codec.heads, likely, self._actions[rows].cpu().numpy())
-        return _Verdict(float(losses.sum()), right, 0.0 if errors is None else float(errors.sum()))
+    def evaluate(self, rows: Indices) -> _Scores:
+        """Return sums over these rows."""
+        losses, value_losses, params = self._forward(rows)
+        heads, masks = self._policy.codec.heads, None if self._masks is None else self._masks[rows]
+        most_likely = distributions.mode(heads, params, masks).cpu().numpy()
+        matches = _count_matches(heads, most_likely, self._actions[rows].cpu().numpy())
+        return _Scores(float(losses.sum()), matches, 0.0 if value_losses is None else float(value_losses.sum()))
 
     def finish(self) -> None:
+        """Free the gradients."""
         self._optimizer.zero_grad(set_to_none=True)
 
-    def _look(self, rows: Indices) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Cross-entropies [n], action parameters [n, P], and squared errors of the values [n]."""
+    def _forward(self, rows: Indices) -> _RowLosses:
         inputs = {name: column[rows] for name, column in self._inputs.items()}
         masks = None if self._masks is None else self._masks[rows]
-        now = self._policy.evaluate(inputs, self._actions[rows], masks)
-        return -now.log_probs, now.params, None if self._returns is None else (now.values - self._returns[rows]) ** 2
+        evaluation = self._policy.evaluate(inputs, self._actions[rows], masks)
+        value_losses = None if self._returns is None else (evaluation.values - self._returns[rows]) ** 2
+        return _RowLosses(-evaluation.log_probs, value_losses, evaluation.params)
 
     def _tensor(self, column: Array) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(column)).to(self._policy.log_std.device)
@@ -241,14 +268,14 @@ class _TensorStudent:
         return None if column is None else self._tensor(column)
 
 
-def _agree(heads: tuple[Head, ...], likely: Array, taken: Array) -> float:
-    """How many rows have the same choices in all their discrete parts."""
+def _count_matches(heads: tuple[Head, ...], most_likely: Array, taken: Array) -> float:
+    """Return the number of rows [R, D] that are equal in all discrete columns; NaN if there are no such columns."""
     columns = [head.actions for head in heads if head.kind != "gaussian"]
     if not columns:
         return float("nan")
-    return float(np.all([(likely[:, part] == taken[:, part]).all(axis=1) for part in columns], axis=0).sum())
+    return float(np.all([(most_likely[:, part] == taken[:, part]).all(axis=1) for part in columns], axis=0).sum())
 
 
-def _check_shape(what: str, given: Array, expected: tuple[int, ...]) -> None:
-    if given.shape != expected:
-        raise UsageError(f"the demonstrations' {what} have shape {given.shape}, expected {expected}")
+def _check_shape(name: str, array: Array, expected: tuple[int, ...]) -> None:
+    if array.shape != expected:
+        raise UsageError(f"the demonstrations' {name} have shape {array.shape}, expected {expected}")

@@ -1,4 +1,4 @@
-"""What an update asks besides PPO's own loss: for runs that do not start from nothing."""
+"""Terms that an update may add to PPO's loss, for runs that start from a trained policy."""
 
 from __future__ import annotations
 
@@ -11,24 +11,29 @@ __all__ = ["NO_EXTRA_TERMS", "LossTerms", "terms_at"]
 
 @dataclass(frozen=True, slots=True)
 class LossTerms:
-    """The extra terms of one update."""
+    """What one update's loss has besides, or instead of, what the config says."""
 
     kl_ref: float = 0.0
-    """Weight of KL(reference || policy)."""
+    """Coefficient of KL(reference || policy)."""
     freeze_policy: bool = False
-    """Let the value function learn, and leave the policy as it is."""
+    """Update the value function only, and leave the policy as it is."""
     clip_range: float | None = None
+    """Replaces the config's ``clip_range``, if given."""
     ent_coef: float | None = None
-    """In place of the config's."""
+    """Replaces the config's ``ent_coef``, if given."""
 
 
 NO_EXTRA_TERMS = LossTerms()
 
 
 def terms_at(config: TrainConfig, timesteps: int) -> LossTerms:
-    """The terms of an update on a rollout that begins after ``timesteps``."""
-    weight = 0.0
+    """Return the terms for a rollout that begins after ``timesteps``.
+
+    The KL coefficient falls linearly to 0 over ``kl_ref_steps``; the policy is frozen for the first ``critic_warmup``
+    steps.
+    """
+    kl_coef = 0.0
     if config.kl_ref_coef:
         assert config.kl_ref_steps is not None
-        weight = config.kl_ref_coef * max(0.0, 1 - timesteps / config.kl_ref_steps)
-    return LossTerms(weight, freeze_policy=timesteps < config.critic_warmup)
+        kl_coef = config.kl_ref_coef * max(0.0, 1 - timesteps / config.kl_ref_steps)
+    return LossTerms(kl_coef, freeze_policy=timesteps < config.critic_warmup)

@@ -1,8 +1,8 @@
-"""Parts of a gradient step in threads of ours, each with one thread of torch's.
+"""Shards of a minibatch, whose gradients are computed in threads: one thread of Python with one of torch for each.
 
-Torch's own threads meet after every operation: when another process has one of the cores, both wait for it, hundreds of
-times in a step. Ours meet once. And since the parts are the run's and not the machine's, and are added up in order,
-results do not depend on how many threads there are.
+Torch's own threads synchronise after every operation. When another process occupies one of the cores, all of them wait
+for it, hundreds of times in a gradient step. Threads over shards synchronise once. The number of shards belongs to the
+run and not to the machine, and their gradients are added in order, so results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -17,42 +17,48 @@ from corral.config.schema import TrainConfig
 from corral.core.machine import available_cores
 from corral.policy.policy import Policy
 
-__all__ = ["LEAST_ROWS", "ShardThreads", "set_torch_threads", "shares_of"]
+__all__ = ["MIN_SHARD_ROWS", "ShardThreads", "set_torch_threads", "shares_of"]
 
-LEAST_ROWS = 32
-"""Of a part: with fewer, a row takes longer."""
-_SHARES = ((512, 8), (256, 4), (2 * LEAST_ROWS, 2))
-"""Parts by rows of a minibatch: more than `TrainConfig.shares`, because a row of pictures takes so much longer."""
+MIN_SHARD_ROWS = 32
+"""The fewest rows of a shard: with fewer, each row takes longer."""
+_SHARDS_BY_ROWS = ((512, 8), (256, 4), (2 * MIN_SHARD_ROWS, 2))
+"""Number of shards for minibatches of at least so many rows.
+
+There are more than in ``TrainConfig.shares``, because a row with images takes so much longer.
+"""
 Item = TypeVar("Item")
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 def shares_of(policy: Policy, config: TrainConfig) -> int:
-    """Parts of a minibatch: several where a row costs enough, and where nothing looks at the whole of it."""
+    """Return the number of shards of a minibatch for the torch engine.
+
+    It is more than 1 for images on a CPU only: elsewhere a row costs too little. A compiled loss is not split either.
+    """
     if policy.pictures is None or config.compile or policy.log_std.device.type != "cpu":
         return 1
-    by_size = next((shares for least, shares in _SHARES if config.minibatch_size >= least), 1)
-    sequences = config.minibatch_size // (config.sequence_length or 1)  # none is cut
-    return config.learner_shares or min(by_size, sequences)
+    by_rows = next((shards for min_rows, shards in _SHARDS_BY_ROWS if config.minibatch_size >= min_rows), 1)
+    sequences = config.minibatch_size // (config.sequence_length or 1)  # a shard has whole sequences
+    return config.learner_shares or min(by_rows, sequences)
 
 
 def set_torch_threads(policy: Policy, config: TrainConfig) -> None:
-    """Leave the threads to torch, or to us."""
+    """Give torch one thread if minibatches have shards, else ``learner_threads``."""
     torch.set_num_threads(1 if shares_of(policy, config) > 1 else config.learner_threads or 1)
 
 
 class ShardThreads:
-    """Calls a function for several items at a time."""
+    """A pool of threads that calls a function for several shards at a time."""
 
-    def __init__(self, shares: int, threads: int | None = None) -> None:
-        self.shares = shares
-        self.threads = min(shares, threads or available_cores())
+    def __init__(self, n_shards: int, threads: int | None = None) -> None:
+        self.n_shards = n_shards
+        self.n_threads = min(n_shards, threads or available_cores())
         self._pool: ThreadPoolExecutor | None = None
 
-    def map(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> list[Answer]:
-        """The answers, in order."""
-        if self.threads == 1 or len(items) == 1:
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """Return the results of the function for all items, in order."""
+        if self.n_threads == 1 or len(items) == 1:
             return [function(item) for item in items]
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.threads, "gradient", torch.set_num_threads, (1,))
+            self._pool = ThreadPoolExecutor(self.n_threads, "gradient", torch.set_num_threads, (1,))
         return list(self._pool.map(function, items))

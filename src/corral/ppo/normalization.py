@@ -1,4 +1,4 @@
-"""Running statistics of observations and returns: frozen while a rollout is collected, merged after it."""
+"""Running statistics of observations and returns: fixed while a rollout is collected, updated after it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ __all__ = ["ReturnScaler", "RunningMoments"]
 Array = npt.NDArray[Any]
 _EPSILON = 1e-8
 CLIP = 10.0
+"""Scaled rewards are clipped to this, as by Stable-Baselines3's VecNormalize."""
 
 
 class RunningMoments:
-    """Mean and variance of everything seen so far, in double precision (Chan's parallel update)."""
+    """Mean and variance of all rows so far, in double precision (Chan, Golub and LeVeque 1983, parallel update)."""
 
     def __init__(self, shape: tuple[int, ...] = ()) -> None:
         self.mean: Array = np.zeros(shape)
@@ -24,13 +25,13 @@ class RunningMoments:
         self.count = 0
 
     def merge(self, rows: Array) -> None:
-        """Take in ``rows`` [B, *shape]."""
+        """Include ``rows`` [B, *shape] in the statistics."""
         rows = rows.astype(np.float64)
         mean, variance, count = rows.mean(0), rows.var(0), len(rows)
         total = self.count + count
         shift = mean - self.mean
-        spread = self.variance * self.count + variance * count + shift**2 * (self.count * count / total)
-        self.mean, self.variance, self.count = self.mean + shift * (count / total), spread / total, total
+        squares = self.variance * self.count + variance * count + shift**2 * (self.count * count / total)
+        self.mean, self.variance, self.count = self.mean + shift * (count / total), squares / total, total
 
     @property
     def deviation(self) -> Array:
@@ -38,12 +39,12 @@ class RunningMoments:
         return np.sqrt(self.variance + _EPSILON)
 
     def state(self) -> dict[str, Any]:
-        """Plain data for a checkpoint; floats survive JSON exactly."""
+        """Return plain data for a checkpoint; JSON keeps floats exactly."""
         return {"mean": self.mean.tolist(), "variance": self.variance.tolist(), "count": self.count}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state``."""
-        mean, variance = (_numbers_like(self.mean, state[name], name) for name in ("mean", "variance"))
+        """Set the statistics to those that ``state`` returned."""
+        mean, variance = (_parse_array(state[name], self.mean.shape, name) for name in ("mean", "variance"))
         count = int(state["count"])
         if (variance < 0).any() or count < 0:
             raise ValueError("a variance or a count is negative")
@@ -51,36 +52,43 @@ class RunningMoments:
 
 
 class ReturnScaler:
-    """Divides rewards by the running deviation of the discounted return, as Stable-Baselines3's VecNormalize does."""
+    """Divides rewards by the running standard deviation of the discounted return.
+
+    As Stable-Baselines3's VecNormalize does; Engstrom et al. 2020 (arXiv:2005.12729) study this implementation
+    detail of PPO, "reward scaling".
+    """
 
     def __init__(self, n_envs: int, gamma: float) -> None:
         self.moments = RunningMoments()
         self.gamma = gamma
-        self._return: Array = np.zeros(n_envs)
+        self._returns: Array = np.zeros(n_envs)  # [N] discounted, of the current episodes
 
     def scale(self, rewards: Array, done: Array) -> npt.NDArray[np.float32]:
-        """Scaled rewards [T, N]; the rollout's own returns are part of the statistics."""
+        """Return scaled rewards [T, N], after the rollout's returns are included in the statistics.
+
+        ``done`` [T, N] marks the last steps of episodes.
+        """
         returns = np.empty(rewards.shape)
         for t in range(len(rewards)):
-            self._return = self._return * self.gamma + rewards[t]
-            returns[t] = self._return
-            self._return = np.where(done[t], 0.0, self._return)
-        self.moments.merge(returns.T.reshape(-1))  # env by env
+            self._returns = self._returns * self.gamma + rewards[t]
+            returns[t] = self._returns
+            self._returns = np.where(done[t], 0.0, self._returns)
+        self.moments.merge(returns.T.reshape(-1))  # [N * T], env by env
         return np.clip(rewards / self.moments.deviation, -CLIP, CLIP).astype(np.float32)
 
     def state(self) -> dict[str, Any]:
-        """Plain data for a checkpoint."""
-        return {**self.moments.state(), "return": self._return.tolist()}
+        """Return plain data for a checkpoint."""
+        return {**self.moments.state(), "return": self._returns.tolist()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state``."""
+        """Set the statistics to those that ``state`` returned."""
         self.moments.restore(state)
-        self._return = _numbers_like(self._return, state["return"], "return")
+        self._returns = _parse_array(state["return"], self._returns.shape, "return")
 
 
-def _numbers_like(known: Array, given: Any, name: str) -> Array:
-    """Plain data as an array of the same shape as a known one, with only finite numbers."""
-    array = np.asarray(given, dtype=np.float64)
-    if array.shape != known.shape or not np.isfinite(array).all():
-        raise ValueError(f"{name} should be finite numbers of shape {known.shape}, not of shape {array.shape}")
+def _parse_array(data: Any, shape: tuple[int, ...], name: str) -> Array:
+    """Return plain data as an array; raise ValueError unless it has this shape and only finite numbers."""
+    array = np.asarray(data, dtype=np.float64)
+    if array.shape != shape or not np.isfinite(array).all():
+        raise ValueError(f"{name} should be finite numbers of shape {shape}, not of shape {array.shape}")
     return array
