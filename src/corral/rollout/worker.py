@@ -279,7 +279,7 @@ class RolloutWorker:
             return Segment(collector.env.drain(), finished=False)
 
     def _on_step(self, steps_done: int, episode_ended: bool) -> None:
-        """Publish that a step is complete. Stop if the run ends or if, at an episode's end, memory is over its limit."""
+        """Publish that a step is complete. Stop if the run ends or if, after an episode, memory is over its limit."""
         self._heartbeat[DONE] = steps_done
         if self._stop[0]:
             raise _Stopped
