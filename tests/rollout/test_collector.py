@@ -8,6 +8,7 @@ from corral.envs.factory import resolve_env
 from corral.policy.policy import Policy
 from corral.rollout.actors import actor_setup
 from corral.rollout.collector import Collector
+from corral.rollout.source import SourceSpec
 from corral.rollout.source_local import LocalSource
 from corral.rollout.source_workers import WorkerSource
 from corral.vec import make_vector_env
@@ -125,7 +126,7 @@ def workers_are_one(env, torchs, *ways):
     rollouts = []
     for backend, workers in (("serial", 1), *ways):
         if backend == "worker":
-            c = WorkerSource(resolve_env(env), 3, workers, 40, 7)
+            c = WorkerSource(SourceSpec("worker", resolve_env(env), 3, workers, 40, 7))
             policy, setup = policy_and_setup(c.env_info.observation_space, c.env_info.action_space, 3, torchs)
             c.connect(setup, policy.state_dict())
             c.publish(policy.state_dict(), 0)

@@ -16,15 +16,15 @@ from corral.processes.supervision import RecoveryConfig
 from tests.rollout.test_source_workers import collect, connected
 from tests.toy_envs import Counter, Deadly, Leaking, Slow, Stateful, Unlike
 
-COLUMNS = ("actions", "log_probs", "values", "rewards", "terminated", "truncated", "last_values", "began")
+COLUMNS = ("actions", "log_probs", "values", "rewards", "terminated", "truncated", "last_values", "next_episode")
 
 
 def alike(one, two):
-    """Two rollouts, to the last bit; ``began`` where it means something."""
+    """Two rollouts, to the last bit; ``next_episode`` where it means something."""
     ended = one.terminated | one.truncated
     for name in COLUMNS:
         a, b = getattr(one, name), getattr(two, name)
-        assert np.array_equal(a[ended], b[ended]) if name == "began" else np.array_equal(a, b), name
+        assert np.array_equal(a[ended], b[ended]) if name == "next_episode" else np.array_equal(a, b), name
     assert np.array_equal(one.final_values[one.truncated], two.final_values[two.truncated])
     for path, column in one.observations.items():
         assert np.array_equal(column, two.observations[path])
@@ -173,8 +173,8 @@ def test_a_worker_that_always_dies_at_the_same_step_ends_the_run_with_the_place(
     with pytest.raises(EnvFault, match=r"exited with code 7.*3 times in a row at the same step") as caught:
         run(Deadly, nothing, iterations=10)
     fault = caught.value
-    assert fault.place.step == 2 and fault.place.seed % 5 == 0 and fault.exit_code == 1
-    assert len(fault.script["actions"][""]) == 2 and fault.script["seed"] == fault.place.seed
+    assert fault.location.step == 2 and fault.location.seed % 5 == 0 and fault.exit_code == 1
+    assert len(fault.reproduction["actions"][""]) == 2 and fault.reproduction["seed"] == fault.location.seed
 
 
 def test_the_number_of_restarts_can_be_limited():
@@ -198,7 +198,7 @@ def test_an_env_that_cannot_be_brought_back_ends_its_episode_as_truncated():
     assert rollout.truncated[:, :2].sum(0).tolist() == [1, 1] and not rollout.truncated[:, 2:].any()
     t = int(rollout.truncated[:, 0].argmax())
     assert rollout.rewards[t, 0] == 0 and rollout.observations[""][t + 1, 0, 1] == 0  # the next begins
-    assert "could not be brought back" in said[-1]
+    assert "could not be restored" in said[-1]
 
 
 def test_an_env_that_can_say_where_it_is_need_not_be_replayed():

@@ -17,6 +17,7 @@ from corral.envs.factory import resolve_env
 from corral.policy.policy import Policy
 from corral.ppo.mlp_engine import share_setup
 from corral.rollout.actors import actor_setup
+from corral.rollout.source import SourceSpec
 from corral.rollout.source_workers import WorkerSource
 from tests.toy_envs import Broken, Counter, Masked, Modules
 
@@ -24,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 def connected(env, n=4, workers=2, n_steps=16, helpers=0, recurrent="none", **kwargs):
-    source = WorkerSource(resolve_env(env), n, workers, n_steps, 7, **kwargs)
+    source = WorkerSource(SourceSpec("worker", resolve_env(env), n, workers, n_steps, 7, **kwargs))
     torch.manual_seed(0)
     policy = Policy(
         source.env_info.observation_space, source.env_info.action_space, recurrent=recurrent, recurrent_size=8
@@ -79,13 +80,13 @@ def test_a_fault_in_a_worker_brings_its_place(how):
             collect(source)
     finally:
         source.close()
-    place = caught.value.place
+    place = caught.value.location
     assert (place.step, place.episode) == (9, 2 if how == "raise" else 0) and caught.value.exit_code == 1
 
 
 def test_envs_that_cannot_be_made_are_a_wrong_setup():
     with pytest.raises(EnvFault) as caught:
-        WorkerSource(resolve_env(lambda: Broken("constructor")), 4, 2, 8, 0)
+        WorkerSource(SourceSpec("worker", resolve_env(lambda: Broken("constructor")), 4, 2, 8, 0))
     assert caught.value.exit_code == 2 and "no rom found" in str(caught.value)
 
 
@@ -217,9 +218,9 @@ class Unrepeatable(Counter):
 def test_an_env_that_does_not_come_back_the_same_stays_where_it_is():
     source, _ = connected(lambda: Unrepeatable(length=50), adaptive=True)
     collect(source)
-    before = list(source.shares)
+    before = list(source.env_ranges)
     assert not source.move(MOVES[0])
-    assert source.shares == before and source.moves == 0
+    assert source.env_ranges == before and source.moves == 0
     rollout = collect(source)
     source.close()
     assert rollout.observations[""][0, 0, 1] > 0  # its episode went on

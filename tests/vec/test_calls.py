@@ -144,7 +144,7 @@ def test_a_worker_that_dies_in_a_reset_of_some_envs_leaves_the_others_where_they
         later, *_ = env.step(np.zeros(3, int))
         assert later[:, 1].tolist() == [1, 4, 1]
         env.close()
-    assert not [w for w in warned if "could not be brought back" in str(w.message)]
+    assert not [w for w in warned if "could not be restored" in str(w.message)]
 
 
 @pytest.mark.parametrize("seeds", [(1, 2, 3), [1, 2, 3], np.array([1, 2, 3]), range(1, 4), 1, np.int64(1)])
@@ -274,7 +274,7 @@ def test_a_worker_that_died_while_idle_is_replaced_before_a_call():
     worker = next(process for process in multiprocessing.active_children() if process.pid == env.pids[0])
     worker.kill()
     worker.join()
-    with pytest.warns(UserWarning, match="replaced, 1 restart"):
+    with pytest.warns(UserWarning, match="restarted, 1 restart"):
         assert env.get_attr("step_count") == (1, 1)
     assert env.step(np.zeros(2, int))[0][:, 1].tolist() == [2, 2]
     env.close()

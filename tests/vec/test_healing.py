@@ -209,14 +209,14 @@ def test_without_a_seed_an_episode_cannot_be_repeated_and_ends_as_truncated():
     env.reset(seed=3)
     env.step(np.zeros(2, int))
     os.kill(env.pids[0], signal.SIGKILL)
-    with pytest.warns(UserWarning, match="killed by SIGKILL.*replaced"):
+    with pytest.warns(UserWarning, match="killed by SIGKILL.*restarted"):
         _, _, _, truncated, _ = env.step(np.zeros(2, int))
     assert not truncated.any()  # the first episode has the seed that reset gave
     env.set_attr("length", 3)
     for _ in range(5):
         env.step(np.zeros(2, int))
     os.kill(env.pids[1], signal.SIGKILL)
-    with pytest.warns(UserWarning, match="could not be brought back"):
+    with pytest.warns(UserWarning, match="could not be restored"):
         observations, _, _, truncated, infos = env.step(np.zeros(2, int))
     assert truncated.tolist() == [False, True] and observations[1, 1] == 0 and infos["final_obs"][1][1] > 0
     env.close()
@@ -306,7 +306,7 @@ def test_patience_counts_only_what_it_saw(monkeypatch):
     assert not silent(1, "c")  # it was slow, but it goes on: from now on more is allowed
     assert not silent(600, "c") and silent(700, "c")
     short = HangDetector(2.0, "--step-timeout")
-    short.double(1)
+    short.double_limit(1)
     assert (short.limit(1), short.limit(2)) == (4.0, 2.0)
     short.reset_limits()
     assert short.limit(1) == 2.0
@@ -316,7 +316,7 @@ def test_files_of_a_fault_are_data(tmp_path):
     path = Path(tmp_path / "fault.json")
     for text in ("", "[]", "{}", '{"actions": {"": 3}, "seed": 1}', '{"actions": {"": [0]}, "seed": "x"}'):
         path.write_text(text)
-        with pytest.raises(corral.CorralError, match="is not a fault that a run wrote down"):
+        with pytest.raises(corral.CorralError, match="is not a fault file of a run"):
             replay_fault(path, Counter)
     path.write_text('{"actions": {"other": [0]}, "seed": 1}')
     with pytest.raises(corral.CorralError, match="has actions"):
@@ -368,7 +368,7 @@ def test_an_env_that_raises_and_cannot_be_brought_back_does_not_go_on_for_ever(b
                 raise ValueError("no")
             return super().step(action)
 
-    with pytest.raises(EnvFault, match="could not be brought back, and so in 3 episodes in a row"):
+    with pytest.raises(EnvFault, match="could not be restored, in 3 episodes in a row"):
         play(Hopeless, backend)
 
 

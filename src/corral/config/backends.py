@@ -1,4 +1,4 @@
-"""Who steps and acts in a run, by the name that ``--backend`` has for it."""
+"""The backends: which processes step envs and choose actions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ __all__ = ["BACKENDS"]
 BACKENDS: dict[str, str] = {
     "serial": "corral.rollout.source_local:start_local",
     "process": "corral.rollout.source_local:start_local",
-    "worker": "corral.rollout.source_workers:start_workers",
+    "worker": "corral.rollout.source_workers:WorkerSource",
 }
-"""What starts the envs of each: ``module:function``, called with a ``SourceSpec``. A new backend is one more entry."""
+"""By ``--backend``, the ``module:callable`` that starts the envs; it is called with a ``SourceSpec``."""

@@ -87,7 +87,7 @@ def _memory(factory: EnvFactory, n_envs: int) -> Iterator[Finding]:
         yield Finding("fail", "a second env", str(error), "make a new env of the same kind in each call of the factory")
         return
     except (EnvFault, WorkerDied) as error:
-        why = error.summary if isinstance(error, EnvFault) else str(error).split(" without a word", 1)[0]
+        why = error.summary or str(error)
         seen = f"{base / 2**20:.0f} MB a worker; a second env in the same process fails: {why}"
         yield Finding("warn", "memory", seen, "give each env a process of its own: --num-workers as many as --n-envs")
         return

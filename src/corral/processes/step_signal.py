@@ -1,11 +1,12 @@
-"""How a step is asked for and answered: through shared memory, with a byte in the pipe only to wake who sleeps.
+"""Requests for env steps and their completion, through shared memory; a byte in a pipe only wakes a sleeping process.
 
-Waking a sleeping process costs more than a cheap env's step. So a worker that has answered looks at its cell for a
-moment before it goes to sleep, and often sees the next step there; and only the last worker to answer wakes the
-parent. Everything else (resets, infos, errors) travels through the pipe as ever.
+To wake a sleeping process costs more than a step of a cheap env. So a worker that has completed a step polls its cells
+for a moment before it sleeps, and often finds the next request there; and only the last worker to complete a step wakes
+the parent. Everything else (resets, infos, errors) travels through the pipe.
 
-Both sides write their own cell first and look at the other's after, with a fence between: so of two that meet at the
-same moment at least one sees the other. A bell too many is ignored; one too few would cost a second, not the run.
+No wake-up is lost: each side first writes its own cell, then issues a memory fence, then reads the other side's cell.
+When both do this at the same moment, at least one of them sees what the other wrote. A superfluous wake-up byte is
+ignored. If one were missing all the same, the parent would notice after a second without events, and send it again.
 """
 
 from __future__ import annotations
@@ -20,28 +21,32 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.errors import WorkerDied
-from corral.processes.pool import WINDOWS_WAITS, PoolWorker, WorkerPool
+from corral.processes.pool import WorkerPool
+from corral.processes.pool_worker import WINDOWS_WAITS, PoolWorker
 from corral.processes.supervision import NEVER, Deadline
 from corral.processes.worker_bootstrap import ERROR, RING, error_from
 
 __all__ = ["CELLS", "Fence", "ParentSignal", "WorkerSignal", "cells_shape"]
 
 CELLS = "cells"
-_LINE = 8  # numbers in a cache line
-_ASKED, _ASLEEP = 0, 1  # in a worker's first line, which the parent reads and writes
-_ANSWERED, _SPOKE, _HEARTBEAT, _OUTGROWN, _STARTED = 0, 1, 2, 5, 6  # in its second; a pulse is three numbers
-_SPINS = 5_000  # about a tenth of a millisecond
+_LINE = 8  # int64 cells in a cache line
+_REQUESTED, _ASLEEP = 0, 1  # in a worker's first line: the step requested by the parent, and whether the worker sleeps
+# In its second line: the last step that the worker completed, the last step about which it sent a message, its
+# heartbeat (three cells), whether it uses too much memory, and the last step that it started.
+_COMPLETED, _MESSAGE_SENT, _HEARTBEAT, _OVER_MEMORY, _STARTED = 0, 1, 2, 5, 6
+_HEARTBEAT_CELLS = 3
+_SPINS = 5_000  # polls before a worker sleeps: about 0.1 ms
 
 
 def cells_shape(num_workers: int) -> tuple[int, int]:
-    """Two lines for each worker, and one for the parent; int64."""
+    """Return the shape of the shared int64 cells: two lines for each worker, and one for the parent."""
     return 2 * num_workers + 1, _LINE
 
 
 class Fence:
-    """Orders memory between processes: what was written before is seen before what is written after.
+    """A memory fence: what this process wrote before the call is visible to others before what it writes after.
 
-    Python has none, but a lock that is released and then acquired orders what came before and what comes after.
+    Python has none, but releasing and then acquiring a lock orders memory in the same way.
     """
 
     def __init__(self) -> None:
@@ -49,13 +54,13 @@ class Fence:
         self._lock.acquire()
 
     def __call__(self) -> None:
-        """Let nothing pass."""
+        """Order all reads and writes before this call before all that follow."""
         self._lock.release()
         self._lock.acquire()
 
 
 class ParentSignal:
-    """The parent's side."""
+    """The parent's side: requests steps and waits until all workers have completed them."""
 
     def __init__(self, pool: WorkerPool, cells: npt.NDArray[np.int64]) -> None:
         cells[...] = 0
@@ -63,156 +68,169 @@ class ParentSignal:
         self._cells = memoryview(cells.data).cast("B").cast("q")
         self._fence = Fence()
         self.step = 0
-        """How many steps were asked for."""
-        self._said: dict[int, bytes] = {}  # by worker, in this step
-        self._rung: set[int] = set()  # workers for which a bell may have been lost in this step
+        """How many steps were requested so far."""
+        self._messages: dict[int, bytes] = {}  # by worker: what it sent about the current step
+        self._woken_again: set[int] = set()  # workers that got a second wake-up byte in the current step
         self._lines = [(w, 2 * i * _LINE, (2 * i + 1) * _LINE) for i, w in enumerate(pool.workers)]
-        self._waiting = len(self._cells) - _LINE
+        self._parent_waits = len(self._cells) - _LINE  # the cell that says whether the parent wants to be woken
 
-    def ask(self) -> None:
-        """Ask every worker for a step."""
+    def request_step(self) -> None:
+        """Request a step from every worker."""
         cells = self._cells
         self.step += 1
-        self._said, self._rung = {}, set()
-        self._fence()  # the actions first
+        self._messages, self._woken_again = {}, set()
+        self._fence()  # the actions must be visible before the request
         for _, line, _ in self._lines:
-            cells[line + _ASKED] = self.step
+            cells[line + _REQUESTED] = self.step
         self._fence()
         for worker, line, _ in self._lines:
             if cells[line + _ASLEEP]:
-                self._ring(worker)
+                self._wake(worker)
 
-    def answers(
+    def wait_for_step(
         self, on_death: Callable[[PoolWorker, WorkerDied], None], timeout: float | None = None
     ) -> list[bytes | None]:
-        """Wait until all have stepped; what those said that had anything to say.
+        """Wait until all workers have completed the step; return each worker's message about it, or None.
 
-        ``on_death`` is called for a worker that died or hung; once it has another, that one is asked for the same step.
-        After ``timeout`` seconds, ``TimeoutError`` is raised; the next call goes on from there.
+        ``on_death`` restarts a worker that died or hung; the new process gets a request for the same step. After
+        ``timeout`` seconds a ``TimeoutError`` is raised, and the next call continues to wait.
         """
-        cells, said, rung = self._cells, self._said, self._rung
         deadline = NEVER if timeout is None else Deadline(timeout)
-        cells[self._waiting] = 1
+        self._cells[self._parent_waits] = 1
         self._fence()
-        while pending := self._missing(said):
-            events = self._pool.events(pending, seconds=deadline.look_seconds())
-            for worker, message in events:
-                if isinstance(message, WorkerDied):
-                    if self.is_stepping(worker):
-                        said.pop(worker.index, None)
-                    self._mend(worker, message, on_death)
-                elif message[:1] == ERROR:
-                    raise error_from(message[1:])
-                elif message != RING:
-                    said[worker.index] = message
-            if not events:  # for a while: was a bell lost?
-                for worker in pending:
-                    if cells[self._lines[worker.index][1] + _ASLEEP] and worker.index not in rung:
-                        rung.add(worker.index)  # once: a pipe that nobody reads is full one day
-                        self._ring(worker)
-        cells[self._waiting] = 0
+        while pending := self._pending_workers():
+            events = self._pool.events(pending, seconds=deadline.poll_seconds())
+            for worker, event in events:
+                if isinstance(event, WorkerDied):
+                    self._restart(worker, event, on_death)
+                elif event[:1] == ERROR:
+                    raise error_from(event[1:])
+                elif event != RING:
+                    self._messages[worker.index] = event
+            if not events:
+                self._wake_again(pending)
+        self._cells[self._parent_waits] = 0
         self._fence()
-        return [said.get(worker.index) for worker, _, _ in self._lines]
+        return [self._messages.get(worker.index) for worker, _, _ in self._lines]
 
     def heartbeat(self, worker: PoolWorker) -> tuple[int, ...]:
-        """A worker's signs of life (see ``vec.env_stepper``)."""
-        line = self._lines[worker.index][2] + _HEARTBEAT
-        return tuple(self._cells[line : line + 3])
+        """Return a worker's heartbeat cells, which ``vec.env_stepper`` describes."""
+        start = self._lines[worker.index][2] + _HEARTBEAT
+        return tuple(self._cells[start : start + _HEARTBEAT_CELLS])
 
     def is_stepping(self, worker: PoolWorker) -> bool:
-        """Whether a worker was asked for a step and has not finished it."""
-        return bool(self._cells[self._lines[worker.index][2] + _ANSWERED] != self.step)
+        """Return whether a worker has not completed the requested step."""
+        return bool(self._cells[self._lines[worker.index][2] + _COMPLETED] != self.step)
 
     def has_started(self, worker: PoolWorker) -> bool:
-        """Whether it has begun with it."""
+        """Return whether a worker has started the requested step."""
         return bool(self._cells[self._lines[worker.index][2] + _STARTED] == self.step)
 
-    def outgrown(self) -> list[PoolWorker]:
-        """Workers that use more memory than they may."""
-        return [worker for worker, _, line in self._lines if self._cells[line + _OUTGROWN]]
+    def over_memory(self) -> list[PoolWorker]:
+        """Return the workers that use more memory than they may."""
+        return [worker for worker, _, line in self._lines if self._cells[line + _OVER_MEMORY]]
 
-    def forget(self, worker: PoolWorker) -> None:
-        """A worker is about to be replaced: the next one starts from nothing."""
-        _, mine, answer = self._lines[worker.index]
-        done = not self.is_stepping(worker)
-        for line in (mine, answer):
+    def clear(self, worker: PoolWorker) -> None:
+        """Clear the cells of a worker whose process has ended, for the process that takes its place."""
+        _, request_line, reply_line = self._lines[worker.index]
+        completed = not self.is_stepping(worker)
+        for line in (request_line, reply_line):
             for cell in range(line, line + _LINE):
                 self._cells[cell] = 0
-        if done:
-            self._cells[answer + _ANSWERED] = self.step
+        if completed:
+            self._cells[reply_line + _COMPLETED] = self.step
 
-    def _mend(self, worker: PoolWorker, error: WorkerDied, on_death: Callable[[PoolWorker, WorkerDied], None]) -> None:
+    def _restart(
+        self, worker: PoolWorker, error: WorkerDied, on_death: Callable[[PoolWorker, WorkerDied], None]
+    ) -> None:
+        """Restart a dead worker; if it had not completed the step, request it from the new process."""
+        if self.is_stepping(worker):
+            self._messages.pop(worker.index, None)
         on_death(worker, error)
         if self.is_stepping(worker):
             self._fence()
-            self._cells[self._lines[worker.index][1] + _ASKED] = self.step
+            self._cells[self._lines[worker.index][1] + _REQUESTED] = self.step
             self._fence()
-            self._ring(worker)
+            self._wake(worker)
 
-    def _missing(self, said: dict[int, bytes]) -> list[PoolWorker]:
-        """Workers that have not finished the step, or said something about it which has not arrived yet."""
-        cells, step, missing = self._cells, self.step, []
+    def _pending_workers(self) -> list[PoolWorker]:
+        """Return workers that have not completed the step, or whose message about it has not arrived yet."""
+        cells, step, pending = self._cells, self.step, []
         for worker, _, line in self._lines:
-            if cells[line] != step or (cells[line + _SPOKE] == step and worker.index not in said):
-                missing.append(worker)
-        return missing
+            if cells[line + _COMPLETED] != step or (
+                cells[line + _MESSAGE_SENT] == step and worker.index not in self._messages
+            ):
+                pending.append(worker)
+        return pending
 
-    def _ring(self, worker: PoolWorker) -> None:
+    def _wake_again(self, pending: list[PoolWorker]) -> None:
+        """Wake workers that still sleep, once in a step: more bytes could fill a pipe that nobody reads."""
+        for worker in pending:
+            if self._cells[self._lines[worker.index][1] + _ASLEEP] and worker.index not in self._woken_again:
+                self._woken_again.add(worker.index)
+                self._wake(worker)
+
+    def _wake(self, worker: PoolWorker) -> None:
         try:
             self._pool.post(worker, RING)
         except WorkerDied:
-            return  # whoever waits for it will hear
+            return  # the wait for this worker will see its death
 
 
 class WorkerSignal:
-    """A worker's side."""
+    """A worker's side: waits for requests and reports completed steps.
 
-    def __init__(self, pipe: Connection, cells: npt.NDArray[Any], index: int, patient: bool) -> None:
+    ``may_spin``: poll for a moment before sleeping, which pays only if every worker has a core.
+    """
+
+    def __init__(self, pipe: Connection, cells: npt.NDArray[Any], index: int, may_spin: bool) -> None:
         self._pipe = pipe
         self._cells = memoryview(cells.data).cast("B").cast("q")
         self._fence = Fence()
-        self._spins = _SPINS if patient else 0
-        self._mine, self._answer = 2 * index * _LINE, (2 * index + 1) * _LINE
-        self._waiting = len(self._cells) - _LINE
-        self._answers: Sequence[int] = range(_LINE, self._waiting, 2 * _LINE)
-        self._always = sys.platform == "win32" and len(self._answers) > WINDOWS_WAITS  # nobody may listen to the last
-        self._seen = 0
+        self._spins = _SPINS if may_spin else 0
+        self._request_line, self._reply_line = 2 * index * _LINE, (2 * index + 1) * _LINE
+        self._parent_waits = len(self._cells) - _LINE
+        self._reply_lines: Sequence[int] = range(_LINE, self._parent_waits, 2 * _LINE)
+        # On Windows the parent waits for a limited number of pipes, perhaps not that of the last worker: all wake it.
+        self._always_wakes = sys.platform == "win32" and len(self._reply_lines) > WINDOWS_WAITS
+        self._step = 0
 
     @property
     def heartbeat(self) -> Any:
-        """Where the worker shows that it is alive."""
-        return self._cells[self._answer + _HEARTBEAT : self._answer + _HEARTBEAT + 3]
+        """The cells that the worker's stepper changes while it makes progress."""
+        start = self._reply_line + _HEARTBEAT
+        return self._cells[start : start + _HEARTBEAT_CELLS]
 
     def outgrow(self) -> None:
-        """Ask to be replaced."""
-        self._cells[self._answer + _OUTGROWN] = 1
+        """Report that this process uses too much memory."""
+        self._cells[self._reply_line + _OVER_MEMORY] = 1
 
     def next(self) -> bytes | None:
-        """The next message, or None for a step."""
-        cells, asked = self._cells, self._mine + _ASKED
+        """Wait for the next message and return it, or None for a request to step."""
+        cells, requested, asleep = self._cells, self._request_line + _REQUESTED, self._request_line + _ASLEEP
         for _ in range(self._spins):
-            if cells[asked] != self._seen:
+            if cells[requested] != self._step:
                 break
-        while cells[asked] == self._seen:
-            cells[self._mine + _ASLEEP] = 1
+        while cells[requested] == self._step:
+            cells[asleep] = 1
             self._fence()
-            message = RING if cells[asked] != self._seen else self._pipe.recv_bytes()
-            cells[self._mine + _ASLEEP] = 0
+            message = RING if cells[requested] != self._step else self._pipe.recv_bytes()
+            cells[asleep] = 0
             if message != RING:
                 return message
-        self._seen = cells[self._answer + _STARTED] = cells[asked]
+        self._step = cells[self._reply_line + _STARTED] = cells[requested]
         self._fence()
         return None
 
     def answer(self, message: bytes | None) -> None:
-        """The step is done; ``message`` if there is anything to say about it."""
+        """Report the step as completed, after sending ``message`` if there is one."""
         cells = self._cells
         if message is not None:
-            cells[self._answer + _SPOKE] = self._seen
+            cells[self._reply_line + _MESSAGE_SENT] = self._step
             self._pipe.send_bytes(message)
         self._fence()
-        cells[self._answer + _ANSWERED] = self._seen
+        cells[self._reply_line + _COMPLETED] = self._step
         self._fence()
-        last = all(cells[line + _ANSWERED] == self._seen for line in self._answers)
-        if (last or self._always) and cells[self._waiting]:
+        is_last = all(cells[line + _COMPLETED] == self._step for line in self._reply_lines)
+        if (is_last or self._always_wakes) and cells[self._parent_waits]:
             self._pipe.send_bytes(RING)

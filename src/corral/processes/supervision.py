@@ -1,4 +1,4 @@
-"""How workers are looked after: how long one may be silent, and how often one may be replaced."""
+"""Settings for the supervision of workers, and the detection of workers that hang."""
 
 from __future__ import annotations
 
@@ -9,114 +9,125 @@ from typing import Any
 
 from corral.core.errors import UsageError
 
-__all__ = ["NEVER", "Deadline", "HangDetector", "RecoveryConfig", "check_memory", "say_nothing"]
+__all__ = ["NEVER", "Deadline", "HangDetector", "RecoveryConfig", "check_memory", "ignore_warning"]
 
-LOOK_SECONDS = 1.0
-"""While waiting, workers are looked at this often."""
-_LEAST_SECONDS, _TIMES_SLOWEST = 60.0, 20.0
-_SPARE = 1.1  # a worker must be able to grow a little before it is too large
+POLL_SECONDS = 1.0
+"""Workers that are waited for are checked this often."""
+_MIN_TIMEOUT, _TIMES_SLOWEST = 60.0, 20.0  # a learned time-out: at least a minute, else 20 times the slowest step
+_MEMORY_RESERVE = 1.1  # a worker must be able to grow by 10% before it reaches its limit
 
 
-def say_nothing(text: str) -> None:
-    """Whatever happens."""
+def ignore_warning(text: str) -> None:
+    """Print nothing: for processes whose parent prints the warnings."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryConfig:
-    """What was decided about workers."""
+    """How workers that die, hang or grow are handled."""
 
     heal: bool = False
-    """Whether workers that die or hang are replaced, and envs that raise are tried again."""
+    """Whether workers that die or hang are restarted, and steps that raise are retried."""
     step_timeout: float | None = None
-    """Seconds that one step of an env may take; None: learned from the steps seen so far."""
+    """Seconds that one env step may take; None: learned from the steps so far."""
     start_timeout: float = 300.0
-    """Seconds until a new worker has made and reset its envs."""
+    """Seconds in which a new worker must have made and reset its envs."""
     max_restarts: int | None = None
+    """Restarts of workers after which the next death ends the run; None: no limit."""
     max_rss: float | None = None
-    """MB of memory at which a worker is replaced, at the end of an episode."""
-    warn: Callable[[str], object] = say_nothing
+    """MB of memory at which a worker is restarted, at the end of an episode."""
+    warn: Callable[[str], object] = ignore_warning
     known_to_work: bool = False
-    """Whether the env has taken steps elsewhere: then a fault is an accident from the first step on."""
+    """Whether the env has completed steps elsewhere, so that an error in its first step is no wrong set-up."""
 
 
 class Deadline:
-    """When a caller stops waiting for workers, which go on with what they do; without ``seconds``, never."""
+    """The time at which a caller stops waiting for workers, which continue their work. Without ``seconds``: never."""
 
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds
-        self._looked = False
+        self._polled = False
 
-    def look_seconds(self) -> float:
-        """How long to wait for workers before they are looked at; raises ``TimeoutError`` if the time is up.
+    def poll_seconds(self) -> float:
+        """Return how long to wait for workers before they are checked; raise ``TimeoutError`` after the deadline.
 
-        They are looked at once in any case, so that a caller who asks again and again without waiting learns it all.
+        Even a deadline of 0 seconds allows one check, so that a caller that polls without waiting sees all events.
         """
         if self._end is None:
-            return LOOK_SECONDS
+            return POLL_SECONDS
         left = self._end - time.monotonic()
-        if left <= 0 and self._looked:
+        if left <= 0 and self._polled:
             raise TimeoutError
-        self._looked = True
-        return min(max(left, 0.0), LOOK_SECONDS)
+        self._polled = True
+        return min(max(left, 0.0), POLL_SECONDS)
 
 
 NEVER = Deadline(None)
 
 
-class HangDetector:
-    """Tells a worker that hangs from one that is slow. Time counts only while somebody is watching.
+@dataclass(slots=True)
+class _Silence:
+    """How long a worker's heartbeat has not changed."""
 
-    A trainer that was stopped itself (Ctrl-Z, a suspended machine) sees one long gap between two looks, and must not
-    take it for the workers' fault: a gap counts for two looks at most.
+    heartbeat: Any
+    checked_at: float
+    seconds: float
+
+
+class HangDetector:
+    """Tells a worker that hangs from one that is slow. Time counts only between two checks of a caller that waits.
+
+    When the trainer itself was stopped (Ctrl-Z, a suspended machine), it sees one long gap between two checks, which is
+    not the workers' fault: a gap counts as two polling intervals at most.
     """
 
     def __init__(self, limit: float | None, flag: str) -> None:
         self.flag = flag
+        """The command-line flag that sets the limit, for error messages."""
         self._limit = limit
         self._slowest = 0.0
-        self._seen: dict[int, tuple[Any, float, float]] = {}  # worker: sign of life, when seen last, silent for
-        self._factor: dict[int, int] = {}
+        self._silences: dict[int, _Silence] = {}  # by worker
+        self._factors: dict[int, int] = {}  # by worker: by how much its limit is larger than usual
 
     def limit(self, worker: int) -> float:
-        """Seconds that this worker may be silent."""
-        usual = max(_LEAST_SECONDS, _TIMES_SLOWEST * self._slowest) if self._limit is None else self._limit
-        return usual * self._factor.get(worker, 1)
+        """Return for how many seconds this worker's heartbeat may stay the same."""
+        usual = max(_MIN_TIMEOUT, _TIMES_SLOWEST * self._slowest) if self._limit is None else self._limit
+        return usual * self._factors.get(worker, 1)
 
-    def is_hung(self, worker: int, sign: Any) -> bool:
-        """Whether a worker has shown the same sign for too long; to be asked again and again while waiting for it."""
+    def is_hung(self, worker: int, heartbeat: Any) -> bool:
+        """Return whether a worker's heartbeat has been the same for too long. Call it repeatedly while waiting."""
         now = time.monotonic()
-        known, last, silent = self._seen.get(worker, (None, now, 0.0))
-        silent += min(now - last, 2 * LOOK_SECONDS)
-        if sign != known:
-            self._slowest = max(self._slowest, silent)
-            silent = 0.0
-        self._seen[worker] = sign, now, silent
-        return silent > self.limit(worker)
+        silence = self._silences.setdefault(worker, _Silence(None, now, 0.0))
+        silence.seconds += min(now - silence.checked_at, 2 * POLL_SECONDS)
+        if heartbeat != silence.heartbeat:
+            self._slowest = max(self._slowest, silence.seconds)
+            silence.seconds = 0.0
+        silence.heartbeat, silence.checked_at = heartbeat, now
+        return silence.seconds > self.limit(worker)
 
     def stop_watching(self) -> None:
-        """Nobody is watching any more; what was silent until now was just slow."""
-        if self._seen:
-            self._slowest = max(self._slowest, *(silent for _, _, silent in self._seen.values()))
-            self._seen.clear()
+        """End the wait for all workers: those that were silent until now were slow, and did not hang."""
+        if self._silences:
+            self._slowest = max(self._slowest, *(silence.seconds for silence in self._silences.values()))
+            self._silences.clear()
 
     def forget(self, worker: int) -> None:
-        """Another worker takes this one's place, and its silence begins anew."""
-        self._seen.pop(worker, None)
+        """Start timing this worker from zero, because a new process takes its place."""
+        self._silences.pop(worker, None)
 
     def double_limit(self, worker: int) -> None:
-        """This worker may take twice as long, until it is done: one of its steps took too long."""
-        self._seen.pop(worker, None)
-        self._factor[worker] = 2 * self._factor.get(worker, 1)
+        """Allow this worker twice the time, until ``reset_limits``, because one of its steps took too long."""
+        self._silences.pop(worker, None)
+        self._factors[worker] = 2 * self._factors.get(worker, 1)
 
     def reset_limits(self) -> None:
-        """They are done."""
-        if self._factor:
-            self._factor.clear()
+        """Reset the limits of all workers to normal."""
+        if self._factors:
+            self._factors.clear()
 
 
 def check_memory(max_rss: float | None, used: float) -> None:
-    """Refuse a limit that a new worker, which uses so many MB, would reach at once."""
-    if max_rss is not None and used * _SPARE > max_rss:
+    """Raise if a new worker, which uses ``used`` MB, would reach the limit ``max_rss`` at once."""
+    if max_rss is not None and used * _MEMORY_RESERVE > max_rss:
         raise UsageError(
             f"worker_max_rss {max_rss:g}: a new worker uses {used:.0f} MB already; "
             f"allow at least {used * 2:.0f}, or put fewer envs in each (--num-workers)"

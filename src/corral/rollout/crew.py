@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from corral.core.errors import WorkerDied
 from corral.ppo.shares import Shares
-from corral.processes.pool import PoolWorker, WorkerPool
+from corral.processes.pool import WorkerPool
+from corral.processes.pool_worker import PoolWorker
 from corral.processes.step_signal import Fence
 from corral.processes.worker_bootstrap import ERROR, error_from
 

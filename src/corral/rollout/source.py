@@ -1,12 +1,12 @@
 """The interface of rollout sources. A backend (see ``config.backends``) is a function of a ``SourceSpec``.
 
-It starts the envs and returns them as ``RolloutEnvs``. Once the policy is built for their spaces, ``connect`` makes them
-a source of rollouts.
+It starts the envs and returns them as ``RolloutEnvs``. A policy is built for their spaces. With the policy, ``connect``
+makes them a source of rollouts.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from corral.core.types import ActorSpec, RolloutSource, Weights
@@ -30,12 +30,12 @@ class SourceSpec:
     n_steps: int
     """Steps of each env in a rollout."""
     seed: int
-    start_method: StartMethod
-    overlap: bool
+    start_method: StartMethod = "auto"
+    overlap: bool = False
     """Whether the next rollout may begin while the learner still uses the last one."""
-    adaptive: bool
+    adaptive: bool = False
     """Whether envs are moved between workers according to the workers' speeds."""
-    recovery: RecoveryConfig
+    recovery: RecoveryConfig = field(default_factory=lambda: RecoveryConfig(heal=True))
 
 
 class RolloutEnvs(Protocol):

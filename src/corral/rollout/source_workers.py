@@ -1,14 +1,16 @@
-"""The ``worker`` source: processes that own envs and a copy of the policy, and write whole rollouts where we read them.
+"""The rollout source of the ``worker`` backend: processes that own envs and a copy of the policy, act, and step.
 
-There is no message per step and nothing to put together: workers write into the columns of their envs, in memory that
-the learner sees. Weights lie there twice, so that a worker that is still reading one version never sees the next.
+There is no message per step and nothing to copy: workers write into the columns of their envs, in shared memory that
+the learner reads. The weights are there twice, so that a worker that still reads one version never sees the next.
 
-A worker that dies is replaced. The new one finds there how far the old one had come, is told where its envs were then,
-and goes on with the same weights and the same noise: the rollout is the same as if nothing had happened.
+A worker that dies is restarted. Shared memory says how many steps the old process had completed. The new one restores
+its envs to that step and continues with the same weights and the same noise, so the rollout is the same as without a
+death.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import pickle
@@ -24,13 +26,13 @@ from corral.core.actions import ActionCodec
 from corral.core.errors import CorralError, DeadlinePassed, UsageError, WorkerDied
 from corral.core.spaces import Layout
 from corral.core.types import ActorSpec, RecoveryCounts, Rollout, Weights
-from corral.envs.factory import EnvFactory
 from corral.opponents.table import SharedOpponentTable
 from corral.ppo.shares import Shares, ShareSetup
 from corral.processes import shared_memory
-from corral.processes.pool import PoolWorker, StartMethod, WorkerPool, split_envs
-from corral.processes.supervision import RecoveryConfig, check_memory
-from corral.processes.worker_bootstrap import ERROR, error_from
+from corral.processes.pool import WorkerPool, split_envs
+from corral.processes.pool_worker import PoolWorker
+from corral.processes.supervision import check_memory
+from corral.processes.worker_bootstrap import ERROR, VALUE, error_from
 from corral.rollout import worker
 from corral.rollout.buffers import named_columns
 from corral.rollout.collector import Segment, join
@@ -40,77 +42,99 @@ from corral.rollout.load_balancer import LoadBalancer
 from corral.rollout.source import SourceSpec
 from corral.vec.api import EnvInfo
 from corral.vec.env_stepper import CURRENT_ENV, OTHER_CALLS, STEPS_STARTED
-from corral.vec.supervisor import CrashSite, Restarts, warn_of_lost
+from corral.vec.supervisor import CrashSite, HostDied, Supervisor, warn_of_lost
 
-__all__ = ["WorkerSource", "start_workers"]
+__all__ = ["WorkerSource"]
 
-_NOT_STEPPING = -(2**62)  # far from any step of a rollout, also after a long replay
+_NOT_STEPPING = -(2**62)  # as the number of started steps: smaller than any, also after a long replay
+_RESTARTED = VALUE + pickle.dumps(False)  # stands for the reply of a worker that was restarted instead of replying
 
 
-def start_workers(spec: SourceSpec) -> WorkerSource:
-    """Start the envs of the backend ``worker``."""
-    how = spec.start_method, spec.overlap, spec.adaptive, spec.recovery
-    return WorkerSource(spec.factory, spec.n_envs, spec.num_workers, spec.n_steps, spec.seed, *how)
+class _Progress:
+    """What a worker's row of the heartbeat table says about its part of the rollout."""
+
+    def __init__(self, cells: npt.NDArray[np.int64]) -> None:
+        self._cells = cells
+
+    @property
+    def steps_completed(self) -> int:
+        """Steps of the rollout that are complete for all envs of the worker."""
+        return int(self._cells[worker.DONE])
+
+    def env_in_step(self) -> int | None:
+        """Return which of its envs the worker is stepping in the step after the completed ones; None: none of them.
+
+        The worker counts each step as it starts it, also those of a replay, from ``_NOT_STEPPING`` on. Only in a
+        rollout has it started one step more than it has completed.
+        """
+        is_stepping = self._cells[STEPS_STARTED] == self.steps_completed + 1
+        return int(self._cells[CURRENT_ENV]) if is_stepping else None
+
+    def clear(self) -> None:
+        """Clear all but the completed steps, so that two deaths during the start of a process look the same."""
+        self._cells[[CURRENT_ENV, STEPS_STARTED, OTHER_CALLS]] = 0, _NOT_STEPPING, 0
+
+    def resume(self, steps_completed: int) -> None:
+        """Note that a new process continues after this many steps."""
+        self._cells[[STEPS_STARTED, worker.DONE]] = _NOT_STEPPING, steps_completed
+
+    def as_bytes(self) -> bytes:
+        """Return a value that changes while the worker makes progress."""
+        return self._cells.tobytes()
 
 
 class WorkerSource:
-    """``n_envs`` envs in ``num_workers`` processes. Made in two steps: envs first, then, knowing them, the policy."""
+    """The envs of a run in ``spec.num_workers`` processes.
 
-    def __init__(
-        self,
-        factory: EnvFactory,
-        n_envs: int,
-        num_workers: int,
-        n_steps: int,
-        seed: int,
-        start_method: StartMethod = "auto",
-        overlap: bool = False,
-        adaptive: bool = False,
-        recovery: RecoveryConfig | None = None,
-    ) -> None:
-        self.n_envs, self.n_steps = n_envs, n_steps
-        self._recovery = recovery = recovery or RecoveryConfig(heal=True)
-        self._n_slots = 2 if overlap else 1
-        self._begun = 0
-        self._version = 0
-        self._request: worker.CollectRequest | None = None  # the rollout under way
+    It is made in two steps, because the policy depends on the spaces of the envs: the constructor starts workers with
+    envs, ``connect`` gives them shared memory and the policy.
+    """
+
+    def __init__(self, spec: SourceSpec) -> None:
+        self.n_envs, self.n_steps = spec.n_envs, spec.n_steps
+        self._recovery = spec.recovery
+        self._n_slots = 2 if spec.overlap else 1  # rollouts in shared memory
+        self._rollouts_begun = 0
+        self._version = 0  # of the weights
+        self._request: worker.CollectRequest | None = None  # of the rollout under way
         self._deadline = math.inf
-        self._worked = False
-        self._restarts = Restarts(recovery, factory.is_vector)
+        self._positions_known = False  # whether there was a rollout or a restore, and so positions to restore
+        self._supervisor = Supervisor(spec.recovery, restores_episodes=not spec.factory.is_vector)
         self._shared: shared_memory.SharedArrays | None = None
-        self._load_balancer = LoadBalancer(n_envs, num_workers) if adaptive else None
-        self._lost_one = False  # a worker, in the last move
+        self._load_balancer = LoadBalancer(spec.n_envs, spec.num_workers) if spec.adaptive else None
+        self._worker_died_in_move = False
         self.moves = 0
-        """How often envs were given to other workers."""
+        """How often envs were moved to other workers."""
         self.crew: ProcessCrew | None = None
-        """The workers that have a part in the update."""
+        """The workers that compute a part of the update."""
         self.has_masks: bool | None = None
-        self.shares = split_envs(n_envs, num_workers)
-        factory = factory.for_processes(num_workers)
+        self.env_ranges = split_envs(spec.n_envs, spec.num_workers)
+        """The envs of each worker."""
+        factory = spec.factory.for_processes(spec.num_workers)
         self._pool = WorkerPool(
             worker.serve,
-            self.shares,
+            self.env_ranges,
             lambda index, envs: worker.RolloutWorkerSetup(
-                factory, envs, seed, n_steps, self.has_masks, recovery.max_rss
+                factory, envs, spec.seed, spec.n_steps, self.has_masks, spec.recovery.max_rss
             ),
-            start_method,
-            seed,
-            recovery,
+            spec.start_method,
+            spec.seed,
+            spec.recovery,
         )
         try:
-            words = self._pool.await_startup(self._pool.workers, "envs", self._mend)
-            replies_ready: list[worker.WorkerReady] = [cloudpickle.loads(reply[1:]) for reply in words]
-            for other in replies_ready[1:]:
-                replies_ready[0].env_info.check_same(other.env_info)
-            if len({ready.has_masks for ready in replies_ready}) > 1:
+            replies = self._pool.await_startup(self._pool.workers, "envs", self._restart)
+            ready: list[worker.WorkerReady] = [cloudpickle.loads(reply[1:]) for reply in replies]
+            for other in ready[1:]:
+                ready[0].env_info.check_same(other.env_info)
+            if len({reply.has_masks for reply in ready}) > 1:
                 raise UsageError("some envs offer action masks and some do not; all or none should")
-            check_memory(recovery.max_rss, max(ready.memory for ready in replies_ready))
+            check_memory(spec.recovery.max_rss, max(reply.memory for reply in ready))
         except BaseException:
             self.close()
             raise
-        self.env_info: EnvInfo = replies_ready[0].env_info
-        self.has_masks = replies_ready[0].has_masks
-        self._positions = EnvPositions(seed, n_envs, ActionCodec(self.env_info.action_space))
+        self.env_info: EnvInfo = ready[0].env_info
+        self.has_masks = ready[0].has_masks
+        self._positions = EnvPositions(spec.seed, spec.n_envs, ActionCodec(self.env_info.action_space))
 
     def connect(
         self,
@@ -120,30 +144,18 @@ class WorkerSource:
         shares: ShareSetup | None = None,
         helpers: int = 0,
     ) -> WorkerSource:
-        """Give the workers memory, an actor and, if there are ``helpers``, a part in the update (see ``crew``)."""
+        """Give the workers shared memory, an actor and, if there are ``helpers``, a part of the update."""
         self._opponent_table = opponent_table
-        layout, codec = Layout(self.env_info.observation_space), ActionCodec(self.env_info.action_space)
-        shape = self.n_steps, self.n_envs, bool(self.has_masks), self.env_info.stacks, actor.n_state
-        rollout = named_columns(layout, codec, *shape)
-        specs = [spec for slot in range(self._n_slots) for spec in worker.specs("slot", slot, rollout)]
-        for slot in range(2):
-            named = {name: (tuple(tensor.shape), _dtype(tensor)) for name, tensor in weights.items()}
-            specs += worker.specs("weights", slot, named)
-        if shares is not None and helpers:
-            specs += worker.specs("update", 0, shares.arrays())
-            specs.append(shared_memory.ArraySpec(SIGNALS, *ProcessCrew.signals(helpers)))
-        specs.append(shared_memory.ArraySpec(worker.STOP, (1,), "<i8"))
-        specs.append(shared_memory.ArraySpec(worker.HEARTBEATS, (len(self._pool.workers), worker.LINE), "<i8"))
         self._plan_of: Callable[[int], worker.WorkerPlan] = lambda i: worker.WorkerPlan(
-            actor,
-            shares if helpers else None,
-            i,
-            i + 1 if i < helpers else 0,
-            helpers + 1,
-            None if opponent_table is None else opponent_table.setup,
+            actor=actor,
+            shares=shares if helpers else None,
+            index=i,
+            member=i + 1 if i < helpers else 0,
+            crew=helpers + 1,
+            opponent_table=None if opponent_table is None else opponent_table.setup,
         )
         try:
-            self._shared = shared_memory.create(specs)
+            self._shared = shared_memory.create(self._array_specs(actor, weights, shares, helpers))
             arrays = self._shared.arrays
             arrays[worker.STOP][0] = 0
             arrays[worker.HEARTBEATS][...] = 0
@@ -152,26 +164,49 @@ class WorkerSource:
             ]
             self._weights = worker.arrays_by_slot(arrays, "weights")
             self._heartbeats = arrays[worker.HEARTBEATS]
-            asked = []
+            pending = []
             for w in self._pool.workers:
                 try:
                     self._send_plan(w)
-                    asked.append(w)
+                    pending.append(w)
                 except WorkerDied as error:
-                    self._mend(w, error)
-            self._pool.await_startup(asked, "plan", self._mend)
+                    self._restart(w, error)
+            self._pool.await_startup(pending, "plan", self._restart)
         except BaseException:
             self.close()
             raise
         self._pool.heartbeat_of = lambda w: self._heartbeats[w.index].tobytes()
         if shares is not None and helpers:
             (update,) = worker.arrays_by_slot(arrays, "update")
-            patience = self._recovery.step_timeout
-            self.crew = ProcessCrew(Shares(shares, update), arrays[SIGNALS], self._pool, helpers, patience)
+            timeout = self._recovery.step_timeout
+            self.crew = ProcessCrew(Shares(shares, update), arrays[SIGNALS], self._pool, helpers, timeout)
         return self
 
+    def _array_specs(
+        self, actor: ActorSpec, weights: Weights, shares: ShareSetup | None, helpers: int
+    ) -> list[shared_memory.ArraySpec]:
+        """Return the arrays to share: rollouts, weights, the update of the helpers, a stop flag and heartbeats."""
+        rollout = named_columns(
+            Layout(self.env_info.observation_space),
+            ActionCodec(self.env_info.action_space),
+            self.n_steps,
+            self.n_envs,
+            bool(self.has_masks),
+            self.env_info.stacks,
+            actor.n_state,
+        )
+        named_weights = {name: (tuple(tensor.shape), _dtype(tensor)) for name, tensor in weights.items()}
+        specs = [spec for slot in range(self._n_slots) for spec in worker.specs("slot", slot, rollout)]
+        specs += [spec for slot in range(2) for spec in worker.specs("weights", slot, named_weights)]
+        if shares is not None and helpers:
+            specs += worker.specs("update", 0, shares.arrays())
+            specs.append(shared_memory.ArraySpec(SIGNALS, *ProcessCrew.signals(helpers)))
+        specs.append(shared_memory.ArraySpec(worker.STOP, (1,), "<i8"))
+        specs.append(shared_memory.ArraySpec(worker.HEARTBEATS, (len(self._pool.workers), worker.LINE), "<i8"))
+        return specs
+
     def _send_plan(self, w: PoolWorker) -> None:
-        """Give a worker memory and a plan."""
+        """Send a worker shared memory, its plan, and the memory of the opponents."""
         assert self._shared is not None
         self._pool.send_shared_memory(w, self._shared)
         self._pool.post(w, bytes(cloudpickle.dumps(self._plan_of(w.index))))
@@ -180,19 +215,19 @@ class WorkerSource:
 
     def publish(self, weights: Weights, version: int) -> None:
         """Write the weights that the next rollout will use."""
-        self._version = version  # one more than the last, so that it goes to the other of the two
+        self._version = version  # one more than the last, so it goes to the other of the two copies
         target = self._weights[version % 2]
         for name, tensor in weights.items():
             target[name][...] = tensor.cpu().numpy() if hasattr(tensor, "cpu") else tensor
 
     def begin(self, iteration: int) -> None:
-        """Send the workers off."""
-        if self._load_balancer is not None and (wanted := self._load_balancer.proposal(self.shares)) is not None:
-            self._load_balancer.settle(self.move(wanted) or self._lost_one)
+        """Request the rollout of this iteration from all workers."""
+        if self._load_balancer is not None and (proposal := self._load_balancer.proposal(self.env_ranges)) is not None:
+            self._load_balancer.settle(self.move(proposal) or self._worker_died_in_move)
         if self._opponent_table is not None and iteration == 0:
             self._positions.begin(self._opponent_table.opponent_sampler)
-        self._begun += 1
-        self._request = worker.CollectRequest(iteration, self._begun % self._n_slots, self._version % 2)
+        self._rollouts_begun += 1
+        self._request = worker.CollectRequest(iteration, self._rollouts_begun % self._n_slots, self._version % 2)
         self._positions.write_initial_states(self._slots[self._request.slot])
         message = pickle.dumps(self._request)
         self._heartbeats[:, [STEPS_STARTED, worker.DONE]] = _NOT_STEPPING, 0
@@ -200,166 +235,161 @@ class WorkerSource:
             try:
                 self._pool.post(w, message)
             except WorkerDied as error:
-                self._mend(w, error)
+                self._restart(w, error)
 
     def set_deadline(self, deadline: float) -> None:
-        """Give up a rollout that is not complete by then."""
+        """Make ``collect`` raise ``DeadlinePassed`` if the rollout is not complete at this time (``perf_counter``)."""
         self._deadline = deadline
 
     def collect(self) -> Rollout:
-        """Wait until every worker is done."""
+        """Wait until every worker has completed its part of the rollout, and return the rollout."""
         assert self._request is not None
-        parts = self._gather()
-        rollout, self._request, self._worked = self._slots[self._request.slot], None, True
+        segments = self._gather_segments()
+        rollout, self._request, self._positions_known = self._slots[self._request.slot], None, True
         if self._load_balancer is not None:
-            self._load_balancer.note([sum(p.seconds.act + p.seconds.step for p in some) for some in parts])
+            self._load_balancer.note([sum(s.seconds.act + s.seconds.step for s in of_worker) for of_worker in segments])
         states = {
             envs[i]: state
-            for envs, some in zip(self.shares, parts, strict=True)
-            for i, state in some[-1].report.states.items()
+            for envs, of_worker in zip(self.env_ranges, segments, strict=True)
+            for i, state in of_worker[-1].report.states.items()
         }
         episodes = self._positions.advance(rollout, states)
-        return join(rollout, [part for some in parts for part in some], episodes, self.drain_recovery_counts())
+        all_segments = [segment for of_worker in segments for segment in of_worker]
+        return join(rollout, all_segments, episodes, self.drain_recovery_counts())
 
-    def _gather(self) -> list[list[Segment]]:
-        """Every worker's part of the rollout; in several parts, if it was replaced because of its memory."""
-        parts: list[list[Segment]] = [[] for _ in self._pool.workers]
+    def _gather_segments(self) -> list[list[Segment]]:
+        """Wait for every worker's part of the rollout: several segments if it was restarted because of its memory."""
+        segments: list[list[Segment]] = [[] for _ in self._pool.workers]
+
+        def is_finished(w: PoolWorker) -> bool:
+            return bool(segments[w.index]) and segments[w.index][-1].finished
+
         with self._pool.watching():
-            while pending := [w for w in self._pool.workers if not (parts[w.index] and parts[w.index][-1].finished)]:
+            while pending := [w for w in self._pool.workers if not is_finished(w)]:
                 if (left := self._deadline - time.perf_counter()) < 0:
                     raise DeadlinePassed
-                for w, said in self._pool.events(pending, seconds=left):
-                    if isinstance(said, WorkerDied):
-                        self._mend(w, said, idle=bool(parts[w.index]) and parts[w.index][-1].finished)
-                    elif said[:1] == ERROR:
-                        raise error_from(said[1:])
+                for w, event in self._pool.events(pending, seconds=left):
+                    if isinstance(event, WorkerDied):
+                        self._restart(w, event, finished=is_finished(w))
+                    elif event[:1] == ERROR:
+                        raise error_from(event[1:])
                     else:
-                        parts[w.index].append(pickle.loads(said[1:]))
-                        if not parts[w.index][-1].finished:
-                            self._restarts.recycle(w, self._replace, self._mend)
+                        segments[w.index].append(pickle.loads(event[1:]))
+                        if not is_finished(w):
+                            start = functools.partial(self._start_and_restore, w)
+                            self._supervisor.recycle(str(w), start, functools.partial(self._restart, w))
         self._pool.reset_timeouts()
-        return parts
+        return segments
 
-    def move(self, shares: list[range]) -> bool:
-        """Give each worker exactly these envs; False, and all as before, if an env does not come back the same."""
-        if not self._worked:
-            return False  # nobody has seen yet what the envs show
-        self._lost_one = False
-        takes = [worker.PrepareMove(envs, self._positions.positions_of(envs)) for envs in shares]
-        commit = all(position.repeatable for take in takes for position in take.positions) and all(self._ask(takes))
+    def move(self, env_ranges: list[range]) -> bool:
+        """Give each worker exactly these envs; return False, with all as before, if an env cannot be restored there."""
+        if not self._positions_known:
+            return False
+        self._worker_died_in_move = False
+        moves = [worker.PrepareMove(envs, self._positions.positions_of(envs)) for envs in env_ranges]
+        commit = all(position.repeatable for move in moves for position in move.positions) and all(self._call(moves))
         if commit:
-            self.shares = shares
+            self.env_ranges = env_ranges
             self.moves += 1
-            for w, envs in zip(self._pool.workers, shares, strict=True):
+            for w, envs in zip(self._pool.workers, env_ranges, strict=True):
                 w.envs = envs
-        self._ask([worker.CommitMove(commit)] * len(shares))
+        self._call([worker.CommitMove(commit)] * len(env_ranges))
         return commit
 
-    def _ask(self, requests: Sequence[Any]) -> list[Any]:
-        """An answer of each worker between rollouts; False of one that had to be replaced."""
-        answers: dict[int, Any] = {}
+    def _call(self, requests: Sequence[Any]) -> list[Any]:
+        """Return the reply of each worker to its request, between rollouts; False for one that had to be restarted."""
 
-        def on_death(w: PoolWorker, error: WorkerDied) -> None:
-            self._mend(w, error)
-            answers[w.index] = False
-            self._lost_one = True
+        def on_death(w: PoolWorker, error: WorkerDied) -> bytes:
+            self._restart(w, error)
+            self._worker_died_in_move = True
+            return _RESTARTED
 
+        replies: dict[int, bytes] = {}
         for w, request in zip(self._pool.workers, requests, strict=True):
             try:
                 self._pool.post(w, bytes(cloudpickle.dumps(request)))
             except WorkerDied as error:
-                on_death(w, error)
-        with self._pool.watching():
-            while pending := [w for w in self._pool.workers if w.index not in answers]:
-                for w, said in self._pool.events(pending):
-                    if isinstance(said, WorkerDied):
-                        on_death(w, said)
-                    elif said[:1] == ERROR:
-                        raise error_from(said[1:])
-                    else:
-                        answers[w.index] = pickle.loads(said[1:])
-        return [answers[w.index] for w in self._pool.workers]
+                replies[w.index] = on_death(w, error)
+        return [pickle.loads(reply[1:]) for reply in self._pool.replies(on_death=on_death, so_far=replies)]
 
-    # ---- where envs are --------------------------------------------------------------------------------------
+    # ---- env positions and restarts of workers ---------------------------------------------------------------
 
     def opponents(self) -> npt.NDArray[np.int64]:
-        """Who plays the other side in every env's episode."""
+        """Return the opponent of every env's episode; shape [N]."""
         return self._positions.episodes.opponent
 
     def env_positions(self) -> dict[str, npt.NDArray[Any]]:
-        """Where every env is."""
+        """Return the positions of all envs, for a checkpoint."""
         return self._positions.arrays()
 
     def restore(self, env_positions: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Bring every env to where it was."""
+        """Bring every env to its position from a checkpoint."""
         self._positions.restore(env_positions)
-        self._worked = True
-        answers = self._ask([worker.RestoreRequest(self._positions.positions_of(envs)) for envs in self.shares])
-        # A worker that was replaced meanwhile has been told already.
-        lost = [envs[i] for envs, some in zip(self.shares, answers, strict=True) for i in some or ()]
+        self._positions_known = True
+        replies = self._call([worker.RestoreRequest(self._positions.positions_of(envs)) for envs in self.env_ranges])
+        # The restart of a worker restores its envs too: then its reply is False.
+        lost = [
+            envs[i] for envs, lost_in_worker in zip(self.env_ranges, replies, strict=True) for i in lost_in_worker or ()
+        ]
         warn_of_lost(lost, self._recovery.warn)
 
-    def _mend(self, w: PoolWorker, error: CorralError, idle: bool = False) -> bytes:
-        """Replace a worker, and let the new one go on where it was; ``idle``: it had done its part.
+    def _restart(self, w: PoolWorker, error: CorralError, finished: bool = False) -> bytes:
+        """Restart a worker, and let it continue the rollout unless it had ``finished`` its part.
 
-        While workers start, the new one comes as far as the others are. Returns what it says then.
+        While workers start, the new process comes as far as the others are. Returns its reply to the last phase.
         """
-        heartbeat = np.zeros(worker.LINE, np.int64) if self._shared is None else self._heartbeats[w.index]
-        crash_site, step = self._crash_site(w), self._begun * self.n_steps + int(heartbeat[worker.DONE])
-        self._restarts.worked |= self._worked or bool(heartbeat[worker.DONE])
-        start = functools.partial(self._replace, idle=idle)
-        return self._restarts.replace(w, error, start, crash_site, step, heartbeat.tobytes)
+        cells = np.zeros(worker.LINE, np.int64) if self._shared is None else self._heartbeats[w.index]
+        progress = _Progress(cells)
+        steps = self._rollouts_begun * self.n_steps + progress.steps_completed
+        self._supervisor.known_to_work |= self._positions_known or progress.steps_completed > 0
+        death = HostDied(w.index, error, self._crash_site(w, progress), steps, progress.as_bytes())
+        start = functools.partial(self._start_and_restore, w, finished)
+        return self._supervisor.recover(death, start, progress.as_bytes)
 
-    def _replace(self, w: PoolWorker, idle: bool = False) -> bytes:
+    def _start_and_restore(self, w: PoolWorker, finished: bool = False) -> bytes:
+        """Start another process for a worker, restore its envs, and let it continue the rollout under way."""
         if self._shared is None:
-            self._pool.replace(w)
-            return self._pool.await_startup([w], "envs")[0]
-        done, request = int(self._heartbeats[w.index, worker.DONE]), self._request
-        self._heartbeats[w.index, [CURRENT_ENV, STEPS_STARTED, OTHER_CALLS]] = (
-            0,
-            _NOT_STEPPING,
-            0,
-        )  # so that a death at the same place looks the same
-        self._pool.replace(w)
-        (words,) = self._pool.await_startup([w], "envs")
-        self.env_info.check_same(cloudpickle.loads(words[1:]).env_info)
+            return self._pool.restart(w)
+        progress, request = _Progress(self._heartbeats[w.index]), self._request
+        steps_completed = progress.steps_completed
+        progress.clear()
+        reply = self._pool.restart(w)
+        self.env_info.check_same(cloudpickle.loads(reply[1:]).env_info)
         self._send_plan(w)
-        (words,) = self._pool.await_startup([w], "plan")
+        (reply,) = self._pool.await_startup([w], "plan")
         if w.envs:
-            under_way = None if request is None else self._slots[request.slot]
-            positions = self._positions.positions_of(w.envs, under_way, done)
+            rollout = None if request is None else self._slots[request.slot]
+            positions = self._positions.positions_of(w.envs, rollout, steps_completed)
             self._pool.post(w, pickle.dumps(worker.RestoreRequest(positions)))
-            (said,) = self._pool.replies([w])
-            warn_of_lost([w.envs[i] for i in pickle.loads(said[1:])], self._recovery.warn)
-        self._heartbeats[w.index, [STEPS_STARTED, worker.DONE]] = _NOT_STEPPING, done
-        if request is not None and not idle:
-            again = worker.CollectRequest(request.iteration, request.slot, request.weights, done)
-            self._pool.post(w, pickle.dumps(again))
-        return words
+            (lost,) = self._pool.replies([w])
+            warn_of_lost([w.envs[i] for i in pickle.loads(lost[1:])], self._recovery.warn)
+        progress.resume(steps_completed)
+        if request is not None and not finished:
+            self._pool.post(w, pickle.dumps(dataclasses.replace(request, first_step=steps_completed)))
+        return reply
 
-    def _crash_site(self, w: PoolWorker) -> CrashSite | None:
-        """Which step of which env a worker was in, if it was in any."""
-        if (request := self._request) is None:
+    def _crash_site(self, w: PoolWorker, progress: _Progress) -> CrashSite | None:
+        """Return the env step that a worker was in, or None if it was in none."""
+        if (request := self._request) is None or (t := progress.steps_completed) >= self.n_steps:
             return None
-        heartbeat = self._heartbeats[w.index]
-        done, inside = int(heartbeat[worker.DONE]), int(heartbeat[CURRENT_ENV])
-        if done >= self.n_steps or heartbeat[STEPS_STARTED] != done + 1 or not 0 <= inside < len(w.envs):
+        env_in_worker = progress.env_in_step()
+        if env_in_worker is None or not 0 <= env_in_worker < len(w.envs):
             return None
-        rollout, env = self._slots[request.slot], w.envs[inside]
+        rollout, env = self._slots[request.slot], w.envs[env_in_worker]
         codec = ActionCodec(self.env_info.action_space)
         row = codec.layout.allocate(1)
-        codec.decode(rollout.actions[done, env][None], row)
-        (position,) = self._positions.positions_of([env], rollout, done)
+        codec.decode(rollout.actions[t, env][None], row)
+        (position,) = self._positions.positions_of([env], rollout, t)
         return CrashSite(env, position, codec.layout.read(row, 0), {path: leaf[0] for path, leaf in row.items()})
 
     # ----------------------------------------------------------------------------------------------------------
 
     def drain_recovery_counts(self) -> RecoveryCounts:
-        """What was mended since the last rollout."""
-        return self._restarts.drain()
+        """Return how many workers were restarted since the last call."""
+        return self._supervisor.drain_counts()
 
     def pids(self) -> list[int]:
-        """The workers' process ids."""
+        """Return the process ids of the workers."""
         return self._pool.pids
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from corral.processes import shared_memory
 from corral.processes.pool import StartMethod, WorkerPool
 from corral.processes.supervision import RecoveryConfig
 from corral.processes.worker_bootstrap import ERROR, VALUE, error_from, pickle_error
-from corral.vec.supervisor import Restarts
+from corral.vec.supervisor import HostDied, Stop, Supervisor
 
 __all__ = ["Heartbeat", "call_in_child"]
 
@@ -56,17 +56,17 @@ def call_in_child(
     message begins with ``what``. A process that a signal ends is tried again, within the usual bounds. ``preload``
     names a module that later workers will need, because the fork server loads modules only when it starts.
     """
-    restarts = Restarts(recovery)
+    supervisor = Supervisor(recovery)
     while True:
         try:
             return _call(function, recovery, start_method, preload)
         except WorkerDied as error:
-            try:
-                restarts.consider(0, error, None, 0, what)
-            except WorkerDied as last:
-                refused = WorkerDied(f"{what}: {last}")
+            decision = supervisor.decide(HostDied(0, error, heartbeat=what))
+            if isinstance(decision, Stop):
+                refused = WorkerDied(f"{what}: {decision.error}")
                 refused.exit_code = 2
                 raise refused from None
+            recovery.warn(decision.message)
 
 
 def _call(

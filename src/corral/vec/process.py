@@ -1,7 +1,7 @@
-"""Envs in worker processes, several in each. Arrays are shared; the pipes carry no data of a step.
+"""A vector env whose envs live in worker processes, several in each. Arrays are shared; pipes carry no data of a step.
 
-A worker that dies or hangs can be replaced in the middle of a step: this process keeps what every env has played since
-its reset, so that a new worker can play it again.
+A worker that dies or hangs can be restarted in the middle of a step: the parent keeps the actions of every env since
+its reset, so that the new process can replay them.
 """
 
 from __future__ import annotations
@@ -22,21 +22,23 @@ from corral.core.machine import available_cores
 from corral.core.types import RecoveryCounts
 from corral.envs.factory import EnvFactory
 from corral.processes import shared_memory, worker_bootstrap
-from corral.processes.pool import PoolWorker, StartMethod, WorkerPool, death_error, split_envs
+from corral.processes.pool import StartMethod, WorkerPool, split_envs
+from corral.processes.pool_worker import PoolWorker, death_error
 from corral.processes.step_signal import CELLS, ParentSignal, cells_shape
-from corral.processes.supervision import NEVER, Deadline, RecoveryConfig, check_memory, say_nothing
+from corral.processes.supervision import NEVER, Deadline, RecoveryConfig, check_memory, ignore_warning
 from corral.vec import calls, worker
 from corral.vec.api import CallState, CorralVectorEnv, EnvReport, InfoMode, InfoRow, OpponentSamplerSpec, StepArrays
+from corral.vec.position_tracker import PositionTracker
 from corral.vec.replay_log import EnvPosition
-from corral.vec.supervisor import PositionTracker, Restarts, warn_of_lost
+from corral.vec.supervisor import HostDied, Supervisor, warn_of_lost
 
 __all__ = ["ProcessVectorEnv"]
 
-_ANY = b"\x01"  # a True among booleans
+_TRUE = b"\x01"  # in the bytes of a boolean array
 
 
 class ProcessVectorEnv(CorralVectorEnv):
-    """N envs in ``num_workers`` processes, looked after as ``recovery`` says."""
+    """N envs in ``num_workers`` processes, which are supervised as ``recovery`` says."""
 
     def __init__(
         self,
@@ -49,34 +51,42 @@ class ProcessVectorEnv(CorralVectorEnv):
         infos: InfoMode = "full",
         recovery: RecoveryConfig | None = None,
     ) -> None:
-        shares = split_envs(n_envs, num_workers or min(n_envs, available_cores()))
-        factory = factory.for_processes(len(shares))
-        patient = len(shares) <= available_cores()
+        env_ranges = split_envs(n_envs, num_workers or min(n_envs, available_cores()))
+        factory = factory.for_processes(len(env_ranges))
         self.recovery = recovery = recovery or RecoveryConfig()
-        told = dataclasses.replace(recovery, warn=say_nothing)  # what is said is said here
+        setup = worker.WorkerSetup(
+            factory=factory,
+            first_env=0,
+            n_envs=n_envs,
+            seed=seed,
+            infos=infos,
+            index=0,
+            may_spin=len(env_ranges) <= available_cores(),
+            recovery=dataclasses.replace(recovery, warn=ignore_warning),  # the parent prints all warnings
+        )
         self.state = CallState.FAILED
         self._pool = WorkerPool(
             worker.serve,
-            shares,
-            lambda index, envs: worker.WorkerSetup(factory, envs.start, len(envs), seed, infos, index, patient, told),
+            env_ranges,
+            lambda index, envs: dataclasses.replace(setup, first_env=envs.start, n_envs=len(envs), index=index),
             start_method,
             seed,
             recovery,
         )
         self._workers = self._pool.workers
-        self._restarts = Restarts(recovery, factory.is_vector)
-        self._asked: Callable[..., list[bytes]] = list  # the replies that a pending call waits for
-        self._wanted: tuple[list[int], list[PoolWorker]] = [], []  # envs and workers of a call of their methods
-        self._reset_with: list[tuple[int, int | None, dict[str, Any] | None]] = []  # env, seed and options
+        self._supervisor = Supervisor(recovery, restores_episodes=not factory.is_vector)
+        self._wait_for_replies: Callable[..., list[bytes]] = list  # of the pending call
+        self._apply_call: tuple[list[int], list[PoolWorker]] = [], []  # its envs and its workers
+        self._reset_call: list[tuple[int, int | None, dict[str, Any] | None]] = []  # env, seed and options
         self._opponent_sampler: tuple[OpponentSamplerSpec, shared_memory.SharedArrays] | None = None
         self._shared: shared_memory.SharedArrays | None = None
         try:
-            replies = self._pool.await_startup(self._workers, "envs", self._mend_at_start)
-            replies_ready: list[worker.WorkerReady] = [cloudpickle.loads(reply[1:]) for reply in replies]
-            for other in replies_ready[1:]:
-                replies_ready[0].env_info.check_same(other.env_info)
-            check_memory(recovery.max_rss, max(ready.memory for ready in replies_ready))
-            super().__init__(replies_ready[0].env_info, n_envs)
+            replies = self._pool.await_startup(self._workers, "envs", self._restart_at_start)
+            ready: list[worker.WorkerReady] = [cloudpickle.loads(reply[1:]) for reply in replies]
+            for other in ready[1:]:
+                ready[0].env_info.check_same(other.env_info)
+            check_memory(recovery.max_rss, max(reply.memory for reply in ready))
+            super().__init__(ready[0].env_info, n_envs)
             self._share_memory()
         except BaseException:
             self._close()
@@ -94,16 +104,17 @@ class ProcessVectorEnv(CorralVectorEnv):
             {name: array for name, array in self._shared.arrays.items() if name != CELLS}
         )
         self.arrays.begin()
-        asked = []
+        pending = []
         for w in self._workers:
             try:
                 self._pool.send_shared_memory(w, self._shared)
-                asked.append(w)
+                pending.append(w)
             except WorkerDied as error:
-                self._mend_at_start(w, error)
-        self._pool.await_startup(asked, "memory", self._mend_at_start)
+                self._restart_at_start(w, error)
+        self._pool.await_startup(pending, "memory", self._restart_at_start)
 
-    # ---- the contract ----------------------------------------------------------------------------------------
+    # ---- reset, step and other calls
+    # ----------------------------------------------------------------------------------------
 
     def _begin_reset(
         self, seeds: list[int | None], options: list[dict[str, Any] | None], chosen: npt.NDArray[np.bool_] | None
@@ -117,97 +128,98 @@ class ProcessVectorEnv(CorralVectorEnv):
 
         episodes = self.arrays.episode.copy()
         if self._tracker is not None:
-            self._tracker.keep_shown()
+            self._tracker.save_observations()
 
         def on_death(w: PoolWorker, error: CorralError) -> None:
             part = slice(w.envs.start, w.envs.stop)
-            self._mend(w, error, bare=all(which[part]), shown_before=True)
+            self._restart(w, error, restore=not all(which[part]), saved=True)
             self.arrays.episode[part] = episodes[part]
 
-        with self._pool.watching(self._start_seconds):
-            self._asked = self._post(message, on_death=on_death)
-        self._reset_with = [(i, seeds[i], options[i]) for i in range(self.num_envs) if which[i]]
+        with self._pool.watching(self._reset_timeout):
+            self._wait_for_replies = self._post(message, on_death=on_death)
+        self._reset_call = [(i, seeds[i], options[i]) for i in range(self.num_envs) if which[i]]
         self.state = CallState.RESETTING
 
     def _finish_reset(self, timeout: float | None = None) -> list[InfoRow]:
-        with self._pool.watching(self._start_seconds):
-            replies: list[worker.ResetReply] = self._answers(self._asked, CallState.RESETTING, timeout)
+        with self._pool.watching(self._reset_timeout):
+            replies: list[worker.ResetReply] = self._collect_replies(CallState.RESETTING, timeout)
         if len({reply.has_masks for reply in replies}) > 1:
             raise UsageError("some envs offer action masks and some do not; all or none should")
         if self.has_masks is None:
             self.has_masks, self.mask_dtype = replies[0].has_masks, replies[0].mask_dtype
         if self._tracker is not None:
-            for i, seed, option in self._reset_with:
+            for i, seed, option in self._reset_call:
                 self._tracker.replay_log.begin(
                     i, int(self.arrays.episode[i]), seed, option or self.arrays.opponent_options(i)
                 )
         return [row for w, reply in zip(self._workers, replies, strict=True) for row in _shifted(reply.rows, w)]
 
     @property
-    def _start_seconds(self) -> float | None:
-        """How long envs may take for a reset, if it may be their first."""
-        return None if self._restarts.worked else self.recovery.start_timeout
+    def _reset_timeout(self) -> float | None:
+        """The start time-out while the reset may be the envs' first; None, the step time-out, from then on."""
+        return None if self._supervisor.known_to_work else self.recovery.start_timeout
 
     def send(self) -> None:
-        """Tell every worker to step."""
+        """Request a step from every worker."""
         if self.state is not CallState.IDLE:
             calls.check_state(self, self.state, "send")
         self.state = CallState.FAILED
         if self._tracker is not None:
             self._tracker.replay_log.append()
-            self._tracker.keep_shown()
-        self._signal.ask()
+            self._tracker.save_observations()
+        self._signal.request_step()
         self.state = CallState.STEPPING
 
     def recv(self, timeout: float | None = None) -> list[InfoRow]:
-        """Wait until every worker has stepped."""
+        """Wait until every worker has completed the step; return the rows of infos."""
         if self.state is not CallState.STEPPING:
             calls.check_wait(self, self.state, "step")
         self.state = CallState.FAILED
-        a, rows = self.arrays, list[InfoRow]()
+        arrays, rows = self.arrays, list[InfoRow]()
         try:
-            answers = self._signal.answers(self._mend_in_step, timeout)
+            messages = self._signal.wait_for_step(self._restart_during_step, timeout)
         except TimeoutError:
             self.state = CallState.STEPPING
             raise
-        for w, said in zip(self._workers, answers, strict=True):
-            if said is not None:
-                rows += _shifted(pickle.loads(said[1:]), w)
+        for w, message in zip(self._workers, messages, strict=True):
+            if message is not None:
+                rows += _shifted(pickle.loads(message[1:]), w)
         self._pool.reset_timeouts()
-        self._restarts.worked = True
-        if self._tracker is not None and (_ANY in a.terminated.tobytes() or _ANY in a.truncated.tobytes()):
+        self._supervisor.known_to_work = True
+        if self._tracker is not None and (_TRUE in arrays.terminated.tobytes() or _TRUE in arrays.truncated.tobytes()):
             self._tracker.begin_next_episodes(range(self.num_envs))
             if self.recovery.max_rss is not None:
-                self._recycle(self._tracker)
+                self._restart_over_memory(self._tracker)
         self.state = CallState.IDLE
         return rows
 
     def _begin_apply(self, function: Callable[[gym.Env[Any, Any]], Any], envs: Sequence[int] | None) -> None:
-        wanted = list(range(self.num_envs) if envs is None else envs)
-        asked = [w for w in self._workers if any(i in w.envs for i in wanted)]
+        indices = list(range(self.num_envs) if envs is None else envs)
+        owners = [w for w in self._workers if any(i in w.envs for i in indices)]
 
         def message(w: PoolWorker) -> bytes:
-            theirs = [i - w.envs.start for i in wanted if i in w.envs]
-            return worker.APPLY + bytes(cloudpickle.dumps(worker.ApplyRequest(function, theirs)))
+            in_worker = [i - w.envs.start for i in indices if i in w.envs]
+            return worker.APPLY + bytes(cloudpickle.dumps(worker.ApplyRequest(function, in_worker)))
 
-        for w in asked:
-            if not w.process.is_alive():  # it died while nothing was asked of it, so the call did not reach it
-                self._mend(w, death_error(w), bare=self.has_masks is None)
-        self._asked, self._wanted = self._post(message, asked, fatal=False, patient=True), (wanted, asked)
+        for w in owners:
+            if not w.process.is_alive():  # it died while it had nothing to do, so the call has not reached it
+                self._restart(w, death_error(w), restore=self.has_masks is not None)
+        self._wait_for_replies = self._post(message, owners, errors_are_replies=True, no_timeout=True)
+        self._apply_call = indices, owners
         self.state = CallState.CALLING
 
     def _finish_apply(self, timeout: float | None = None) -> list[Any]:
-        answers = self._answers(self._asked, CallState.CALLING, timeout)
-        wanted, workers = self._wanted
+        replies = self._collect_replies(CallState.CALLING, timeout)
+        indices, owners = self._apply_call
         results: dict[int, Any] = {}
-        for w, values in zip(workers, answers, strict=True):
-            results.update(zip((i for i in wanted if i in w.envs), values, strict=True))
-        return [results[i] for i in wanted]
+        for w, values in zip(owners, replies, strict=True):
+            results.update(zip((i for i in indices if i in w.envs), values, strict=True))
+        return [results[i] for i in indices]
 
     def drain(self) -> EnvReport:
-        """Collect what there is to say."""
+        """Return what the envs have reported since the last call, and what the supervisor counted."""
         calls.check_state(self, self.state, "drain")
-        parts: list[EnvReport] = self._ask(lambda w: worker.DRAIN, on_death=self._mend)
+        parts: list[EnvReport] = self._call(lambda w: worker.DRAIN, on_death=self._restart)
         recovery_counts = self.drain_recovery_counts()
         states: dict[int, bytes] = {}
         for w, part in zip(self._workers, parts, strict=True):
@@ -220,32 +232,32 @@ class ProcessVectorEnv(CorralVectorEnv):
         return EnvReport(infos, recovery_counts, [fault for part in parts for fault in part.faults], states)
 
     def drain_recovery_counts(self) -> RecoveryCounts:
-        """Workers that were replaced."""
-        return self._restarts.drain()
+        """Return how many workers were restarted since the last call."""
+        return self._supervisor.drain_counts()
 
     def restore(self, positions: Sequence[EnvPosition], there: Collection[int] = ()) -> list[int]:
-        """Bring every env to a position, each where it lives."""
+        """Bring every env to its position, in the worker that owns it; return the envs that could not be restored."""
         calls.check_state(self, self.state, "restore")
         assert not there
 
         def message(w: PoolWorker) -> bytes:
             return self._restore_message([positions[i] for i in w.envs])
 
-        self._restarts.worked = True
+        self._supervisor.known_to_work = True
         if self._tracker is not None:
             self._tracker.replay_log.restore(positions)
-        lost = self._ask(message, on_death=lambda w, error: self._mend(w, error, bare=True))
-        return [w.envs[i] for w, some in zip(self._workers, lost, strict=True) for i in some]
+        lost = self._call(message, on_death=lambda w, error: self._restart(w, error, restore=False))
+        return [w.envs[i] for w, lost_in_worker in zip(self._workers, lost, strict=True) for i in lost_in_worker]
 
     def seat(self, setup: OpponentSamplerSpec, shared: shared_memory.SharedArrays) -> None:
-        """Tell every worker, and every one that will replace it."""
+        """Give the opponent sampler to every worker, and to every process that will take its place."""
         calls.check_state(self, self.state, "seat")
         self._opponent_sampler = setup, shared
         for w in self._workers:
             try:
                 self._send_opponent_sampler(w)
             except WorkerDied as error:
-                self._mend(w, error)
+                self._restart(w, error)
 
     def _send_opponent_sampler(self, w: PoolWorker) -> None:
         if self._opponent_sampler is not None:
@@ -255,8 +267,8 @@ class ProcessVectorEnv(CorralVectorEnv):
             self._pool.await_startup([w], "opponents")
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Stop the workers: ask, wait a little, then kill."""
-        self.state, self._asked = CallState.CLOSED, list
+        """Stop the workers: send a close message, wait a few seconds, then kill."""
+        self.state, self._wait_for_replies = CallState.CLOSED, list
         self._close()
 
     def _close(self) -> None:
@@ -266,85 +278,93 @@ class ProcessVectorEnv(CorralVectorEnv):
 
     @property
     def pids(self) -> list[int]:
-        """The workers' process ids."""
+        """The process ids of the workers."""
         return self._pool.pids
 
-    # ---- replacing workers -----------------------------------------------------------------------------------
+    # ---- restarting workers ----------------------------------------------------------------------------------
 
-    def _mend_in_step(self, w: PoolWorker, error: CorralError) -> None:
-        """The same while others may still step: if this one had finished, its envs may be in new episodes."""
+    def _restart_at_start(self, w: PoolWorker, error: CorralError) -> bytes:
+        """Restart a worker that died while all workers start; return the reply of the last phase it completed."""
+        death = HostDied(w.index, error, heartbeat="start")
+        return self._supervisor.recover(death, lambda: self._start_again(w), lambda: "start")
+
+    def _restart_during_step(self, w: PoolWorker, error: CorralError) -> None:
+        """Restart a worker while others may still step. If it had completed the step, episodes may have ended in it."""
         if self._tracker is not None and not self._signal.is_stepping(w):
             self._tracker.begin_next_episodes(w.envs)
-        self._mend(w, error)
+        self._restart(w, error)
 
-    def _mend_at_start(self, w: PoolWorker, error: CorralError) -> bytes:
-        """Replace a worker that is still starting; what the new one says when it is as far as the others."""
-        return self._restarts.replace(w, error, self._begin_anew, None, 0, lambda: "start")
+    def _restart(self, w: PoolWorker, error: CorralError, restore: bool = True, saved: bool = False) -> None:
+        """Restart a worker, and restore its envs to their positions before the step that it did not complete.
 
-    def _mend(self, w: PoolWorker, error: CorralError, bare: bool = False, shown_before: bool = False) -> None:
-        """Replace a worker, and bring its envs to where they were: before the step that it did not finish.
-
-        ``bare``: its envs may be anywhere, for they will be told where to begin. ``shown_before``: what they showed
-        may have been written over since.
+        Without ``restore`` the envs may be anywhere, because a reset follows. ``saved``: their observations may have
+        been overwritten, so take those that were saved.
         """
         positions, crash_site = list[EnvPosition](), None
-        if self._tracker is not None and not bare:
+        if self._tracker is not None and restore:
             masked, stepping = bool(self.has_masks), self._signal.is_stepping(w)
-            before = stepping or shown_before
-            positions = [self._tracker.position(i, masked, undone=stepping, shown_before=before) for i in w.envs]
+            saved = stepping or saved
+            positions = [self._tracker.position(i, masked, undone=stepping, saved=saved) for i in w.envs]
             if stepping and self._signal.has_started(w):
                 env = w.envs[min(self._signal.heartbeat(w)[0], len(w.envs) - 1)]
                 crash_site = self._tracker.crash_site(env, masked, self.codec.layout)
-        start = functools.partial(self._replace, positions=positions)
-        self._restarts.replace(w, error, start, crash_site, self._signal.step, lambda: tuple(self._signal.heartbeat(w)))
+        death = HostDied(w.index, error, crash_site, self._signal.step, self._signal.heartbeat(w))
+        self._supervisor.recover(
+            death, lambda: self._start_and_restore(w, positions), lambda: self._signal.heartbeat(w)
+        )
 
-    def _begin_anew(self, w: PoolWorker) -> bytes:
-        """Start another process for a worker, up to where all of them are made; what it says then."""
-        self._pool.replace(w)
+    def _restart_over_memory(self, tracker: PositionTracker) -> None:
+        """Restart workers that use too much memory, between two steps."""
+        for w in self._signal.over_memory():
+            positions = [tracker.position(i, bool(self.has_masks)) for i in w.envs]
+            start = functools.partial(self._start_and_restore, w, positions)
+            self._supervisor.recycle(str(w), start, functools.partial(self._restart, w))
+
+    def _start_again(self, w: PoolWorker) -> bytes:
+        """Start another process for a worker and bring it as far as the other workers are; return its last reply."""
+        reply = self._pool.restart(w)
         if self._shared is None:
-            return self._pool.await_startup([w], "envs")[0]
-        self._signal.forget(w)  # after: the old one must not take it for a request
-        (words,) = self._pool.await_startup([w], "envs")
-        self.env_info.check_same(cloudpickle.loads(words[1:]).env_info)
+            return reply
+        self.env_info.check_same(cloudpickle.loads(reply[1:]).env_info)
+        self._signal.clear(w)  # after the old process has ended, which could take this for a request
         self._pool.send_shared_memory(w, self._shared)
         return self._pool.await_startup([w], "memory")[0]
 
-    def _replace(self, w: PoolWorker, positions: list[EnvPosition]) -> None:
-        self._begin_anew(w)
+    def _start_and_restore(self, w: PoolWorker, positions: list[EnvPosition]) -> None:
+        """Start another process for a worker and restore its envs, if there are positions."""
+        self._start_again(w)
         self._send_opponent_sampler(w)
         if positions:
             self._pool.post(w, self._restore_message(positions))
-            (said,) = self._pool.replies([w])
-            warn_of_lost([w.envs[i] for i in pickle.loads(said[1:])], self.recovery.warn)
+            (reply,) = self._pool.replies([w])
+            warn_of_lost([w.envs[i] for i in pickle.loads(reply[1:])], self.recovery.warn)
 
     def _restore_message(self, positions: list[EnvPosition]) -> bytes:
         return worker.RESTORE + pickle.dumps(worker.RestoreRequest(positions, bool(self.has_masks)))
 
-    def _recycle(self, tracker: PositionTracker) -> None:
-        """Replace workers that use too much memory, between two steps."""
-        for w in self._signal.outgrown():
-            positions = [tracker.position(i, bool(self.has_masks)) for i in w.envs]
-            self._restarts.recycle(w, functools.partial(self._replace, positions=positions), self._mend)
+    # ---- messages --------------------------------------------------------------------------------------------
 
-    # ---- talking to workers ----------------------------------------------------------------------------------
-
-    def _ask(
+    def _call(
         self, message: Callable[[PoolWorker], bytes], on_death: Callable[[PoolWorker, WorkerDied], None]
     ) -> list[Any]:
-        """Ask every worker and wait for the replies."""
-        return self._answers(self._post(message, on_death=on_death), CallState.IDLE)
+        """Send every worker a message, and wait for the replies."""
+        self._wait_for_replies = self._post(message, on_death=on_death)
+        return self._collect_replies(CallState.IDLE)
 
     def _post(
         self,
         message: Callable[[PoolWorker], bytes],
         workers: list[PoolWorker] | None = None,
-        fatal: bool = True,
+        errors_are_replies: bool = False,
         on_death: Callable[[PoolWorker, WorkerDied], None] | None = None,
-        patient: bool = False,
+        no_timeout: bool = False,
     ) -> Callable[..., list[bytes]]:
-        """Ask workers; with ``on_death``, one that dies is replaced and asked again. Returns what waits for the replies."""
-        chosen = self._workers if workers is None else workers
-        messages = {w.index: message(w) for w in chosen}
+        """Send workers (default: all) a message; return a function that waits for the replies.
+
+        With ``on_death``, a worker that dies is restarted and gets the message again.
+        """
+        receivers = self._workers if workers is None else workers
+        messages = {w.index: message(w) for w in receivers}
         self.state = CallState.FAILED  # until every reply has been read
 
         def post(w: PoolWorker, error: WorkerDied | None = None) -> None:
@@ -358,23 +378,26 @@ class ProcessVectorEnv(CorralVectorEnv):
                 except WorkerDied as again:
                     error = again
 
-        for w in chosen:
+        for w in receivers:
             post(w)
-        so_far: dict[int, bytes] = {}
-        again = None if on_death is None else post
-        return functools.partial(self._pool.replies, workers, not fatal, again, patient, so_far)
+        return functools.partial(
+            self._pool.replies,
+            workers,
+            errors_are_replies=errors_are_replies,
+            on_death=None if on_death is None else post,
+            no_timeout=no_timeout,
+            so_far={},
+        )
 
-    def _answers(
-        self, asked: Callable[..., list[bytes]], pending: CallState, timeout: float | None = None
-    ) -> list[Any]:
-        """Wait for the replies of workers that were asked; after ``timeout`` seconds the call is ``pending`` again."""
+    def _collect_replies(self, pending: CallState, timeout: float | None = None) -> list[Any]:
+        """Wait for the replies of the pending call; after ``timeout`` seconds its state is ``pending`` again."""
         self.state = CallState.FAILED
         try:
-            replies = asked(deadline=NEVER if timeout is None else Deadline(timeout))
+            replies = self._wait_for_replies(deadline=NEVER if timeout is None else Deadline(timeout))
         except TimeoutError:
             self.state = pending
             raise
-        self._asked = list  # it held this object
+        self._wait_for_replies = list  # the function refers to this object
         errors = [worker_bootstrap.error_from(reply[1:]) for reply in replies if reply[:1] == worker_bootstrap.ERROR]
         self.state = CallState.IDLE
         if errors:
@@ -383,5 +406,5 @@ class ProcessVectorEnv(CorralVectorEnv):
 
 
 def _shifted(rows: list[InfoRow], w: PoolWorker) -> list[InfoRow]:
-    """A worker counts its envs from 0."""
+    """Return a worker's rows with the indices that its envs have in this vector env."""
     return [dataclasses.replace(row, env=row.env + w.envs.start) for row in rows]

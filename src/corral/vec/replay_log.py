@@ -1,4 +1,4 @@
-"""What envs have played since their last reset: enough to bring another copy of an env to the same place."""
+"""The replay log: the actions of every env since its last reset, with which another copy gets to the same position."""
 
 from __future__ import annotations
 
@@ -16,40 +16,43 @@ from corral.core.types import Leaves
 __all__ = ["REPLAY_LIMIT", "EnvPosition", "ReplayLog"]
 
 REPLAY_LIMIT = 100_000
-"""Steps of an episode that are kept and played again."""
-_ROWS = 1024
+"""Steps of an episode that are logged and replayed at most."""
+_ROWS = 1024  # steps for which a new log has room
 
 
 @dataclass(frozen=True, slots=True)
 class EnvPosition:
-    """Where an env is in its life, and what it showed there."""
+    """Where an env is in its episode, how to get there, and what it showed there."""
 
     episode: int
+    """Number of the episode among the episodes of this env, from 0."""
     seed: int | None
+    """The seed of the episode's reset."""
     steps: int
     """Steps taken in the episode."""
     actions: Leaves | None
-    """Each [L, ...]: what was played since the reset, or since ``state``; None if that is too much to play again."""
+    """The actions since the reset, or since ``state``, each leaf [L, ...]; None if there are too many to replay."""
     observation: Leaves
-    """Each [...]."""
+    """The observation after the actions, each leaf [...]; empty if it is unknown, and so cannot be compared."""
     mask: npt.NDArray[np.bool_] | None
-    """What it showed there; nothing, if nobody looked yet: then there is nothing to compare with."""
+    """The action mask after the actions. [M]"""
     state: bytes | None = None
-    """What the env's ``get_state`` gave, before ``actions``."""
+    """The result of the env's ``get_state`` before ``actions``, if the env has it."""
     options: dict[str, Any] | None = None
+    """The options of the episode's reset."""
 
     @property
     def length(self) -> int:
-        """How many actions there are to play."""
+        """How many actions there are to replay."""
         return 0 if self.actions is None else len(next(iter(self.actions.values())))
 
     @property
     def repeatable(self) -> bool:
-        """Whether another env can get there at all."""
+        """Whether another copy of the env can get there."""
         return self.actions is not None and (self.seed is not None or self.state is not None)
 
     def reproduction(self, last: Leaves | None) -> Mapping[str, Any] | None:
-        """The same as plain data, with one more action at the end if there is one; None if it cannot be repeated."""
+        """Return the position as plain data, with one more action at the end if given; None if it is not repeatable."""
         if not self.repeatable or self.actions is None:
             return None
         actions = {path: rows.tolist() for path, rows in self.actions.items()}
@@ -61,34 +64,37 @@ class EnvPosition:
 
 @dataclass(slots=True)
 class _Episode:
+    """What the log knows of the current episode of an env."""
+
     number: int = -1
     seed: int | None = None
     options: dict[str, Any] | None = None
-    start: int = 0
-    """The row of its first action that is kept."""
-    before: int = 0
-    """Steps before that row: up to ``state``."""
+    first_row: int = 0
+    """The row of the log with its first logged action; negative if that row was dropped."""
+    steps_before: int = 0
+    """Steps before that row, which ``state`` makes superfluous."""
     state: bytes | None = None
 
 
 class ReplayLog:
-    """Actions by step, all envs in a row, from the oldest reset on. One small copy in each step.
+    """The actions of N envs, one row for each step, from the oldest episode's reset on. Each step costs one small copy.
 
-    ``root`` is the seed of the run: given it, the seed of an episode follows from its number.
+    ``actions`` are the arrays that hold the actions of the next step, each [N, ...]. Given ``root_seed``, the seed of
+    the run, the seed of an episode follows from its number.
     """
 
     def __init__(
-        self, actions: Leaves, first_env: int, root: int | None, limit: int = REPLAY_LIMIT, rows: int = _ROWS
+        self, actions: Leaves, first_env: int, root_seed: int | None, limit: int = REPLAY_LIMIT, rows: int = _ROWS
     ) -> None:
         self._actions = actions
         self._blocks: Leaves = {}
         self._used = 0
         self._allocate(rows)
-        self._first_env, self._root, self._limit = first_env, root, limit
+        self._first_env, self._root_seed, self._limit = first_env, root_seed, limit
         self._episodes = [_Episode() for _ in range(len(next(iter(actions.values()))))]
 
     def append(self) -> None:
-        """Keep the actions that are about to be played."""
+        """Log the actions of the next step."""
         if self._used == self._capacity:
             self._make_room()
         used = self._used
@@ -97,40 +103,40 @@ class ReplayLog:
         self._used = used + 1
 
     def begin(self, i: int, number: int, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Env ``i`` was reset for its episode of this number."""
+        """Begin the log of a new episode of env ``i``, after its reset."""
         self._episodes[i] = _Episode(number, seed, options, self._used)
 
     def start_from_state(self, i: int, state: bytes) -> None:
-        """What was played until now need not be kept: the env can go on from ``state``."""
+        """Drop the actions of env ``i`` so far, because a copy can start from ``state`` instead."""
         episode = self._episodes[i]
-        episode.before += self._used - episode.start
-        episode.start, episode.state = self._used, state
+        episode.steps_before += self._used - episode.first_row
+        episode.first_row, episode.state = self._used, state
 
     @property
     def near_limit(self) -> bool:
-        """Whether so much is kept of an episode that it may soon be too much."""
-        return self._used - min(episode.start for episode in self._episodes) > self._limit // 2
+        """Whether some episode has more than half of the steps that can be replayed."""
+        return self._used - min(episode.first_row for episode in self._episodes) > self._limit // 2
 
     def seed(self, i: int) -> int | None:
-        """The seed of the env's episode."""
+        """Return the seed of the episode of env ``i``."""
         episode = self._episodes[i]
-        if episode.seed is None and self._root is not None:
-            return episode_seed(self._root, self._first_env + i, episode.number)
+        if episode.seed is None and self._root_seed is not None:
+            return episode_seed(self._root_seed, self._first_env + i, episode.number)
         return episode.seed
 
     def position(
         self, i: int, observation: Leaves, mask: npt.NDArray[np.bool_] | None, undone: bool = False
     ) -> EnvPosition:
-        """Where env ``i`` is, or was before the last action, if that is still ``undone``."""
+        """Return where env ``i`` is, or, if its last logged action is ``undone``, where it was before."""
         episode, stop = self._episodes[i], self._used - undone
-        length = stop - episode.start
+        length = stop - episode.first_row
         actions = None
         if length <= self._limit:
-            actions = {path: block[episode.start : stop, i].copy() for path, block in self._blocks.items()}
+            actions = {path: block[episode.first_row : stop, i].copy() for path, block in self._blocks.items()}
         return EnvPosition(
             episode.number,
             self.seed(i),
-            episode.before + length,
+            episode.steps_before + length,
             actions,
             observation,
             mask,
@@ -139,17 +145,17 @@ class ReplayLog:
         )
 
     def restore(self, positions: Sequence[EnvPosition]) -> None:
-        """Every env is at its position."""
+        """Set the log to these positions, one for each env."""
         self._used = max(position.length for position in positions)
         self._allocate(max(self._capacity, 2 * self._used))
         for i, position in enumerate(positions):
-            kept = position.length if position.actions is not None else self._limit + 1
-            start, before = self._used - kept, position.steps - kept
+            logged = position.length if position.actions is not None else self._limit + 1
+            first_row = self._used - logged
             self._episodes[i] = _Episode(
-                position.episode, position.seed, position.options, start, before, position.state
+                position.episode, position.seed, position.options, first_row, position.steps - logged, position.state
             )
             for path, rows in (position.actions or {}).items():
-                self._blocks[path][start : self._used, i] = rows
+                self._blocks[path][first_row : self._used, i] = rows
 
     def _allocate(self, rows: int) -> None:
         self._capacity = rows
@@ -157,13 +163,13 @@ class ReplayLog:
         self._pairs = [(block, self._actions[path]) for path, block in self._blocks.items()]
 
     def _make_room(self) -> None:
-        """Forget what no episode needs, or what is past the limit; where that is little, take more memory."""
-        oldest = max(0, min(episode.start for episode in self._episodes), self._used - self._limit - 1)
-        kept, before = self._used - oldest, self._blocks
+        """Drop rows that no episode needs or that are beyond the limit; if these are few, allocate more memory."""
+        oldest = max(0, min(episode.first_row for episode in self._episodes), self._used - self._limit - 1)
+        kept, old_blocks = self._used - oldest, self._blocks
         if kept > 3 * self._capacity // 4:
             self._allocate(min(2 * self._capacity, self._capacity + self._limit // 4 + 1))
-        for path, block in before.items():
+        for path, block in old_blocks.items():
             self._blocks[path][:kept] = block[oldest : self._used].copy()
         self._used = kept
         for episode in self._episodes:
-            episode.start -= oldest
+            episode.first_row -= oldest

@@ -1,7 +1,14 @@
-"""What to do about a worker that died: where its envs were, whether to start another, and when to give up."""
+"""Decides what happens when a host of envs dies: start it again, or stop the run.
+
+A host is what runs envs outside of the trainer, such as a worker process. The supervisor knows nothing of processes,
+pipes or machines. Its caller reports events (``known_to_work`` after the first step, ``HostDied``, ``HostOutgrew``) and
+carries out the decisions (``Restart``, ``Stop``). What a decision depends on is all in this file, so the rules are
+tested without processes.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -9,178 +16,190 @@ from typing import Any, TypeVar
 import numpy as np
 
 from corral.core.errors import CorralError, EnvFault, EnvLocation, WorkerDied
-from corral.core.spaces import Layout
 from corral.core.types import RecoveryCounts
-from corral.processes.pool import PoolWorker
 from corral.processes.supervision import RecoveryConfig
-from corral.vec.api import StepArrays
-from corral.vec.replay_log import EnvPosition, ReplayLog
+from corral.vec.replay_log import EnvPosition
 
-__all__ = ["CrashSite", "PositionTracker", "Restarts", "warn_of_lost"]
+__all__ = ["CrashSite", "HostDied", "HostOutgrew", "Restart", "Stop", "Supervisor", "first_line", "warn_of_lost"]
 
 T = TypeVar("T")
-_WITHOUT_PROGRESS = 3
+MAX_DEATHS_WITHOUT_PROGRESS = 3
+"""A host that dies this often in a row at the same place stops the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrashSite:
-    """What a worker was doing when it died: in which step of which env, if it was stepping any."""
+    """The env step during which a host died."""
 
     env: int
     position: EnvPosition
+    """Where the env was before this step."""
     action: Any
-    row: Any
-    """The action as per-leaf arrays."""
+    """The action of this step, as the env's ``step`` gets it."""
+    action_row: Any
+    """The same action as arrays, one for each leaf of the action space."""
 
     @property
     def location(self) -> EnvLocation:
-        """The same in words."""
-        plain = self.action.item() if isinstance(self.action, np.generic) else self.action
-        at = self.position
-        return EnvLocation(self.env, at.episode, at.seed, at.steps + 1, f"{plain!r:.120}")
+        """Env, episode, seed, step and action, for error messages."""
+        action = self.action.item() if isinstance(self.action, np.generic) else self.action
+        before = self.position
+        return EnvLocation(self.env, before.episode, before.seed, before.steps + 1, f"{action!r:.120}")
 
 
-class PositionTracker:
-    """Where every env of a ``ProcessVectorEnv`` is, kept in the parent process: nothing of it can die with a worker."""
+@dataclass(frozen=True, slots=True)
+class HostDied:
+    """Event: a host ended, or hung and was killed."""
 
-    def __init__(self, arrays: StepArrays, seed: int | None) -> None:
-        self.replay_log = ReplayLog(arrays.actions, 0, seed)
-        self._arrays = arrays
-        self._before = {path: leaf.copy() for path, leaf in arrays.observations.items()}
-        self._masks_before = arrays.masks.copy()
-        self._copies = [(self._before[path], leaf) for path, leaf in arrays.observations.items()]
-        self._copies += [(self._masks_before, arrays.masks)] * bool(self._masks_before.size)
-
-    def keep_shown(self) -> None:
-        """Copy what the envs show: a worker that dies may have written over it."""
-        for before, leaf in self._copies:
-            before[...] = leaf
-
-    def begin_next_episodes(self, envs: range) -> None:
-        """Note which of these envs ended an episode in the last step, and so have begun another."""
-        a = self._arrays
-        for i in envs:
-            if a.terminated[i] or a.truncated[i]:
-                self.replay_log.begin(i, int(a.episode[i]), None, a.opponent_options(i))
-
-    def position(self, i: int, masked: bool, undone: bool = False, shown_before: bool = False) -> EnvPosition:
-        """Return where an env is; ``undone``: before the step under way, ``shown_before``: what ``keep_shown`` kept."""
-        seen = self._before if shown_before else self._arrays.observations
-        masks = self._masks_before if shown_before else self._arrays.masks
-        observation = {path: leaf[i].copy() for path, leaf in seen.items()}
-        return self.replay_log.position(i, observation, masks[i].copy() if masked else None, undone)
-
-    def crash_site(self, env: int, masked: bool, actions: Layout) -> CrashSite:
-        """Return the step of an env that is under way."""
-        row = {path: leaf[env].copy() for path, leaf in self._arrays.actions.items()}
-        action = actions.read(self._arrays.actions, env)
-        return CrashSite(env, self.position(env, masked, undone=True, shown_before=True), action, row)
+    host: int
+    error: CorralError
+    crash_site: CrashSite | None = None
+    """The env step that was under way; None if the host was not stepping an env."""
+    steps: int = 0
+    """Steps that the host had begun since the run started."""
+    heartbeat: Hashable = None
+    """Any value that changes while the host makes progress between two steps."""
 
 
-def warn_of_lost(envs: list[int], warn: Callable[[str], object]) -> None:
-    """Say which envs are not where they were."""
-    if envs:
-        names = ", ".join(map(str, envs))
-        warn(
-            f"env {names} could not be brought back, so that its episode ends as truncated: it is one of a vector env, "
-            "such as EnvPool's, or does not repeat itself (`corral doctor` says more), or has played for too long"
-        )
+@dataclass(frozen=True, slots=True)
+class HostOutgrew:
+    """Event: a host uses more memory than ``RecoveryConfig.max_rss`` allows."""
+
+    name: str
+    """The host as messages name it."""
 
 
-class Restarts:
-    """Replaces workers, counts the replacements, and ends a run that gets nowhere with them."""
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Decision: start the host again."""
 
-    def __init__(self, recovery: RecoveryConfig, begins_anew: bool = False) -> None:
+    message: str
+    """The warning to print."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Decision: end the run with this error."""
+
+    error: CorralError
+
+
+class Supervisor:
+    """Counts the deaths of hosts and decides about each of them.
+
+    ``restores_episodes`` says whether a restarted host continues the episodes that its envs were in. Where that is
+    impossible (vector envs that Corral cannot replay), all envs of the host begin new episodes.
+    """
+
+    def __init__(self, recovery: RecoveryConfig, restores_episodes: bool = True) -> None:
         self._recovery = recovery
-        self._begins_anew = begins_anew  # after a replacement envs are in other episodes
-        self.worked = recovery.known_to_work
-        """Whether an env has completed a step, here or elsewhere. Until then, what ends the run is a wrong set-up."""
-        self.total = 0
-        self._counts = RecoveryCounts()
-        self._last: dict[int, tuple[Hashable, int]] = {}  # worker: where it died last, and how often there
-        self._replaced: dict[int, int] = {}  # worker: at which step that was
+        self._restores_episodes = restores_episodes
+        self.known_to_work = recovery.known_to_work
+        """Whether an env has completed a step. Until then, an error means that the run is set up wrongly."""
+        self._restarts = 0
+        self._counts = RecoveryCounts()  # since the last drain_counts
+        self._last_site: dict[int, Hashable] = {}  # by host: the place of its last death
+        self._deaths_there: dict[int, int] = {}  # by host: deaths in a row at that place
+        self._steps_at_last_death: dict[int, int] = {}  # by host
 
-    def replace(
-        self,
-        w: PoolWorker,
-        error: CorralError,
-        start: Callable[[PoolWorker], T],
-        crash_site: CrashSite | None,
-        step: int,
-        progress: Callable[[], Hashable],
-    ) -> T:
-        """Replace a worker by ``start``, again if the new one dies too, until it succeeds or ``consider`` raises."""
+    def decide(self, event: HostDied | HostOutgrew) -> Restart | Stop:
+        """Return what to do about an event, and count it."""
+        if isinstance(event, HostOutgrew):
+            self._counts += RecoveryCounts(recycled=1)
+            limit = f"{self._recovery.max_rss:g} MB (--worker-max-rss)"
+            return Restart(f"the {event.name} uses more than {limit}; restarted")
+        if (error := self._reason_to_stop(event)) is not None:
+            if not self.known_to_work:
+                error.exit_code = 2
+            return Stop(error)
+        self._restarts += 1
+        self._counts += RecoveryCounts(restarts=1)
+        what = first_line(event.error)
+        where = "" if event.crash_site is None else f" ({event.crash_site.location})"
+        count = "1 restart" if self._restarts == 1 else f"{self._restarts} restarts"
+        return Restart(f"{what}{where}; restarted, {count} so far")
+
+    def recover(self, death: HostDied, start: Callable[[], T], heartbeat: Callable[[], Hashable]) -> T:
+        """Restart a host with ``start``, again if that fails, until it succeeds or the decision is to stop.
+
+        Returns what ``start`` returned. ``heartbeat`` is read again after each failed start.
+        """
         while True:
-            self.consider(w.index, error, crash_site, step, progress())
-            self._counts += RecoveryCounts(restarts=1)
+            decision = self.decide(death)
+            if isinstance(decision, Stop):
+                raise decision.error
+            self._recovery.warn(decision.message)
             try:
-                return start(w)
-            except (WorkerDied, EnvFault) as again:
-                error, crash_site = again, None
+                return start()
+            except (WorkerDied, EnvFault) as error:
+                death = dataclasses.replace(death, error=error, crash_site=None, heartbeat=heartbeat())
 
-    def recycle(
-        self,
-        w: PoolWorker,
-        start: Callable[[PoolWorker], object],
-        on_death: Callable[[PoolWorker, CorralError], object],
-    ) -> None:
-        """Replace a worker that uses too much memory; ``on_death`` replaces the new one if that dies."""
-        self._recovery.warn(f"the {w} uses more than {self._recovery.max_rss:g} MB (--worker-max-rss); replaced")
-        self._counts += RecoveryCounts(recycled=1)
+    def recycle(self, name: str, start: Callable[[], object], on_death: Callable[[CorralError], object]) -> None:
+        """Restart a host that uses too much memory with ``start``; ``on_death`` recovers the new one if it dies."""
+        decision = self.decide(HostOutgrew(name))
+        assert isinstance(decision, Restart)
+        self._recovery.warn(decision.message)
         try:
-            start(w)
+            start()
         except (WorkerDied, EnvFault) as error:
-            on_death(w, error)
+            on_death(error)
 
-    def drain(self) -> RecoveryCounts:
-        """Return how many workers were replaced since the last call."""
+    def drain_counts(self) -> RecoveryCounts:
+        """Return how many hosts were restarted since the last call."""
         counts, self._counts = self._counts, RecoveryCounts()
         return counts
 
-    def consider(
-        self, worker: int, error: CorralError, crash_site: CrashSite | None, step: int, progress: Hashable
-    ) -> None:
-        """Say that a worker is being replaced, or raise if there is no sense in it.
+    def _reason_to_stop(self, death: HostDied) -> CorralError | None:
+        """Return the error that ends the run, or None if the host shall be restarted."""
+        by_signal = isinstance(death.error, WorkerDied) and death.error.by_signal
+        if not self._recovery.heal or not (self.known_to_work or by_signal):
+            return death.error
+        if self._count_deaths_at_site(death) >= MAX_DEATHS_WITHOUT_PROGRESS:
+            return _no_progress_error(death)
+        limit = self._recovery.max_restarts
+        if limit is not None and self._restarts >= limit:
+            return WorkerDied(f"{death.error}; that was one more than the {limit} of --max-restarts")
+        return None
 
-        ``step`` counts those that the worker began, ``progress`` is whatever else tells how far it had come. Before an
-        env has completed a step, only workers that were ended by a signal are replaced.
-        """
-        try:
-            self._count(worker, error, crash_site, step, progress)
-        except CorralError as stop:
-            if not self.worked:
-                stop.exit_code = 2
-            raise
+    def _count_deaths_at_site(self, death: HostDied) -> int:
+        """Return how often in a row, this death included, the host died without progress in between."""
+        site = self._site_of(death)
+        deaths = self._deaths_there.get(death.host, 0) + 1 if self._last_site.get(death.host) == site else 1
+        self._last_site[death.host], self._deaths_there[death.host] = site, deaths
+        self._steps_at_last_death[death.host] = death.steps
+        return deaths
 
-    def _count(
-        self, worker: int, error: CorralError, crash_site: CrashSite | None, step: int, progress: Hashable
-    ) -> None:
-        by_signal = isinstance(error, WorkerDied) and error.by_signal
-        if not self._recovery.heal or not (self.worked or by_signal):
-            raise error
-        where: Hashable = (step, progress)
-        if crash_site is not None and self._begins_anew:
-            where = step - self._replaced.get(worker, 0)  # how long it lived: all its envs began together
-        elif crash_site is not None:
-            where = (crash_site.location.env, crash_site.location.episode, crash_site.location.step)
-        self._replaced[worker] = step
-        known, times = self._last.get(worker, (None, 0))
-        times = times + 1 if known == where else 1
-        self._last[worker] = where, times
-        if times >= _WITHOUT_PROGRESS:
-            self._raise_no_progress(error, crash_site)
-        if self._recovery.max_restarts is not None and self.total >= self._recovery.max_restarts:
-            raise WorkerDied(f"{error}; that was one more than the {self._recovery.max_restarts} of --max-restarts")
-        self.total += 1
-        first = str(error).split(" without a word", 1)[0].splitlines()[0]
-        at = "" if crash_site is None else f" ({crash_site.location})"
-        self._recovery.warn(f"{first}{at}; replaced, {self.total} restart{'s' if self.total > 1 else ''} so far")
+    def _site_of(self, death: HostDied) -> Hashable:
+        """Return what is equal for two deaths of a host if it made no progress between them."""
+        if death.crash_site is None:
+            return "between steps", death.steps, death.heartbeat
+        if self._restores_episodes:
+            location = death.crash_site.location
+            return "in a step", location.env, location.episode, location.step
+        # All envs began new episodes together after the last restart: compare how long the host lived.
+        return "in a step", death.steps - self._steps_at_last_death.get(death.host, 0)
 
-    def _raise_no_progress(self, error: CorralError, crash_site: CrashSite | None) -> None:
-        if crash_site is None:
-            if isinstance(error, WorkerDied):
-                raise WorkerDied(f"{error}; {_WITHOUT_PROGRESS} times in a row without any progress")
-            error.exit_code = 1
-            raise error
-        summary = f"{error}; {_WITHOUT_PROGRESS} times in a row at the same step"
-        raise EnvFault(summary, crash_site.location, "", False, crash_site.position.reproduction(crash_site.row))
+
+def _no_progress_error(death: HostDied) -> CorralError:
+    error, site = death.error, death.crash_site
+    if site is not None:
+        summary = f"{error}; {MAX_DEATHS_WITHOUT_PROGRESS} times in a row at the same step"
+        return EnvFault(summary, site.location, "", False, site.position.reproduction(site.action_row))
+    if isinstance(error, WorkerDied):
+        return WorkerDied(f"{error}; {MAX_DEATHS_WITHOUT_PROGRESS} times in a row without any progress")
+    error.exit_code = 1
+    return error
+
+
+def first_line(error: CorralError) -> str:
+    """Return an error in one line, without its advice and without a traceback."""
+    return (isinstance(error, WorkerDied) and error.summary) or str(error).splitlines()[0]
+
+
+def warn_of_lost(envs: list[int], warn: Callable[[str], object]) -> None:
+    """Warn about envs that could not be restored to their positions."""
+    if envs:
+        warn(
+            f"env {', '.join(map(str, envs))} could not be restored, so its episode ends as truncated: it belongs to a "
+            "vector env such as EnvPool's, or is not deterministic (see `corral doctor`), or its episode is too long"
+        )
