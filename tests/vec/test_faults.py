@@ -151,7 +151,7 @@ def test_a_dead_worker_wakes_the_parent_with_its_name(how, word, method):
         env.reset()
         env.step(np.zeros(3, int))
         started = time.monotonic()
-        with pytest.raises(WorkerDied, match=f"worker of envs .*{word}"):
+        with pytest.raises(WorkerDied, match=f"worker of env.*{word}"):
             env.step(np.zeros(3, int))
         assert time.monotonic() - started < 50
         with pytest.raises(CorralError, match="an earlier call failed"):
