@@ -1,1 +1,1 @@
-"""Measurements of runs: what they did, how fast, and one against another."""
+"""Benchmarks: the speed of runs, the search for the fastest settings, and comparisons of runs."""

@@ -1,4 +1,4 @@
-"""How fast a run really is, and where its time goes: a short run of the real thing, read from its own metrics."""
+"""Measures the speed of training, and where its time goes, from the metrics of a short training run."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import gymnasium as gym
 from corral.storage.run_record import SECONDS, STEPS, RunRecord, read_record
 from corral.training.api import train
 
-__all__ = ["DECIDED", "PARTS", "Speed", "measure_speed", "median_speed"]
+__all__ = ["FIXED_SETTINGS", "PARTS", "Speed", "measure_speed", "median_speed"]
 
 PARTS = ("step", "inference", "wait", "update", "copy")
-"""Where the time of an iteration goes: stepping envs, choosing actions, waiting for workers, gradient steps, and the
-rest (weights to the workers, keeping what a checkpoint needs, writing metrics)."""
-DECIDED = (
+"""Parts of an iteration's time: stepping envs, choosing actions, waiting for workers, gradient steps, and the rest
+(copying weights to the workers, keeping what a checkpoint needs, writing metrics)."""
+FIXED_SETTINGS = (
     "timesteps",
     "num_episodes",
     "duration",
@@ -30,13 +30,13 @@ DECIDED = (
     "tensorboard",
     "hooks",
 )
-"""Settings that a timed run has of its own."""
-_QUIET: dict[str, Any] = {"eval_freq": 0, "checkpoint_freq": 0, "tensorboard": False, "quiet": True}
+"""Settings that a measurement chooses itself."""
+_NOTHING_BUT_TRAINING: dict[str, Any] = {"eval_freq": 0, "checkpoint_freq": 0, "tensorboard": False, "quiet": True}
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """A measured way to run."""
+    """The measured speed of a run."""
 
     backend: str
     n_envs: int
@@ -44,46 +44,52 @@ class Speed:
     fps: float
     """Steps per second, learning included."""
     steps: int
-    """Of an iteration."""
+    """Steps of an iteration."""
     seconds: dict[str, float]
-    """Of an iteration, by part."""
+    """Seconds of an iteration, by the names in ``PARTS``."""
     memory_mb: float
-    """Of all processes together."""
+    """Memory of all processes together."""
 
 
 def measure_speed(env: str | Callable[..., gym.Env[Any, Any]], seconds: float, settings: Mapping[str, Any]) -> Speed:
-    """Train for so many seconds, in a directory that is thrown away."""
+    """Train for some seconds in a temporary run directory, and return the speed."""
     with tempfile.TemporaryDirectory(prefix="corral-") as directory:
-        wanted = {name: value for name, value in settings.items() if name != "learning_rate_end"}
+        # learning_rate_end needs a number of steps, which a run of a given duration does not have.
+        kept = {name: value for name, value in settings.items() if name != "learning_rate_end"}
         budget = {"duration": seconds / 3600, "output_dir": str(Path(directory) / "run")}
-        result = train(env, **{**wanted, **budget, **_QUIET})
-        return _speed(read_record(result.run_dir))
+        result = train(env, **{**kept, **budget, **_NOTHING_BUT_TRAINING})
+        return _speed_of(read_record(result.run_dir))
 
 
 def median_speed(speeds: Sequence[Speed]) -> Speed:
-    """The middle one of several measurements of the same; the slower of the two in the middle."""
+    """Return the measurement with the median steps per second; of two in the middle, the slower one."""
     return sorted(speeds, key=lambda speed: speed.fps)[(len(speeds) - 1) // 2]
 
 
-def _speed(record: RunRecord) -> Speed:
-    rows = record.rows
+def _speed_of(record: RunRecord) -> Speed:
+    config, rows = record.config, record.rows
     first, last = rows[0], rows[-1]
-    if len(rows) > 2:  # what is new is slow: leave the first iteration out
+    if len(rows) > 2:  # leave the first iteration out, which is slower than the others
         fps = (last[STEPS] - first[STEPS]) / (last[SECONDS] - first[SECONDS])
         rows = rows[1:]
     else:
         fps = last[STEPS] / last[SECONDS]
-    whole = record.config.rollout_size / fps
+    iteration_seconds = config.rollout_size / fps
 
     def median(name: str) -> float:
         return statistics.median(row[name] for row in rows)
 
     step, act, collect, update = (median(f"time/{part}_s") for part in ("step", "act", "collect", "update"))
-    if record.config.overlap:  # stepping and acting happen beside the update: what shows of them is the wait
+    if config.overlap:  # workers step and act while the learner updates, so only the wait for them takes time
         step = act = 0.0
-    parts = (step, act, max(0.0, collect - step - act), update, max(0.0, whole - collect - update))
-    memory = sum(value for name, value in last.items() if name.startswith("system/") and name.endswith("_mb"))
-    config = record.config
-    seconds = dict(zip(PARTS, parts, strict=True))
-    how = config.backend, config.n_envs, config.num_workers or 1
-    return Speed(*how, fps, config.rollout_size, seconds, memory)
+    wait = max(0.0, collect - step - act)
+    copy = max(0.0, iteration_seconds - collect - update)
+    return Speed(
+        backend=config.backend,
+        n_envs=config.n_envs,
+        num_workers=config.num_workers or 1,
+        fps=fps,
+        steps=config.rollout_size,
+        seconds=dict(zip(PARTS, (step, act, wait, update, copy), strict=True)),
+        memory_mb=sum(value for name, value in last.items() if name.startswith("system/") and name.endswith("_mb")),
+    )

@@ -1,4 +1,4 @@
-"""``corral tune``: tries numbers of envs and workers for real, and recommends one."""
+"""``corral tune``: trains with several numbers of envs and workers, and recommends the best."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from corral.config.schema import parse_config
 from corral.core.errors import UsageError
 from corral.core.machine import available_cores
 
-__all__ = ["Candidate", "Trial", "candidates", "draw_trials", "recommended", "try_all"]
+__all__ = ["Candidate", "Trial", "candidates", "draw_trials", "measure_candidates", "recommended"]
 
-_VARIED = ("n_envs", "num_workers", "num_envs_per_worker")
-_FOR_WORKERS = ("parallel_start_method", "adaptive", "overlap")
-_AS_FAST = 0.95
-"""Of the fastest: then fewer envs and fewer workers are better, for learning and for memory."""
+_VARIED_SETTINGS = ("n_envs", "num_workers", "num_envs_per_worker")
+_WORKER_SETTINGS = ("parallel_start_method", "adaptive", "overlap")
+_NEARLY_FASTEST = 0.95
+"""From this fraction of the highest speed on, fewer envs and workers are better: for learning and for memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A way to run."""
+    """A number of envs and workers to measure."""
 
     n_envs: int
     backend: str
@@ -34,86 +34,100 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A candidate and how it did; the speed-up is over one process with as many envs."""
+    """A candidate and its measured speed."""
 
     candidate: Candidate
     speed: Speed
     speed_up: float
+    """Steps per second over those of one process with as many envs."""
 
     @property
     def efficiency(self) -> float:
-        """Speed-up by worker."""
+        """The speed-up divided by the number of workers."""
         return self.speed_up / self.candidate.num_workers
 
 
 def candidates(env: str, settings: Mapping[str, Any], most_envs: int = 64) -> list[Candidate]:
-    """Sensible numbers of envs, each alone and with workers; what the settings fix stays fixed."""
+    """Return the candidates to measure: numbers of envs, each in one process and with some numbers of workers.
+
+    What ``settings`` fix is not varied. Numbers of envs that do not fit the other settings are left out.
+    """
     if most_envs < 1:
         raise UsageError(f"max_envs {most_envs}: should be at least 1")
-    cores, numbers, workers = available_cores(), _doubling(most_envs, first=min(4, most_envs)), []
+    cores, env_counts, worker_counts = available_cores(), _doubling(most_envs, first=min(4, most_envs)), []
     if settings.get("n_envs") not in (None, "auto") or "num_envs_per_worker" in settings:
         config = parse_config({**settings, "env": env})
-        numbers, workers = [config.n_envs], [config.num_workers] if config.num_workers else []
+        env_counts, worker_counts = [config.n_envs], [config.num_workers] if config.num_workers else []
     elif settings.get("num_workers"):
-        workers = [parse_config({**settings, "env": env, "n_envs": MOST_ENVS}).num_workers or 1]
-    workers = workers or sorted({w for w in (*_doubling(cores), cores) if w > 1})
-    found, refused = [], None
-    for n in numbers:
+        worker_counts = [parse_config({**settings, "env": env, "n_envs": MOST_ENVS}).num_workers or 1]
+    worker_counts = worker_counts or sorted({w for w in (*_doubling(cores), cores) if w > 1})
+    fixed = {name: value for name, value in settings.items() if name not in _VARIED_SETTINGS}
+    fitting, last_error = [], None
+    for n in env_counts:
         try:
-            parse_config({**{k: v for k, v in settings.items() if k not in _VARIED}, "env": env, "n_envs": n})
-        except UsageError as error:  # a batch_size that does not divide, for example
-            refused = error
+            parse_config({**fixed, "env": env, "n_envs": n})
+        except UsageError as error:  # for example a batch_size that does not divide the rollout
+            last_error = error
             continue
-        found.append(Candidate(n, "serial", 1))
-        found += [Candidate(n, "worker", w) for w in workers if w is not None and w <= n]
-    if not found:
-        raise refused or UsageError("there is nothing to try")
-    return found
+        fitting.append(Candidate(n, "serial", 1))
+        fitting += [Candidate(n, "worker", w) for w in worker_counts if w is not None and w <= n]
+    if not fitting:
+        raise last_error or UsageError("there is nothing to try")
+    return fitting
 
 
-def try_all(
+def measure_candidates(
     env: str | Callable[..., gym.Env[Any, Any]],
-    tried: Sequence[Candidate],
+    candidates: Sequence[Candidate],
     settings: Mapping[str, Any],
     seconds: float,
     repeats: int,
     on_run: Callable[[Candidate], object] = lambda candidate: None,
     one_core: bool = False,
 ) -> list[Trial]:
-    """Measure every candidate, round after round, so that a busy moment of the machine does not fall on one alone.
+    """Measure every candidate ``repeats`` times for some seconds, and return the medians.
 
-    With ``one_core``, one process is one core: its learner has one thread.
+    All candidates are measured once before one is measured again, so that a busy moment of the machine does not affect
+    one candidate alone. ``on_run`` is called before each measurement. With ``one_core`` a candidate without workers
+    uses one core: its learner has one thread.
     """
-    speeds: dict[Candidate, list[Speed]] = {candidate: [] for candidate in tried}
+    speeds: dict[Candidate, list[Speed]] = {candidate: [] for candidate in candidates}
     for _ in range(repeats):
-        for candidate in tried:
+        for candidate in candidates:
             on_run(candidate)
-            alone = candidate.backend == "serial"
-            left_out = (*_VARIED, *_FOR_WORKERS) if alone else _VARIED
-            how = {name: value for name, value in settings.items() if name not in left_out}
-            how |= {"n_envs": candidate.n_envs, "backend": candidate.backend}
-            how |= ({"learner_threads": 1} if one_core else {}) if alone else {"num_workers": candidate.num_workers}
-            speeds[candidate].append(measure_speed(env, seconds, how))
-    return list(_trials({candidate: median_speed(found) for candidate, found in speeds.items()}))
+            speeds[candidate].append(measure_speed(env, seconds, _settings_for(candidate, settings, one_core)))
+    return list(_trials({candidate: median_speed(measured) for candidate, measured in speeds.items()}))
+
+
+def _settings_for(candidate: Candidate, settings: Mapping[str, Any], one_core: bool) -> dict[str, Any]:
+    """Return ``settings`` with the candidate's backend and numbers of envs and workers."""
+    is_serial = candidate.backend == "serial"
+    replaced = (*_VARIED_SETTINGS, *_WORKER_SETTINGS) if is_serial else _VARIED_SETTINGS
+    candidate_settings = {name: value for name, value in settings.items() if name not in replaced}
+    candidate_settings |= {"n_envs": candidate.n_envs, "backend": candidate.backend}
+    if not is_serial:
+        candidate_settings["num_workers"] = candidate.num_workers
+    elif one_core:
+        candidate_settings["learner_threads"] = 1
+    return candidate_settings
 
 
 def recommended(trials: Sequence[Trial]) -> Trial:
-    """The fewest envs, and the fewest workers, that are as fast as any."""
-    best = max(trial.speed.fps for trial in trials)
-    fast = [trial for trial in trials if trial.speed.fps >= _AS_FAST * best]
+    """Return the trial with the fewest envs, then the fewest workers, among those that are nearly the fastest."""
+    highest_fps = max(trial.speed.fps for trial in trials)
+    fast = [trial for trial in trials if trial.speed.fps >= _NEARLY_FASTEST * highest_fps]
     return min(fast, key=lambda trial: (trial.candidate.n_envs, trial.candidate.num_workers))
 
 
 def draw_trials(path: Path, title: str, trials: Sequence[Trial], chosen: Trial) -> None:
-    """Steps per second over the number of envs, a line for each number of workers."""
+    """Draw steps per second over the number of envs, with a line for each number of workers."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 5), layout="constrained")
     panel = figure.subplots()
-    ways = sorted({(t.candidate.num_workers, t.candidate.backend) for t in trials})
-    for workers, backend in ways:
-        line = [t for t in trials if (t.candidate.num_workers, t.candidate.backend) == (workers, backend)]
-        label = "one process" if backend == "serial" else f"{workers} workers"
+    for num_workers, backend in sorted({(trial.candidate.num_workers, trial.candidate.backend) for trial in trials}):
+        line = [t for t in trials if (t.candidate.num_workers, t.candidate.backend) == (num_workers, backend)]
+        label = "one process" if backend == "serial" else f"{num_workers} workers"
         panel.plot([t.candidate.n_envs for t in line], [t.speed.fps for t in line], marker="o", label=label)
     panel.plot(
         [chosen.candidate.n_envs], [chosen.speed.fps], "*", color="black", markersize=16, label="recommended", zorder=5
@@ -122,8 +136,8 @@ def draw_trials(path: Path, title: str, trials: Sequence[Trial], chosen: Trial) 
     panel.set(xlabel="envs", ylabel="steps per second, learning included")
     panel.set_xscale("log", base=2)
     panel.set_ylim(bottom=0)
-    numbers = sorted({t.candidate.n_envs for t in trials})
-    panel.set_xticks(numbers, [str(n) for n in numbers])
+    env_counts = sorted({trial.candidate.n_envs for trial in trials})
+    panel.set_xticks(env_counts, [str(n) for n in env_counts])
     panel.minorticks_off()
     panel.yaxis.set_major_formatter("{x:,.0f}")
     panel.grid(alpha=0.3)
@@ -133,12 +147,13 @@ def draw_trials(path: Path, title: str, trials: Sequence[Trial], chosen: Trial) 
 
 
 def _trials(speeds: Mapping[Candidate, Speed]) -> Iterator[Trial]:
-    alone = {candidate.n_envs: speed.fps for candidate, speed in speeds.items() if candidate.backend == "serial"}
+    serial_fps = {candidate.n_envs: speed.fps for candidate, speed in speeds.items() if candidate.backend == "serial"}
     for candidate, speed in speeds.items():
-        yield Trial(candidate, speed, speed.fps / alone[candidate.n_envs])
+        yield Trial(candidate, speed, speed.fps / serial_fps[candidate.n_envs])
 
 
 def _doubling(most: int, first: int = 1) -> list[int]:
+    """Return ``first``, twice that, and so on up to ``most``."""
     numbers = [first]
     while numbers[-1] * 2 <= most:
         numbers.append(numbers[-1] * 2)

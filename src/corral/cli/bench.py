@@ -13,8 +13,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from corral.bench.compare import Row, compare_runs
-from corral.bench.speed import DECIDED, PARTS
-from corral.bench.tune import Candidate, Trial, candidates, draw_trials, recommended, try_all
+from corral.bench.speed import FIXED_SETTINGS, PARTS
+from corral.bench.tune import Candidate, Trial, candidates, draw_trials, recommended, measure_candidates
 from corral.cli.train import settings_of
 from corral.config.schema import parse_config
 from corral.core.errors import UsageError
@@ -89,11 +89,11 @@ def _added_up(trials: list[Trial], cores: int) -> str:
 
 def _settings(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     """The env and the settings to time it with; what timing decides is refused as a flag, and left out of a file."""
-    for name in DECIDED:
+    for name in FIXED_SETTINGS:
         if hasattr(options, name):
             raise UsageError(f"--{name.replace('_', '-')} is for training; here it is decided by what is measured")
     env, settings = settings_of(options)
-    return env, {name: value for name, value in settings.items() if name not in DECIDED}
+    return env, {name: value for name, value in settings.items() if name not in FIXED_SETTINGS}
 
 
 def _part(trial: Trial, part: str) -> str:
@@ -128,7 +128,7 @@ def _measure(
             bar.update(task, description=f"{candidate.n_envs} envs {how}", advance=1, refresh=True)
 
         bar.update(task, completed=-1)
-        return try_all(env, tried, settings, options.seconds, options.repeats, show, one_core)
+        return measure_candidates(env, tried, settings, options.seconds, options.repeats, show, one_core)
 
 
 def _output(options: argparse.Namespace, name: str) -> Path:
