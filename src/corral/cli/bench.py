@@ -14,7 +14,7 @@ from rich.text import Text
 
 from corral.bench.compare import Row, compare_runs
 from corral.bench.speed import FIXED_SETTINGS, PARTS
-from corral.bench.tune import Candidate, Trial, candidates, draw_trials, recommended, measure_candidates
+from corral.bench.tune import Candidate, Trial, candidates, draw_trials, measure_candidates, recommended
 from corral.cli.train import settings_of
 from corral.config.schema import parse_config
 from corral.core.errors import UsageError
@@ -25,39 +25,45 @@ __all__ = ["run_bench", "run_compare", "run_tune"]
 
 
 def run_tune(options: argparse.Namespace) -> int:
-    """Try candidates for real; print a table with one of them recommended, and draw it."""
-    env, settings = _settings(options)
-    tried = candidates(env, settings, options.max_envs)
-    trials = _measure(env, tried, settings, options)
+    """Measure numbers of envs and workers; print and draw the results, with a recommendation."""
+    env, settings = _measured_settings(options)
+    trials = _measure(env, candidates(env, settings, options.max_envs), settings, options)
     best = recommended(trials)
     console = Console(highlight=False, emoji=False, soft_wrap=True)
     table = Table("", "envs", "workers", "steps/s", "speed-up", "efficiency", "memory", title=env, title_justify="left")
     for trial in trials:
-        c = trial.candidate
-        cells = [str(c.n_envs), "none" if c.backend == "serial" else str(c.num_workers), f"{trial.speed.fps:,.0f}"]
-        cells += [f"{trial.speed_up:.2f}x", f"{trial.efficiency:.0%}", f"{trial.speed.memory_mb:,.0f} MB"]
-        table.add_row("->" if trial is best else "", *cells, style="bold" if trial is best else None)
+        candidate = trial.candidate
+        table.add_row(
+            "->" if trial is best else "",
+            str(candidate.n_envs),
+            "none" if candidate.backend == "serial" else str(candidate.num_workers),
+            f"{trial.speed.fps:,.0f}",
+            f"{trial.speed_up:.2f}x",
+            f"{trial.efficiency:.0%}",
+            f"{trial.speed.memory_mb:,.0f} MB",
+            style="bold" if trial is best else None,
+        )
     console.print(table)
-    picture = _output(options, f"tune-{env}") / "tune.png"
+    picture = _make_output_directory(options, f"tune-{env}") / "tune.png"
     draw_trials(picture, f"{env} on {available_cores()} cores", trials, best)
-    how = "serial" if best.candidate.backend == "serial" else f"worker --num-workers {best.candidate.num_workers}"
-    console.print(f"recommended: --n-envs {best.candidate.n_envs} --backend {how}", markup=False)
+    backend = "serial" if best.candidate.backend == "serial" else f"worker --num-workers {best.candidate.num_workers}"
+    console.print(f"recommended: --n-envs {best.candidate.n_envs} --backend {backend}", markup=False)
     console.print(f"picture: {picture}", markup=False)
     return 0
 
 
 def run_bench(options: argparse.Namespace) -> int:
-    """The user's env in one process and with workers: how much faster, and where the time goes."""
-    env, settings = _settings(options)
+    """Measure training in one process and with workers; print the speed-up and where the time goes."""
+    env, settings = _measured_settings(options)
     if settings.get("n_envs") == "auto":
         raise UsageError("bench needs a number of envs; `corral tune` finds a good one")
     config, cores = parse_config({**settings, "env": env}), available_cores()
-    n, workers = config.n_envs, config.num_workers or min(config.n_envs, max(2, cores))
-    tried = [Candidate(n, "serial", 1), Candidate(n, "worker", workers)]
-    trials = _measure(env, tried, settings, options, one_core=True)
+    n_envs, num_workers = config.n_envs, config.num_workers or min(config.n_envs, max(2, cores))
+    serial_and_parallel = [Candidate(n_envs, "serial", 1), Candidate(n_envs, "worker", num_workers)]
+    trials = _measure(env, serial_and_parallel, settings, options, one_core=True)
     console = Console(highlight=False, emoji=False, soft_wrap=True)
-    names = ["one process, one core", f"{workers} workers{', overlap' if config.overlap else ''}"]
-    table = Table("", *names, title=f"{env}, {n} envs on {cores} cores", title_justify="left")
+    names = ["one process, one core", f"{num_workers} workers{', overlap' if config.overlap else ''}"]
+    table = Table("", *names, title=f"{env}, {n_envs} envs on {cores} cores", title_justify="left")
     table.add_row("steps per second", *(f"{trial.speed.fps:,.0f}" for trial in trials))
     table.add_row("speed-up", *(f"{trial.speed_up:.2f}x" for trial in trials))
     table.add_row(
@@ -66,80 +72,87 @@ def run_bench(options: argparse.Namespace) -> int:
     )
     table.add_row("memory", *(f"{trial.speed.memory_mb:,.0f} MB" for trial in trials))
     for part in PARTS:
-        table.add_row(f"  {part}", *(_part(trial, part) for trial in trials))
+        table.add_row(f"  {part}", *(_format_part(trial, part) for trial in trials))
     console.print(table)
-    console.print(_added_up(trials, cores), markup=False)
-    console.print(_limit(trials[1]), markup=False)
+    console.print(_upper_bound(trials, cores), markup=False)
+    console.print(_bottleneck(trials[1]), markup=False)
     return 0
 
 
-def _added_up(trials: list[Trial], cores: int) -> str:
-    """What the cores could do at best: simulation, inference and learning of one core, shared out without loss."""
-    words = {"step": "simulation", "inference": "inference", "update": "learning"}
-    alone = trials[0].speed
-    cost = {word: alone.seconds[part] / alone.steps for part, word in words.items()}
-    most = cores / sum(cost.values())
-    told = " + ".join(f"{word} {seconds * 1e6:,.0f}" for word, seconds in cost.items())
-    whole, reached = f"{sum(cost.values()) * 1e6:,.0f} µs of one core", trials[1].speed.fps
+def _upper_bound(trials: list[Trial], cores: int) -> str:
+    """Return a sentence about the speed that all cores would reach if the work of one were divided without loss."""
+    names = {"step": "simulation", "inference": "inference", "update": "learning"}
+    serial, parallel = (trial.speed for trial in trials)
+    step_costs = {name: serial.seconds[part] / serial.steps for part, name in names.items()}  # in seconds
+    step_cost = sum(step_costs.values())
+    costs = " + ".join(f"{name} {seconds * 1e6:,.0f}" for name, seconds in step_costs.items())
+    max_fps = cores / step_cost
     return (
-        f"added up, a step costs {told} = {whole}: at best {most:,.0f} steps/s on {cores} cores. "
-        f"With workers: {reached:,.0f}, {reached / most:.0%} of that"
+        f"added up, a step costs {costs} = {step_cost * 1e6:,.0f} µs of one core: at best {max_fps:,.0f} steps/s on "
+        f"{cores} cores. With workers: {parallel.fps:,.0f}, {parallel.fps / max_fps:.0%} of that"
     )
 
 
-def _settings(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """The env and the settings to time it with; what timing decides is refused as a flag, and left out of a file."""
+def _measured_settings(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """Return the env and the settings to measure it with.
+
+    Settings that the measurement chooses are refused as flags, and left out of a file's.
+    """
     for name in FIXED_SETTINGS:
         if hasattr(options, name):
-            raise UsageError(f"--{name.replace('_', '-')} is for training; here it is decided by what is measured")
+            raise UsageError(
+                f"--{name.replace('_', '-')} is for training; a measurement chooses it itself; leave it out"
+            )
     env, settings = settings_of(options)
     return env, {name: value for name, value in settings.items() if name not in FIXED_SETTINGS}
 
 
-def _part(trial: Trial, part: str) -> str:
-    seconds, whole = trial.speed.seconds[part], sum(trial.speed.seconds.values())
-    return f"{seconds * 1000:,.1f} ms ({seconds / whole:.0%})"
+def _format_part(trial: Trial, part: str) -> str:
+    seconds, iteration_seconds = trial.speed.seconds[part], sum(trial.speed.seconds.values())
+    return f"{seconds * 1000:,.1f} ms ({seconds / iteration_seconds:.0%})"
 
 
-def _limit(parallel: Trial) -> str:
-    """What a user would have to change to go faster."""
-    parts = parallel.speed.seconds
-    largest = max(parts, key=lambda part: parts[part])
+def _bottleneck(parallel: Trial) -> str:
+    """Return a sentence about the part that takes longest, and what would make it faster."""
+    seconds = parallel.speed.seconds
+    longest = max(seconds, key=lambda part: seconds[part])
     advice = {
         "step": "stepping the envs is the limit: more cores, or a faster env, would help",
         "inference": "choosing actions is the limit: more envs per worker share its cost",
         "wait": "waiting is the limit: envs of very different speed, or a busy machine",
         "update": "the learner is the limit: a larger batch_size, fewer epochs or a smaller network would help",
-        "copy": "keeping books is the limit: longer rollouts (n_steps) share its cost",
+        "copy": "copying and logging is the limit: longer rollouts (n_steps) share its cost",
     }
-    return f"with workers, {advice[largest]}"
+    return f"with workers, {advice[longest]}"
 
 
 def _measure(
-    env: str, tried: list[Candidate], settings: dict[str, Any], options: argparse.Namespace, one_core: bool = False
+    env: str, chosen: list[Candidate], settings: dict[str, Any], options: argparse.Namespace, one_core: bool = False
 ) -> list[Trial]:
+    """Measure the candidates, with a progress bar meanwhile."""
     if options.seconds <= 0 or options.repeats < 1:
         raise UsageError("--seconds should be more than 0, --repeats at least 1")
     with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("measuring", total=len(tried) * options.repeats)
+        task = bar.add_task("measuring", total=len(chosen) * options.repeats)
 
         def show(candidate: Candidate) -> None:
-            how = "in one process" if candidate.backend == "serial" else f"in {candidate.num_workers} workers"
-            bar.update(task, description=f"{candidate.n_envs} envs {how}", advance=1, refresh=True)
+            processes = "one process" if candidate.backend == "serial" else f"{candidate.num_workers} workers"
+            bar.update(task, description=f"{candidate.n_envs} envs in {processes}", advance=1, refresh=True)
 
-        bar.update(task, completed=-1)
-        return measure_candidates(env, tried, settings, options.seconds, options.repeats, show, one_core)
+        bar.update(task, completed=-1)  # ``show`` is called before each measurement
+        return measure_candidates(env, chosen, settings, options.seconds, options.repeats, show, one_core)
 
 
-def _output(options: argparse.Namespace, name: str) -> Path:
-    plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
-    path = Path(options.output) if options.output else ROOT / f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}"
+def _make_output_directory(options: argparse.Namespace, name: str) -> Path:
+    """Make the directory ``--output``, or a new one in the directory of runs, and return its path."""
+    safe_name = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
+    path = Path(options.output) if options.output else ROOT / f"{safe_name}-{time.strftime('%Y%m%d-%H%M%S')}"
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def run_compare(options: argparse.Namespace) -> int:
-    """Compare two runs, and say where the picture and the report are."""
+    """Compare two runs, and print the result and the paths of the picture and the report."""
     comparison = compare_runs(options.a, options.b, options.output)
     console = Console(highlight=False, emoji=False)
     _print_rows(console, "", comparison.names, comparison.rows)
