@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, ABCMeta, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol
 
@@ -39,6 +39,7 @@ __all__ = [
     "OpponentSampler",
     "OpponentSamplerSpec",
     "StepArrays",
+    "StepperOptions",
     "merge_sums",
 ]
 
@@ -153,6 +154,27 @@ class OpponentSamplerSpec(Protocol):
     def build(self, arrays: Mapping[str, Array]) -> OpponentSampler:
         """Seats that read what the trainer writes into ``arrays``."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepperOptions:
+    """How a stepper seeds its envs, recovers from their exceptions, and reports."""
+
+    factory: Callable[[], Env]
+    """Makes new copies of envs."""
+    first_env: int = 0
+    """The index in the run of the stepper's first env."""
+    seed: int | None = None
+    """The root seed, from which the seeds of all episodes follow."""
+    infos: InfoMode = "full"
+    heal: bool = False
+    """Whether envs that raise are replaced by new copies."""
+    known_to_work: bool = False
+    """Whether the env has completed steps elsewhere; if not, an exception before its first step is a wrong set-up."""
+    heartbeat: MutableSequence[int] | None = None
+    """Cells that the stepper changes while it makes progress (see ``env_stepper``)."""
+    seed_globals: bool = False
+    """Whether Python's and numpy's global random generators are seeded when an env is made or reset."""
 
 
 class _VectorEnvClass(ABCMeta):

@@ -1,15 +1,17 @@
-"""Steps a ``gymnasium.vector.VectorEnv``, and behaves as a ``Stepper`` of as many envs would.
+"""Step a ``gymnasium.vector.VectorEnv``, with the behaviour that a ``Stepper`` of the same number of single envs has.
 
-Where an episode ends, the next one begins in the same step, in that env alone. Seeds belong to envs, not to workers: of
-envs that are born with theirs (EnvPool's), episode 0 tells the seed, and what follows is that env's own business.
+Where an episode ends, the next one begins in the same step, in that env alone. Each env has its own seed, so that
+results do not depend on the number of workers. Envs that can be seeded only when they are made (EnvPool's) get the seed
+of their episode 0; their later episodes follow from it.
 
-Such an env cannot be brought to where another one was. Whenever that would be needed (in a new worker, after a resume,
-after an exception) all envs of the vector end their episodes as truncated, and are counted as inexact.
+A vector env cannot be restored to the position of another one. Whenever that would be needed (in a new worker, after a
+resume, after an exception) the episodes of all its envs are truncated and counted as ``inexact``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import gymnasium as gym
@@ -19,12 +21,11 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from corral.core.errors import CorralError, EnvFault, EnvLocation, UsageError
 from corral.core.seeding import episode_seeds, fresh_seed
-from corral.core.spaces import Leaf, limits_of
 from corral.core.types import LIFE_LOST, Leaves
 from corral.envs.factory import EnvFactory
 from corral.envs.lifecycle import ENV_EXCEPTIONS, close_env, named
 from corral.envs.vector_adapter import SubEnvView, VectorEnv, autoresets_in_same_step, info_of, mask_methods
-from corral.vec.api import EnvReport, InfoMode, InfoRow, OpponentSampler, StepArrays
+from corral.vec.api import EnvReport, InfoRow, OpponentSampler, StepArrays, StepperOptions
 from corral.vec.env_stepper import CURRENT_ENV, OTHER_CALLS, STEPS_STARTED
 from corral.vec.episode_ledger import MAX_FAULTY_EPISODES, EpisodeLedger, VectorInfoSums
 from corral.vec.replay_log import EnvPosition
@@ -32,126 +33,140 @@ from corral.vec.validation import MASK, InvalidRow, RowWriter, public_info, shap
 
 __all__ = ["BatchStepper"]
 
-Flags = npt.NDArray[np.bool_]
+Infos = Mapping[str, Any]
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _NewEpisodes:
+    """What a vector env returned for K envs whose episodes begin."""
+
+    envs: Indices  # [K]
+    observations: Leaves  # each [N, ...], or [K, ...] if the vector env returned only these envs
+    infos: Infos
+    rows: Indices  # [K] the row of each env in ``observations`` and ``infos``
+
+    def row_by_env(self) -> dict[int, int]:
+        """Return the row of each env in ``observations`` and ``infos``."""
+        return dict(zip(self.envs.tolist(), self.rows.tolist(), strict=True))
 
 
 class BatchStepper:
-    """A vector env, and the rows of the arrays its envs write to."""
+    """Steps a vector env of N envs; its env ``i`` writes row ``i`` of ``arrays``."""
 
-    def __init__(
-        self,
-        vector: VectorEnv,
-        arrays: StepArrays,
-        factory: EnvFactory,
-        first_env: int = 0,
-        seed: int | None = None,
-        infos: InfoMode = "full",
-        heal: bool = False,
-        known_to_work: bool = False,
-        heartbeat: MutableSequence[int] | None = None,
-    ) -> None:
-        self.vector, self.arrays, self.first_env, self.infos = vector, arrays, first_env, infos
-        self.heartbeat: Any = [0, 0, 0] if heartbeat is None else heartbeat
-        self.opponent_sampler: OpponentSampler | None = None  # nobody plays the other side of these
-        self._factory, self._seed, self._heal = factory, seed, heal
-        self._n = len(arrays.rewards)
-        self._ledger = EpisodeLedger(arrays, np.zeros(self._n, np.int64), first_env, infos, known_to_work)
-        self._born_with = episode_seeds(seed, first_env, [0] * self._n)  # of envs that were not used yet
-        self._seeds: Sequence[int | None] = self._born_with or [None] * self._n  # that the envs were given last
-        self._ask_masks = mask_methods(vector)
-        self.row_writer = self._rows = RowWriter(vector.single_observation_space, vector.single_action_space, arrays)
-        self._seen, self._acted = self._rows.layout, self._rows.codec.layout
-        limits = ((leaf.path, limits_of(leaf.space)) for leaf in self._seen.leaves)
-        self._limits = {path: limit for path, limit in limits if limit is not None}
-        self._lives = np.zeros(self._n, np.int64) if getattr(vector, "counts_lives", False) else None  # before a step
+    def __init__(self, vector: VectorEnv, arrays: StepArrays, options: StepperOptions) -> None:
+        assert isinstance(options.factory, EnvFactory)
+        self.vector, self.arrays, self.first_env, self.infos = vector, arrays, options.first_env, options.infos
+        self.heartbeat: Any = [0, 0, 0] if options.heartbeat is None else options.heartbeat
+        self.opponent_sampler: OpponentSampler | None = None  # set by callers of any stepper; vector envs do not use it
+        self._factory, self._seed, self._may_recover = options.factory, options.seed, options.heal
+        self._n = n = len(arrays.rewards)
+        self._ledger = EpisodeLedger(
+            arrays, np.zeros(n, np.int64), options.first_env, options.infos, options.known_to_work
+        )
+        self._construction_seeds = episode_seeds(options.seed, options.first_env, [0] * n)  # None after the first reset
+        self._seeds: Sequence[int | None] = self._construction_seeds or [None] * n  # what each env was seeded with last
+        self._call_mask_methods = mask_methods(vector)
+        self.row_writer = RowWriter(vector.single_observation_space, vector.single_action_space, arrays)
+        self._action_layout = self.row_writer.codec.layout
+        self._lives = np.zeros(n, np.int64) if getattr(vector, "counts_lives", False) else None  # after the last step
         self._hidden_info_keys = getattr(vector, "hidden_info_keys", ())
-        self._faulty = 0  # exceptions without progress between them
-        self._faulty_step = 0  # how long the longest episode was at the last one
-        self._ended = np.zeros(self._n, np.bool_)  # envs of which an episode ended since all began together
-        self._sums = VectorInfoSums(self._n, (*self._hidden_info_keys, LIFE_LOST))
+        self._faults_without_progress = 0
+        self._fault_step = 0  # the step of the longest episode at the last fault
+        self._ended = np.zeros(n, np.bool_)  # envs that ended an episode since all began one together
+        self._info_sums = VectorInfoSums(n, (*self._hidden_info_keys, LIFE_LOST))
 
     @property
     def envs(self) -> list[gym.Env[Any, Any]]:
-        """The envs, as far as they can be had one by one."""
+        """A view of each env, with the attributes and methods that a vector env has for its envs."""
         return [SubEnvView(self.vector, i) for i in range(self._n)]
 
     @property
     def has_masks(self) -> bool | None:
-        """Whether the envs mask their actions; known after the first reset."""
-        return self._rows.has_masks
+        """Whether the envs mask their actions; None before the first reset."""
+        return self.row_writer.has_masks
 
     def reset(
         self,
         seeds: Sequence[int | None],
         options: Sequence[dict[str, Any] | None],
-        chosen: Sequence[bool] | None = None,
+        reset_mask: Sequence[bool] | None = None,
     ) -> list[InfoRow]:
-        """Begin a new episode in every env, or in the ``chosen``; a seed that is None is what the root seed says."""
+        """Begin a new episode in every env, or where ``reset_mask`` is true, and return the infos.
+
+        Where ``seeds`` has None, the seed of the episode follows from the root seed.
+        """
         if any(options):
             raise UsageError(f"the envs of {self._factory.name} take no reset options; {options[0]} were given")
-        if chosen is not None and not all(chosen):
-            return self._reset_some(chosen, seeds) if any(chosen) else []
+        if reset_mask is not None and not all(reset_mask):
+            return self._reset_some(reset_mask, seeds) if any(reset_mask) else []
         self.arrays.episode[...] += 1
-        infos = self._begin_all(seeds)
-        return [] if self.infos == "summed" else [InfoRow(i, self._told(infos, i)) for i in range(self._n)]
+        infos = self._reset_all(seeds)
+        return [] if self.infos == "summed" else [InfoRow(i, self._public_info(infos, i)) for i in range(self._n)]
 
-    def _reset_some(self, chosen: Sequence[bool], seeds: Sequence[int | None]) -> list[InfoRow]:
-        """Begin an episode in some of the envs."""
-        which = np.flatnonzero(chosen)
-        given = any(seeds[i] is not None for i in which.tolist())
-        if autoresets_in_same_step(self.vector) and not isinstance(
-            self.vector.unwrapped, SyncVectorEnv | AsyncVectorEnv
-        ):
+    def _reset_some(self, reset_mask: Sequence[bool], seeds: Sequence[int | None]) -> list[InfoRow]:
+        """Begin a new episode in the envs where ``reset_mask`` is true, and return their infos."""
+        envs = np.flatnonzero(reset_mask)
+        has_seeds = any(seeds[i] is not None for i in envs.tolist())
+        is_gymnasium = isinstance(self.vector.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        if autoresets_in_same_step(self.vector) and not is_gymnasium:
             raise UsageError(f"the envs of {self._factory.name} begin only together; reset without reset_mask")
-        if self._factory.seeded_at_construction and given:
+        if self._factory.seeded_at_construction and has_seeds:
             raise UsageError(f"the envs of {self._factory.name} are seeded only together; reset some without seeds")
         try:
-            leaves, infos, at = self._begin_some(which, list(seeds) if given else None)
-            places = self._show_first(which, leaves, at)
-            self._write_masks(None, infos, places)
-        except InvalidRow as refused:
-            self._bad(refused)
+            new_episodes = self._reset_envs(envs, list(seeds) if has_seeds else None)
+            self._write_first_observations(new_episodes)
+            self._write_masks(None, new_episodes)
+        except InvalidRow as invalid:
+            self._raise_invalid_data(invalid)
         except ENV_EXCEPTIONS as error:
-            raise self._fault(error) from error
-        self._seeds = [seeds[i] if chosen[i] else self._seeds[i] for i in range(self._n)]
-        return [] if self.infos == "summed" else [InfoRow(i, self._told(infos, k)) for i, k in places.items()]
+            raise self._make_fault(error) from error
+        self._seeds = [seeds[i] if reset_mask[i] else self._seeds[i] for i in range(self._n)]
+        if self.infos == "summed":
+            return []
+        rows = new_episodes.row_by_env()
+        return [InfoRow(i, self._public_info(new_episodes.infos, row)) for i, row in rows.items()]
 
     def step(self) -> list[InfoRow]:
-        """Step every env with its row of ``arrays.actions``; where an episode ends, begin the next."""
+        """Step every env with its row of ``arrays.actions`` and return the infos; reset envs whose episode ended."""
         self.heartbeat[STEPS_STARTED] += 1
         self.heartbeat[CURRENT_ENV] = 0
         self._ledger.steps += 1
         if self._ledger.lost:
-            return self._truncate_episode()
-        furthest = int(self._ledger.steps.max()) if self._faulty else 0
+            return self._truncate_all_episodes()
+        longest = int(self._ledger.steps.max()) if self._faults_without_progress else 0
         try:
-            outcome: Any = self.vector.step(self._acted.batch(self.arrays.actions))
+            outcome: Any = self.vector.step(self._action_layout.batch(self.arrays.actions))
             if not isinstance(outcome, tuple) or len(outcome) != 5:
                 raise InvalidRow(
                     f"step returned {shape_of(outcome)}, expected (obs, rewards, terminated, truncated, infos)"
                 )
             rows = self._write_outcome(*outcome)
-        except InvalidRow as refused:
-            self._bad(refused)
+        except InvalidRow as invalid:
+            self._raise_invalid_data(invalid)
         except ENV_EXCEPTIONS as error:
-            self._truncate_all(error)
-            return self._truncate_episode()
+            self._handle_exception(error)
+            return self._truncate_all_episodes()
         self._ledger.completed_first_step = True
-        if self._faulty and (furthest > self._faulty_step or self._ended.all()):
-            self._faulty = 0
+        if self._faults_without_progress and (longest > self._fault_step or self._ended.all()):
+            self._faults_without_progress = 0
         return rows
 
     def drain(self) -> EnvReport:
-        """What there is to say since the last call."""
-        return self._ledger.drain(self._sums.drain())
+        """Return the sums of infos, the recovery counts and the faults since the last call."""
+        return self._ledger.drain(self._info_sums.drain())
 
-    def restore(self, positions: Sequence[EnvPosition], masked: bool, there: Collection[int] = ()) -> list[int]:
-        """Show what every env showed at its position. None of them gets there, unless all are still to begin."""
-        self._rows.has_masks, self._ledger.completed_first_step = masked, True
+    def restore(self, positions: Sequence[EnvPosition], has_masks: bool, skip: Collection[int] = ()) -> list[int]:
+        """Write what every env showed at its position, and return the envs that are not there.
+
+        No env can be brought to a position in the middle of an episode, so these are all envs, unless no env has begun
+        an episode: then all begin one now.
+        """
+        self.row_writer.has_masks, self._ledger.completed_first_step = has_masks, True
         for i, position in enumerate(positions):
             self._ledger.write_position(i, position)
         if not any(position.observation for position in positions):
-            self._begin_all([None] * self._n)
+            self._reset_all([None] * self._n)
             return []
         self._ledger.mark_lost(range(self._n))
         return list(range(self._n))
@@ -160,236 +175,237 @@ class BatchStepper:
         """Close the vector env."""
         close_env(self.vector, self.first_env)
 
-    # ---- a step ----------------------------------------------------------------------------------------------
+    # ---- the outcome of a step -------------------------------------------------------------------------------
 
     def _write_outcome(
-        self, seen: Any, rewards: Any, terminated: Any, truncated: Any, infos: Mapping[str, Any]
+        self, observations: Any, rewards: Any, terminated: Any, truncated: Any, infos: Infos
     ) -> list[InfoRow]:
-        """Write what a step returned."""
-        a, leaves = self.arrays, self._leaves(seen)
-        self._write(leaves)
-        _copy("rewards", rewards, a.rewards, "biuf")
-        _copy("terminated", terminated, a.terminated)
-        _copy("truncated", truncated, a.truncated)
-        a.life_lost[...] = False
-        if self._lives is not None:
-            np.logical_and(infos["lives"] < self._lives, infos["lives"] > 0, out=a.life_lost)
-            self._lives[...] = infos["lives"]
-        elif LIFE_LOST in infos:
-            lost = np.asarray(infos[LIFE_LOST])
-            _copy(LIFE_LOST, lost.astype(np.bool_) if lost.dtype == object else lost, a.life_lost)
-        ended = a.terminated | a.truncated
+        """Check and write what ``vector.step`` returned, begin new episodes where one ended, and return the infos."""
+        arrays, leaves = self.arrays, self._leaves(observations)
+        self.row_writer.write_observations(leaves)
+        _copy_checked("rewards", rewards, arrays.rewards, "biuf")
+        _copy_checked("terminated", terminated, arrays.terminated)
+        _copy_checked("truncated", truncated, arrays.truncated)
+        self._write_life_lost(infos)
+        ended = arrays.terminated | arrays.truncated  # [N]
         if ended.any():
-            a.life_lost[ended] = False
-            return self._begin_next(ended, leaves, infos)
-        self._rows.all_finite()
+            arrays.life_lost[ended] = False
+            return self._begin_next_episodes(ended, leaves, infos)
+        self.row_writer.check_all_finite()
         self._write_masks(infos)
         if self.infos == "summed":
-            self._sums.add(infos)
+            self._info_sums.add(infos)
             return []
-        return [InfoRow(i, self._told(infos, i)) for i in range(self._n)]
+        return [InfoRow(i, self._public_info(infos, i)) for i in range(self._n)]
 
-    def _begin_next(self, ended: Flags, leaves: Leaves, infos: Mapping[str, Any]) -> list[InfoRow]:
-        """Keep what the envs showed whose episodes ended, and begin their next."""
-        a, itself, which = self.arrays, autoresets_in_same_step(self.vector), np.flatnonzero(ended)
-        last, first, at = infos, infos, which  # what is said of the last step and of the next episodes, and where in it
-        if itself:
-            last = infos.get("final_info", {})
-            for i in which.tolist():
-                _at(i, self._rows.observation, infos["final_obs"][i])
-        self._rows.all_finite()
-        for path, final in a.final_observations.items():
-            final[which] = a.observations[path][which]
-        if not itself:
-            leaves, first, at = self._begin_some(which)
-        places = self._show_first(which, leaves, at)
-        self._ended[which] = True
-        self._write_masks(infos, first, places)
-        if self.infos == "summed":
-            self._sums.add(infos, ~ended if itself else None)
-            if itself:
-                self._sums.add(last, ended)
-            return []
-        return [
-            InfoRow(i, self._told(first, places[i]), info_of(last, i, self._hidden_info_keys))
-            if i in places
-            else InfoRow(i, self._told(infos, i))
-            for i in range(self._n)
-        ]
-
-    def _begin_some(
-        self, which: npt.NDArray[np.int64], seeds: Any = None
-    ) -> tuple[Leaves, Mapping[str, Any], npt.NDArray[np.int64]]:
-        """Begin episodes in some envs: what is shown, what is said, and where in both each of them is."""
-        quicker = getattr(self.vector, "begin_some", None)
-        if quicker is None:
-            options = {"reset_mask": np.isin(np.arange(self._n), which)}
-            seen, first = self.vector.reset(seed=seeds, options=options)
-        else:
-            seen, first = quicker(self.vector, which)
-        leaves = self._leaves(seen)
-        alone = len(next(iter(leaves.values()))) == which.size  # EnvPool shows those that begin, and no others
-        return leaves, first, np.arange(which.size) if alone else which
-
-    def _show_first(self, which: npt.NDArray[np.int64], leaves: Leaves, at: npt.NDArray[np.int64]) -> dict[int, int]:
-        """Write what some envs show when their episodes begin; where each of them is in it."""
-        self._write({path: leaf[at] for path, leaf in leaves.items()}, which)
-        self._rows.all_finite()
-        self.arrays.episode[which] += 1
-        self._ledger.steps[which] = 0
+    def _write_life_lost(self, infos: Infos) -> None:
+        """Write which envs lost a life: from the number of lives, or from the info of that name."""
+        life_lost = self.arrays.life_lost
+        life_lost[...] = False
         if self._lives is not None:
-            self._lives[which] = 0  # a game may begin with fewer than the last one had
-        return dict(zip(which.tolist(), at.tolist(), strict=True))
+            np.logical_and(infos["lives"] < self._lives, infos["lives"] > 0, out=life_lost)
+            self._lives[...] = infos["lives"]
+        elif LIFE_LOST in infos:
+            given = np.asarray(infos[LIFE_LOST])
+            _copy_checked(LIFE_LOST, given.astype(np.bool_) if given.dtype == object else given, life_lost)
 
-    def _truncate_episode(self) -> list[InfoRow]:
-        """End every episode as truncated at what its env showed last; begin the next ones in new envs."""
-        a = self.arrays
-        a.rewards[...], a.terminated[...], a.truncated[...] = 0.0, False, True
-        a.life_lost[...] = False
-        for path, final in a.final_observations.items():
-            final[...] = a.observations[path]
-        a.episode[...] += 1
-        self._begin_all([None] * self._n, anew=True)
+    def _begin_next_episodes(self, ended: npt.NDArray[np.bool_], leaves: Leaves, infos: Infos) -> list[InfoRow]:
+        """Keep the final observations of the envs whose episodes ``ended`` [N], begin their next, and return the infos.
+
+        ``leaves`` and ``infos`` are what the step returned. A vector env with same-step autoreset has begun the next
+        episodes already: they show the first observations, and ``infos`` has the final ones.
+        """
+        envs = np.flatnonzero(ended)  # [K]
+        has_reset_itself = autoresets_in_same_step(self.vector)
+        if has_reset_itself:
+            for i in envs.tolist():
+                _write_row(i, self.row_writer.write_observation, infos["final_obs"][i])
+        self._keep_final_observations(envs)
+        new_episodes = _NewEpisodes(envs, leaves, infos, rows=envs) if has_reset_itself else self._reset_envs(envs)
+        self._write_first_observations(new_episodes)
+        self._ended[envs] = True
+        self._write_masks(infos, new_episodes)
+        final_infos = infos.get("final_info", {}) if has_reset_itself else infos
+        if self.infos == "full":
+            return self._info_rows(infos, final_infos, new_episodes)
+        if has_reset_itself:  # then ``infos`` has, for envs whose episode ended, the info of the reset
+            self._info_sums.add(infos, ~ended)
+            self._info_sums.add(final_infos, ended)
+        else:
+            self._info_sums.add(infos)
+        return []
+
+    def _keep_final_observations(self, envs: Indices) -> None:
+        """Copy the observations of envs whose episodes ended to where ``arrays`` keeps final observations."""
+        self.row_writer.check_all_finite()
+        for path, final in self.arrays.final_observations.items():
+            final[envs] = self.arrays.observations[path][envs]
+
+    def _info_rows(self, infos: Infos, final_infos: Infos, new_episodes: _NewEpisodes) -> list[InfoRow]:
+        """Return the info of each env: of its step, or of its final step and of the reset that followed."""
+        reset_rows, rows = new_episodes.row_by_env(), list[InfoRow]()
+        for i in range(self._n):
+            if i in reset_rows:
+                first = self._public_info(new_episodes.infos, reset_rows[i])
+                rows.append(InfoRow(i, first, info_of(final_infos, i, self._hidden_info_keys)))
+            else:
+                rows.append(InfoRow(i, self._public_info(infos, i)))
+        return rows
+
+    def _reset_envs(self, envs: Indices, seeds: Any = None) -> _NewEpisodes:
+        """Begin new episodes in some envs [K]; ``seeds`` has an entry for each of the N envs."""
+        reset_some = getattr(self.vector, "begin_some", None)  # faster than a reset with a mask, where there is one
+        if reset_some is None:
+            options = {"reset_mask": np.isin(np.arange(self._n), envs)}
+            observations, infos = self.vector.reset(seed=seeds, options=options)
+        else:
+            observations, infos = reset_some(self.vector, envs)
+        leaves = self._leaves(observations)
+        returned = len(next(iter(leaves.values())))  # EnvPool returns only the envs that were reset
+        rows = np.arange(envs.size) if returned == envs.size else envs
+        return _NewEpisodes(envs, leaves, infos, rows)
+
+    def _write_first_observations(self, new_episodes: _NewEpisodes) -> None:
+        """Write the first observations of new episodes, and begin to count their steps."""
+        envs, rows = new_episodes.envs, new_episodes.rows
+        self.row_writer.write_observations({path: leaf[rows] for path, leaf in new_episodes.observations.items()}, envs)
+        self.row_writer.check_all_finite()
+        self.arrays.episode[envs] += 1
+        self._ledger.steps[envs] = 0
+        if self._lives is not None:
+            self._lives[envs] = 0  # a game may begin with fewer lives than the last one had
+
+    # ---- all envs together -----------------------------------------------------------------------------------
+
+    def _truncate_all_episodes(self) -> list[InfoRow]:
+        """End every episode as truncated at its last observation, with reward 0; begin the next ones in new envs."""
+        arrays = self.arrays
+        arrays.rewards[...], arrays.terminated[...], arrays.truncated[...] = 0.0, False, True
+        arrays.life_lost[...] = False
+        for path, final in arrays.final_observations.items():
+            final[...] = arrays.observations[path]
+        arrays.episode[...] += 1
+        self._reset_all([None] * self._n, make_new=True)
         return [] if self.infos == "summed" else [InfoRow(i, {}, {}) for i in range(self._n)]
 
-    def _begin_all(self, seeds: Sequence[int | None], anew: bool = False) -> Mapping[str, Any]:
-        """Begin an episode in every env, if need be in new ones."""
-        own: Any = episode_seeds(self._seed, self.first_env, self.arrays.episode.tolist()) or [None] * self._n
-        wanted: list[int | None] = [seed if seed is not None else other for seed, other in zip(seeds, own, strict=True)]
-        born = self._factory.seeded_at_construction
+    def _reset_all(self, seeds: Sequence[int | None], make_new: bool = False) -> Infos:
+        """Begin a new episode in every env and return the infos; ``make_new``: in a new vector env."""
+        derived: Any = episode_seeds(self._seed, self.first_env, self.arrays.episode.tolist()) or [None] * self._n
+        seeds = [given if given is not None else seed for given, seed in zip(seeds, derived, strict=True)]
         self.heartbeat[OTHER_CALLS] += 1
         try:
-            if anew or (born and any(seed is not None for seed in wanted) and wanted != self._born_with):
-                self.close()
-                self.vector = self._factory.make_vector(self._n, _whole(wanted))
-                self._ask_masks = mask_methods(self.vector)
-            self._born_with, self._seeds = None, wanted
-            seeds_now: Any = None if born else wanted  # Gymnasium's types do not know of lists
-            seen, infos = self.vector.reset(seed=seeds_now)
+            observations, infos = self._seed_and_reset(seeds, make_new)
             self._ledger.steps[...], self._ended[...] = 0, False
             self._ledger.lost.clear()
             if self._lives is not None:
                 self._lives[...] = 0
-            self._rows.learn_masks(self._ask_masks is not None, infos)
-            self._write(self._leaves(seen))
+            self.row_writer.detect_masks(self._call_mask_methods is not None, infos)
+            self.row_writer.write_observations(self._leaves(observations))
             self._write_masks(infos)
-            self.arrays.rewards[...] = 0.0  # so that they are finite too
-            self._rows.all_finite()
-        except InvalidRow as refused:
-            self._bad(refused)
+            self.arrays.rewards[...] = 0.0  # ``check_all_finite`` checks them too
+            self.row_writer.check_all_finite()
+        except InvalidRow as invalid:
+            self._raise_invalid_data(invalid)
         except ENV_EXCEPTIONS as error:
             if isinstance(error, CorralError):
                 raise
-            raise self._fault(error) from error
+            raise self._make_fault(error) from error
         return infos
 
-    def _leaves(self, seen: Any) -> Leaves:
+    def _seed_and_reset(self, seeds: Sequence[int | None], make_new: bool) -> tuple[Any, Infos]:
+        """Reset the vector env with these seeds; make a new one if asked to, or if it can be seeded only when made."""
+        at_construction = self._factory.seeded_at_construction
+        has_seeds = any(seed is not None for seed in seeds)
+        if make_new or (at_construction and has_seeds and seeds != self._construction_seeds):
+            self.close()
+            self.vector = self._factory.make_vector(self._n, _complete(seeds))
+            self._call_mask_methods = mask_methods(self.vector)
+        self._construction_seeds, self._seeds = None, seeds
+        reset_seeds: Any = None if at_construction else seeds  # Gymnasium's annotations do not allow lists
+        return self.vector.reset(seed=reset_seeds)
+
+    # ---- observations, masks and infos -----------------------------------------------------------------------
+
+    def _leaves(self, observations: Any) -> Leaves:
+        """Return the arrays of a batch of observations, one for each leaf of the observation space."""
         try:
-            return self._seen.unbatch(seen)
+            return self.row_writer.layout.unbatch(observations)
         except ValueError as error:
             raise InvalidRow(f"the observations have {error}") from None
 
-    def _write(self, leaves: Leaves, which: npt.NDArray[np.int64] | None = None) -> None:
-        """Copy observations into the rows of some envs, or of all."""
-        n = self._n if which is None else len(which)
-        for leaf in self._seen.leaves:
-            value = leaves[leaf.path]
-            if value.shape != (n, *leaf.shape) or not np.can_cast(value.dtype, leaf.dtype, "same_kind"):
-                at = f" at {leaf.path!r}" if leaf.path else ""
-                expected = f"{(n, *leaf.shape)} {leaf.dtype}"
-                raise InvalidRow(f"the observations{at} are {value.shape} {value.dtype}, expected {expected}")
-            rows = slice(None) if which is None else which
-            self.arrays.observations[leaf.path][rows] = value
-            if not leaf.is_float:
-                self._check_whole(leaf, value, self.arrays.observations[leaf.path][rows])
+    def _write_masks(self, infos: Infos | None, new_episodes: _NewEpisodes | None = None) -> None:
+        """Write the envs' action masks, if they have any, from the infos of a step and of new episodes.
 
-    def _write_masks(
-        self,
-        infos: Mapping[str, Any] | None,
-        first: Mapping[str, Any] | None = None,
-        places: Mapping[int, int] | None = None,
-    ) -> None:
-        """Write the envs' masks, if they have any; of those in ``places`` it is in ``first``, at that place.
-
-        Without ``infos``, the masks of the other envs stay as they are.
+        Without ``infos``, the masks of envs that begin no new episode stay as they are.
         """
-        places = places or {}
-        if self._ask_masks is not None:
-            masks = dict(enumerate(self._ask_masks()))
+        rows = {} if new_episodes is None else new_episodes.row_by_env()
+        if self._call_mask_methods is not None:
+            masks = dict(enumerate(self._call_mask_methods()))
         elif self.has_masks or MASK in (infos or ()):
-            masks = {} if infos is None else {i: _row(infos, i) for i in range(self._n) if i not in places}
-            masks |= {i: _row(first or {}, location) for i, location in places.items()}
+            masks = {} if infos is None else {i: _mask_in(infos, i) for i in range(self._n) if i not in rows}
+            if new_episodes is not None:
+                masks |= {i: _mask_in(new_episodes.infos, row) for i, row in rows.items()}
         else:
             return
         for i, mask in masks.items():
-            _at(i, self._rows.mask, mask)
+            _write_row(i, self.row_writer.write_mask, mask)
 
-    def _check_whole(self, leaf: Leaf, given: npt.NDArray[Any], written: npt.NDArray[Any]) -> None:
-        """Refuse whole numbers that the space cannot hold."""
-        if given.dtype != written.dtype and not np.array_equal(given, written):
-            raise InvalidRow(
-                f"the observations have values {given.min()} to {given.max()}, which {leaf.dtype} cannot hold"
-            )
-        if leaf.path in self._limits:
-            low, high = self._limits[leaf.path]
-            if ((written < low) | (written > high)).any():
-                raise InvalidRow(
-                    f"the observations have values {given.min()} to {given.max()}, not all in {leaf.space}"
-                )
+    def _public_info(self, infos: Infos, row: int) -> dict[str, Any]:
+        """Return the info in a row of ``infos``, without the action mask and hidden entries."""
+        return public_info(info_of(infos, row, self._hidden_info_keys))
 
-    def _told(self, infos: Mapping[str, Any], i: int) -> dict[str, Any]:
-        """What infos say of an env to those who ask for it."""
-        return public_info(info_of(infos, i, self._hidden_info_keys))
+    # ---- errors ----------------------------------------------------------------------------------------------
 
-    # ---- what goes wrong -------------------------------------------------------------------------------------
-
-    def _truncate_all(self, error: BaseException) -> None:
-        """The vector env raised: its episodes end here, unless nobody heals or it does nothing else."""
+    def _handle_exception(self, error: BaseException) -> None:
+        """Count an exception of the vector env and mark all envs as lost; raise if it cannot recover from it."""
         for i in range(self._n):
-            self._rows.check_action(self.first_env + i, self._acted.read(self.arrays.actions, i), named(error))
-        fault = self._fault(error)
-        self._faulty, self._faulty_step = self._faulty + 1, int(self._ledger.steps.max())
-        accident = self._heal and self._ledger.completed_first_step and not isinstance(error, CorralError)
-        if not accident or self._faulty >= MAX_FAULTY_EPISODES:
+            action = self._action_layout.read(self.arrays.actions, i)
+            self.row_writer.check_action(self.first_env + i, action, named(error))
+        fault = self._make_fault(error)
+        self._faults_without_progress += 1
+        self._fault_step = int(self._ledger.steps.max())
+        may_recover = self._may_recover and self._ledger.completed_first_step and not isinstance(error, CorralError)
+        if not may_recover or self._faults_without_progress >= MAX_FAULTY_EPISODES:
             raise fault from error
         self._ledger.count(env_faults=1)
-        self._ledger.keep_fault(fault, "the envs were made again")
+        self._ledger.keep_fault(fault, "the vector env was replaced by a new one")
         self._ledger.mark_lost(range(self._n))
 
-    def _bad(self, refused: InvalidRow) -> NoReturn:
-        self._ledger.refuse(refused, self._place(refused.row or 0))
+    def _raise_invalid_data(self, invalid: InvalidRow) -> NoReturn:
+        self._ledger.raise_invalid_data(invalid, self._location(invalid.row or 0))
 
-    def _fault(self, error: BaseException) -> EnvFault:
-        whose = "" if self._n == 1 else f" of envs {self.first_env} to {self.first_env + self._n - 1}"
-        return self._ledger.fault(f"the vector env{whose} raised {named(error)}", self._place(0), error)
+    def _make_fault(self, error: BaseException) -> EnvFault:
+        envs = "" if self._n == 1 else f" of envs {self.first_env} to {self.first_env + self._n - 1}"
+        return self._ledger.make_fault(f"the vector env{envs} raised {named(error)}", self._location(0), error)
 
-    def _place(self, i: int) -> EnvLocation:
-        action = self._acted.read(self.arrays.actions, i) if self._ledger.steps[i] else None
+    def _location(self, i: int) -> EnvLocation:
+        action = self._action_layout.read(self.arrays.actions, i) if self._ledger.steps[i] else None
         return self._ledger.location(i, self._seeds[i], action)
 
 
-def _whole(seeds: Sequence[int | None]) -> list[int] | None:
-    """Seeds for all, if there are any."""
+def _complete(seeds: Sequence[int | None]) -> list[int] | None:
+    """Return the seeds with a fresh one in each gap; None if there is no seed at all."""
     if all(seed is None for seed in seeds):
         return None
     return [fresh_seed() if seed is None else seed for seed in seeds]
 
 
-def _copy(name: str, given: Any, target: npt.NDArray[Any], kinds: str = "biu") -> None:
+def _copy_checked(name: str, given: Any, target: npt.NDArray[Any], kinds: str = "biu") -> None:
+    """Copy values into an array; raise ``InvalidRow`` if their shape or kind of dtype is not the expected one."""
     values = np.asarray(given)
     if values.shape != target.shape or values.dtype.kind not in kinds:
         raise InvalidRow(f"{name} are {values.shape} {values.dtype}, expected {target.shape} {target.dtype}")
     target[...] = values
 
 
-def _at(i: int, write: Callable[[int, Any], None], value: Any) -> None:
-    """Write a value of one env; what is wrong with it is that env's."""
+def _write_row(i: int, write: Callable[[int, Any], None], value: Any) -> None:
+    """Write a value of env ``i``; if it is invalid, say in the error that it is from this env."""
     try:
         write(i, value)
-    except InvalidRow as refused:
-        raise InvalidRow(str(refused), i) from None
+    except InvalidRow as invalid:
+        raise InvalidRow(str(invalid), i) from None
 
 
-def _row(infos: Mapping[str, Any], i: int) -> Any:
-    """The mask of one env, if there is one."""
-    return infos[MASK][i] if MASK in infos else None
+def _mask_in(infos: Infos, row: int) -> Any:
+    """Return the action mask in a row of ``infos``; None if there are no masks."""
+    return infos[MASK][row] if MASK in infos else None

@@ -1,57 +1,59 @@
-"""Steps a few envs and writes what they return into arrays, checking all of it on the way.
+"""Step Gymnasium envs one after another and write what they return into arrays.
 
-The one place that calls ``env.reset`` and ``env.step``. It is hosted unchanged in this process (``serial``) and in
-worker processes (``process``, ``worker``), so that all behave alike. No value passes unless the learner can use it.
+``Stepper`` resets and steps the envs of one process. The serial backend runs it in the trainer's process, the process
+and worker backends run it in worker processes, so that an env behaves the same under every backend.
 
-Given a factory it also heals: an env that raises is made again, brought to where it was, and asked once more.
+For each env, a step calls ``env.step``, checks the returned values and copies them into the env's row of the arrays. If
+the episode ended, the same step resets the env for its next episode (Gymnasium's ``AutoresetMode.SAME_STEP``).
+
+If an env raises an exception, the stepper replaces the env by a new copy, restores the copy to the position before the
+exception (same seed, same actions), and repeats the failed call. An episode that cannot be continued is truncated, and
+the next one begins. Recovery needs a factory that makes new copies; without one, an exception ends the run.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-import warnings
 from collections.abc import Callable, Collection, MutableSequence, Sequence
 from typing import Any, NoReturn
 
 import gymnasium as gym
 import numpy as np
 
-from corral.core.errors import EnvFault, EnvLocation, UsageError
-from corral.core.seeding import seed_global_generators
+from corral.core.errors import EnvFault, EnvLocation
 from corral.core.types import LIFE_LOST, InfoSums
 from corral.envs import lifecycle
-from corral.envs.lifecycle import (
-    ENV_EXCEPTIONS,
-    FLAG,
-    build_envs,
-    close_env,
-    mask_method,
-    named,
-    scalar,
-    seeding_maker,
-)
+from corral.envs.lifecycle import ENV_EXCEPTIONS, FLAG, close_env, named, scalar
 from corral.envs.opponent_protocol import OPPONENT, opponent_number
-from corral.envs.state_protocol import state_methods
 from corral.vec.api import EnvReport, InfoMode, InfoRow, OpponentSampler, StepArrays
 from corral.vec.episode_ledger import EpisodeLedger, add_numbers
 from corral.vec.replay_log import EnvPosition, ReplayLog
+from corral.vec.restorable_envs import MAX_ATTEMPTS, RestorableEnvs
 from corral.vec.validation import MASK, InvalidRow, RowWriter, public_info, shape_of
 
 __all__ = ["CURRENT_ENV", "OTHER_CALLS", "STEPS_STARTED", "Stepper"]
 
 Env = gym.Env[Any, Any]
 CURRENT_ENV, STEPS_STARTED, OTHER_CALLS = 0, 1, 2
-"""Signs of life, where ``heartbeat`` is given: which env is being used, steps begun, and other things begun."""
-_ATTEMPTS = 10  # to bring an env back: one that raises now and then may well raise while it is being replayed
-_MAX_TRIES_PER_STEP = 3  # exceptions at one step of one env, each of another kind
-_STATE_INTERVAL = (
-    100  # times as long as asking for states took passes before they are asked for again: they may cost a lot
-)
+"""Indices into ``Stepper.heartbeat``: the env in use, how many steps were started, and how many other calls (resets,
+replayed steps, reading of states). A parent process watches these numbers to detect that its worker hangs."""
+_MAX_TRIES_PER_STEP = 3  # tries of one step, as long as each raises another type of exception
+_STATE_INTERVAL = 100  # ``get_state`` may be slow: read states again after 100 times as long as reading them took
 
 
 class Stepper:
-    """A few envs, where each of them is, and the rows of the arrays they write to."""
+    """Steps a list of envs; env ``i`` of the list writes row ``i`` of ``arrays``.
+
+    ``first_env`` is the index that env 0 of the list has in the whole run. With a root ``seed``, the seed of an episode
+    follows from the root seed, the env's index in the run and the episode's number.
+    ``infos``: ``full`` returns the info dictionaries, ``summed`` adds up the numbers in them until ``drain``.
+    ``factory`` makes new copies of envs that raised; None switches recovery off.
+    ``known_to_work``: the env has completed steps elsewhere. Before its first completed step, an exception is taken for
+    a mistake in the set-up and ends the run.
+    ``heartbeat``: cells that a parent process watches. ``opponent_sampler`` chooses the opponents of new episodes.
+    ``seed_globals``: seed Python's and numpy's global random generators whenever an env is made or reset.
+    """
 
     def __init__(
         self,
@@ -67,49 +69,47 @@ class Stepper:
         opponent_sampler: OpponentSampler | None = None,
         seed_globals: bool = False,
     ) -> None:
-        self.envs = list(envs)
-        self._globals_root = seed if seed_globals else None
-        self.opponent_sampler = (
-            opponent_sampler  # who decides on the opponents of episodes that nobody gave options for
-        )
-        self.arrays, self.first_env, self.infos, self._factory = arrays, first_env, infos, factory
-        self.heartbeat: Any = [0, 0, 0] if heartbeat is None else heartbeat  # where signs of life are written
-        self._sums: list[dict[str, InfoSums]] = [{} for _ in envs]
-        self.row_writer = self._rows = RowWriter(envs[0].observation_space, envs[0].action_space, arrays)
-        self._write = self._rows.write
-        layout = self._rows.codec.layout
-        self._read_action = layout.reader(arrays.actions)
-        self._replayed = layout.allocate(1)  # not in ``arrays``, where an action is that must not be lost
-        self._read_replayed = layout.reader(self._replayed)
-        self._mask_methods: list[Callable[[], Any] | None] = [mask_method(env) for env in envs]
-        self._states, self._ask_again = [state_methods(env) for env in envs], 0.0
+        self.arrays, self.first_env, self.infos = arrays, first_env, infos
+        self.opponent_sampler = opponent_sampler
+        self.heartbeat: Any = [0, 0, 0] if heartbeat is None else heartbeat
+        self.row_writer = RowWriter(envs[0].observation_space, envs[0].action_space, arrays)
+        self._restorable = RestorableEnvs(envs, self.row_writer, factory, first_env, seed if seed_globals else None)
+        self.envs = self._restorable.envs
+        self._mask_methods = self._restorable.mask_methods
+        self._write_observation = self.row_writer.copy_observation
+        self._read_action = self.row_writer.codec.layout.reader(arrays.actions)
+        self._next_state_time = 0.0
         self._replay_log = ReplayLog(arrays.actions, first_env, seed)
         self._ledger = EpisodeLedger(arrays, [0] * len(envs), first_env, infos, known_to_work)
+        self._info_sums: list[dict[str, InfoSums]] = [{} for _ in envs]
 
     @property
     def has_masks(self) -> bool | None:
-        """Whether the envs mask their actions; known after the first reset."""
-        return self._rows.has_masks
+        """Whether the envs mask their actions; None before the first reset."""
+        return self.row_writer.has_masks
 
     def reset(
         self,
         seeds: Sequence[int | None],
         options: Sequence[dict[str, Any] | None],
-        chosen: Sequence[bool] | None = None,
+        reset_mask: Sequence[bool] | None = None,
     ) -> list[InfoRow]:
-        """Begin a new episode in every env, or in the ``chosen``; a seed that is None is what the root seed says."""
+        """Begin a new episode in every env, or where ``reset_mask`` is true, and return the infos.
+
+        Where ``seeds`` has None, the seed of the episode follows from the root seed.
+        """
         rows: list[InfoRow] = []
-        for i in range(len(self.envs)) if chosen is None else itertools.compress(itertools.count(), chosen):
+        for i in range(len(self.envs)) if reset_mask is None else itertools.compress(itertools.count(), reset_mask):
             self._ledger.lost.discard(i)
             info = self._begin_episode(i, seeds[i], options[i])
-            if info and self.infos == "full":  # in sums it has no place: it belongs to no step
+            if info and self.infos == "full":  # mode ``summed`` adds up only the infos of steps
                 rows.append(InfoRow(i, public_info(info)))
         return rows
 
     def step(self) -> list[InfoRow]:
-        """Step every env with its row of ``arrays.actions``; where an episode ends, begin the next."""
+        """Step every env with its row of ``arrays.actions`` and return the infos; reset envs whose episode ended."""
         rows: list[InfoRow] = []
-        heartbeat, masks, ledger = self.heartbeat, self._mask_methods, self._ledger
+        heartbeat, mask_methods, ledger = self.heartbeat, self._mask_methods, self._ledger
         steps, lost = ledger.steps, ledger.lost
         self._replay_log.append()
         self.arrays.life_lost.fill(False)
@@ -123,174 +123,63 @@ class Stepper:
                 continue
             try:
                 outcome = env.step(action)
-                mask = None if masks[i] is None else lifecycle.mask_after(masks[i], outcome)
+                mask = None if mask_methods[i] is None else lifecycle.mask_after(mask_methods[i], outcome)
             except ENV_EXCEPTIONS as error:
-                if (again := self._retry_step(i, action, error)) is None:
+                if (retried := self._retry_step(i, action, error)) is None:
                     self._truncate_episode(i, rows)
                     continue
-                outcome, mask = again
+                outcome, mask = retried
             try:
                 self._write_outcome(i, outcome, mask, rows)
-            except InvalidRow as refused:
-                self._bad(i, refused, action)
+            except InvalidRow as invalid:
+                self._raise_invalid_data(i, invalid, action)
         try:
-            self._rows.all_finite()
-        except InvalidRow as refused:
-            assert refused.row is not None
-            self._bad(refused.row, refused, self._read_action(refused.row) if steps[refused.row] else None)
+            self.row_writer.check_all_finite()
+        except InvalidRow as invalid:
+            assert invalid.row is not None
+            was_reset = steps[invalid.row] == 0  # because its episode ended in this step
+            self._raise_invalid_data(invalid.row, invalid, None if was_reset else self._read_action(invalid.row))
         ledger.completed_first_step = True
         return rows
 
     def drain(self) -> EnvReport:
-        """What there is to say since the last call; and, now and then, the states of envs that have them."""
+        """Return the sums of infos, recovery counts and faults since the last call, and, now and then, env states."""
+        states = self._read_states()
+        info_sums, self._info_sums = self._info_sums, [{} for _ in self.envs]
+        return self._ledger.drain(info_sums, states)
+
+    def _read_states(self) -> dict[int, bytes]:
+        """Return the state of each env that has ``get_state``; nothing if states were read a short time ago.
+
+        From then on, the replay log needs only the actions after that state. If an opponent may be a recurrent policy,
+        no states are read: its hidden state is not part of the env's, so that episodes are replayed from their reset.
+        """
+        started = time.perf_counter()
+        is_due = started >= self._next_state_time or self._replay_log.near_limit
         states: dict[int, bytes] = {}
-        due = (began := time.perf_counter()) >= self._ask_again or self._replay_log.near_limit
-        for i, methods in enumerate(
-            self._states if due and not (self.opponent_sampler and self.opponent_sampler.is_recurrent) else ()
-        ):
-            self._count_call(i)
-            if methods is not None and i not in self._ledger.lost and (state := methods.get()) is not None:
-                states[i] = state
-                self._replay_log.start_from_state(i, state)
-        self._ask_again = max(self._ask_again, began + _STATE_INTERVAL * (time.perf_counter() - began))
-        sums, self._sums = self._sums, [{} for _ in self.envs]
-        return self._ledger.drain(sums, states)
+        if is_due and not (self.opponent_sampler and self.opponent_sampler.is_recurrent):
+            for i, methods in enumerate(self._restorable.state_methods):
+                self._count_call(i)
+                if methods is not None and i not in self._ledger.lost and (state := methods.get()) is not None:
+                    states[i] = state
+                    self._replay_log.start_from_state(i, state)
+        elapsed = time.perf_counter() - started
+        self._next_state_time = max(self._next_state_time, started + _STATE_INTERVAL * elapsed)
+        return states
 
     def close(self) -> None:
         """Close every env."""
         for i, env in enumerate(self.envs):
             close_env(env, self.first_env + i)
 
-    # ---- going back to where an env was ----------------------------------------------------------------------
-
-    def restore(self, positions: Sequence[EnvPosition], masked: bool, there: Collection[int] = ()) -> list[int]:
-        """Bring every env to its position, except those that are ``there`` already.
-
-        Returns those that do not get there: they end their episode in the next step.
-        """
-        self._rows.has_masks = masked
-        for i, position in enumerate(positions):
-            bring = self._show if i in there else self._restore_env
-            bring(i, position)
-        self._replay_log.restore(positions)
-        return sorted(self._ledger.lost)
-
-    def _show(self, i: int, position: EnvPosition) -> None:
-        """Write what an env shows at its position."""
-        self._ledger.write_position(i, position)
-        self.arrays.opponent[i] = opponent_number(position.options)
-        self._ledger.completed_first_step |= position.steps > 0 or position.episode > 0
-
-    def _restore_env(self, i: int, position: EnvPosition) -> bool:
-        """Bring one env to a position, if need be with another copy of it; False if it does not get there."""
-        failed_at, there = -1, False
-        for attempt in range(_ATTEMPTS if position.repeatable else 0):
-            if attempt and not self._make_again(i):
-                break
-            try:
-                there = self._replay(i, position)
-                break
-            except ENV_EXCEPTIONS:
-                if self._ledger.steps[i] == failed_at:  # it always will
-                    break
-                failed_at = self._ledger.steps[i]
-        if not there:
-            self._ledger.mark_lost([i])
-        self._show(i, position)
-        return there
-
-    def _replay(self, i: int, position: EnvPosition) -> bool:
-        """Reset an env as its episode was and play the same actions; False if it then shows something else."""
-        env, methods = self.envs[i], self._states[i]
-        self._ledger.steps[i] = 0
-        observation, mask = self._reset_env(i, position.seed, position.options)[:2]
-        if position.state is not None:
-            if methods is None:
-                return False
-            methods.set(position.state)
-        assert position.actions is not None
-        for row in range(position.length):
-            for path, leaf in self._replayed.items():
-                leaf[0] = position.actions[path][row]
-            self._count_call(i)
-            self._ledger.steps[i] += 1
-            outcome = env.step(self._read_replayed(0))
-            observation, mask = outcome[0], outcome[4].get(MASK)
-            if outcome[2] or outcome[3]:
-                return False
-        if position.state is not None and not position.length:
-            return True  # there is nothing to compare with
-        self._rows.observation(i, observation)
-        method = self._mask_methods[i]
-        self._rows.mask(i, mask if method is None else method())
-        seen = self.arrays.observations
-        same = all(np.array_equal(seen[path][i], leaf) for path, leaf in position.observation.items())
-        return same and (position.mask is None or np.array_equal(self.arrays.masks[i], position.mask))
-
-    def _retry_step(self, i: int, action: Any, error: BaseException) -> tuple[Any, Any] | None:
-        """The outcome and mask of a step in a new copy of an env that raised; None if its episode is lost."""
-        self._rows.check_action(self.first_env + i, action, named(error))
-        observation = {path: leaf[i].copy() for path, leaf in self.arrays.observations.items()}
-        mask = self.arrays.masks[i].copy() if self.has_masks else None
-        position = self._replay_log.position(i, observation, mask, undone=True)
-        row = {path: leaf[i].copy() for path, leaf in self.arrays.actions.items()}
-        fault = self._fault(i, error, action, position.reproduction(row))
-        if self._factory is None or not self._ledger.completed_first_step:
-            raise fault from error
-        for _ in range(_MAX_TRIES_PER_STEP - 1):
-            if not self._make_again(i) or not self._restore_env(i, position):
-                self._ledger.mark_lost([i])
-                self._ledger.count_faulty_episode(i, fault, "and could not be brought back")
-                return None
-            self._ledger.steps[i] += 1
-            try:
-                outcome = self.envs[i].step(action)
-                mask = lifecycle.mask_after(self._mask_methods[i], outcome)
-            except ENV_EXCEPTIONS as again:
-                if type(again) is type(error):
-                    self._ledger.count(env_faults=1)
-                    self._ledger.count_faulty_episode(i, fault, "in the same step each time")
-                    return None
-                error = again
-                continue
-            self._ledger.count(retries=1)
-            self._ledger.keep_fault(fault)
-            return outcome, mask
-        raise fault from error
-
-    def _truncate_episode(self, i: int, rows: list[InfoRow]) -> None:
-        """End an episode that cannot go on, as truncated at what the env showed last."""
-        a = self.arrays
-        self._ledger.lost.discard(i)
-        a.rewards[i], a.terminated[i], a.truncated[i] = 0.0, False, True
-        self._end_episode(i, {}, rows)
-
-    def _make_again(self, i: int) -> bool:
-        """Another copy of an env in its place; False if there cannot be one."""
-        if self._factory is None:
-            return False
-        close_env(self.envs[i], number := self.first_env + i)
-        try:
-            self.envs[i] = build_envs(seeding_maker(self._factory, number, self._globals_root), number, 1)[0]
-        except (EnvFault, UsageError) as error:
-            warnings.warn(f"env {number} could not be made again: {error}", stacklevel=2)
-            return False
-        self._mask_methods[i], self._states[i] = mask_method(self.envs[i]), state_methods(self.envs[i])
-        return True
-
-    def _count_call(self, i: int) -> None:
-        """Show a sign of life before something that may take its time."""
-        self.heartbeat[OTHER_CALLS] += 1
-        self.heartbeat[CURRENT_ENV] = i
-
-    # ---- one env ---------------------------------------------------------------------------------------------
+    # ---- writing what an env returned ------------------------------------------------------------------------
 
     def _write_outcome(self, i: int, outcome: Any, mask: Any, rows: list[InfoRow]) -> None:
-        """Write what a step returned; if it ended an episode, begin the next."""
+        """Check and write what ``env.step`` returned; if it ended the episode, begin the next one."""
         if not isinstance(outcome, tuple) or len(outcome) != 5:
             raise InvalidRow(f"step returned {shape_of(outcome)}, expected (obs, reward, terminated, truncated, info)")
         observation, reward, terminated, truncated, info = outcome
-        a = self.arrays
+        arrays = self.arrays
         if not (isinstance(terminated, FLAG) and isinstance(truncated, FLAG)):
             terminated, truncated = scalar(terminated), scalar(truncated)
         if not (isinstance(terminated, FLAG) and isinstance(truncated, FLAG)):
@@ -298,109 +187,194 @@ class Stepper:
         if not isinstance(info, dict):
             raise InvalidRow(f"info is {shape_of(info)}, expected a dict")
         try:
-            self._write(i, observation)
+            self._write_observation(i, observation)
         except ValueError:
-            self._rows.observation(i, observation)  # says what is wrong with it
+            self.row_writer.write_observation(i, observation)  # raises an error that says what is wrong
         if type(reward) is float:
-            a.rewards[i] = reward
+            arrays.rewards[i] = reward
         else:
-            self._rows.reward(i, reward)
-        a.terminated[i], a.truncated[i] = terminated, truncated
-        if not (terminated or truncated):
-            if self._rows.has_masks or mask is not None or MASK in info:
-                self._rows.mask(i, info.get(MASK) if mask is None else mask)
-            if info:
-                self._rows.life_lost(i, info.get(LIFE_LOST, False))
-                if self.infos == "full":
-                    rows.append(InfoRow(i, public_info(info)))
-                else:
-                    add_numbers(self._sums[i], info)
+            self.row_writer.write_reward(i, reward)
+        arrays.terminated[i], arrays.truncated[i] = terminated, truncated
+        if terminated or truncated:
+            self.row_writer.check_finite(i, with_reward=True)
+            self._ledger.faulty_in_a_row[i] = 0
+            self._end_episode(i, info, rows)
             return
-        self._rows.finite(i, with_reward=True)
-        self._ledger.faulty_in_a_row[i] = 0
-        self._end_episode(i, info, rows)
+        if self.row_writer.has_masks or mask is not None or MASK in info:
+            self.row_writer.write_mask(i, info.get(MASK) if mask is None else mask)
+        if info:
+            self.row_writer.write_life_lost(i, info.get(LIFE_LOST, False))
+            if self.infos == "full":
+                rows.append(InfoRow(i, public_info(info)))
+            else:
+                add_numbers(self._info_sums[i], info)
 
     def _end_episode(self, i: int, info: dict[str, Any], rows: list[InfoRow]) -> None:
-        """Keep what an episode's last step showed and said, and begin the next, which may use the same objects."""
+        """Keep the final observation and info of env ``i``, then begin its next episode.
+
+        Both are copied before the reset, because an env may return the same array or dictionary again.
+        """
         for path, leaf in self.arrays.final_observations.items():
             leaf[i] = self.arrays.observations[path][i]
         if self.infos == "full":
             final = {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in info.items()}
             rows.append(InfoRow(i, public_info(self._begin_episode(i, None, None)), final))
         else:
-            add_numbers(self._sums[i], info)
+            add_numbers(self._info_sums[i], info)
             self._begin_episode(i, None, None)
 
+    def _truncate_episode(self, i: int, rows: list[InfoRow]) -> None:
+        """End an episode that cannot be continued: truncated at the last observation, with reward 0."""
+        arrays = self.arrays
+        self._ledger.lost.discard(i)
+        arrays.rewards[i], arrays.terminated[i], arrays.truncated[i] = 0.0, False, True
+        self._end_episode(i, {}, rows)
+
+    # ---- beginning an episode --------------------------------------------------------------------------------
+
     def _begin_episode(self, i: int, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any]:
-        """Reset an env for its next episode; one that cannot even be reset is skipped."""
-        raised: tuple[BaseException, EnvFault] | None = None
-        asked = seed is not None or options is not None
+        """Reset env ``i`` for its next episode, write its first observation and mask, and return the info.
+
+        If ``reset`` raises, a new copy of the env tries to reset for the same episode. If that raises the same type of
+        exception, the episode is skipped; but an episode that the caller asked for, by ``seed`` or ``options``, is not.
+        """
+        is_requested = seed is not None or options is not None
+        last_fault: EnvFault | None = None  # from the last reset for this episode, if it raised
+        last_type: type[BaseException] | None = None
+        attempts = 0
         self.arrays.episode[i] += 1
         self._ledger.steps[i] = 0
-        for attempt in itertools.count(1):
-            self._count_call(i)
-            chosen = self._begin_history(i, seed, options)
+        while True:
+            attempts += 1
             try:
-                observation, mask, info = self._reset_env(i, self._replay_log.seed(i), chosen)
-                self._rows.observation(i, observation)
-                self._rows.finite(i, with_reward=False)
-                self._rows.learn_masks(self._mask_methods[i] is not None, info)
-                self._rows.mask(i, mask)
-                if raised is not None:
-                    self._ledger.count(retries=1)
-                    self._ledger.keep_fault(raised[1])
-                return info
-            except InvalidRow as refused:
-                self._bad(i, refused, None)
+                info = self._try_to_begin(i, seed, options)
+            except InvalidRow as invalid:
+                self._raise_invalid_data(i, invalid, None)
             except ENV_EXCEPTIONS as error:
-                reproduction = self._replay_log.position(i, {}, None).reproduction(None)
-                fault = self._fault(i, error, None, reproduction)
-                if not self._ledger.completed_first_step or attempt >= _ATTEMPTS or not self._make_again(i):
+                fault = self._make_fault(i, error, None, self._replay_log.position(i, {}, None).reproduction(None))
+                may_retry = self._ledger.completed_first_step and attempts < MAX_ATTEMPTS
+                if not may_retry or not self._restorable.replace(i):
                     raise fault from error
-                if raised is None or type(error) is not type(raised[0]):
-                    raised = error, fault
-                elif asked:  # for this very episode, and no other
+                is_repeated = type(error) is last_type
+                if is_repeated and is_requested:
                     raise fault from error
+                if is_repeated:
+                    self._ledger.count_repeated_fault(i, fault, "reset")
+                    self.arrays.episode[i] += 1  # skip the episode, and try the next one
+                    last_fault, last_type = None, None
                 else:
-                    self._ledger.count(env_faults=1)
-                    self._ledger.count_faulty_episode(i, fault, "when reset, each time")
-                    self.arrays.episode[i] += 1
-                    raised = None
-        raise AssertionError
+                    last_fault, last_type = fault, type(error)  # try the same episode again
+                continue
+            if last_fault is not None:
+                self._ledger.count_successful_retry(last_fault)
+            return info
 
-    def _begin_history(self, i: int, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Note that an episode begins; its options, with an opponent if there is one to be drawn."""
+    def _try_to_begin(self, i: int, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any]:
+        """Reset env ``i`` once, write its first observation and mask, and return the info."""
+        self._count_call(i)
+        options = self._log_episode(i, seed, options)
+        observation, mask, info = self._restorable.reset(i, self._replay_log.seed(i), options, self.opponent_sampler)
+        self.row_writer.write_observation(i, observation)
+        self.row_writer.check_finite(i, with_reward=False)
+        self.row_writer.detect_masks(self._mask_methods[i] is not None, info)
+        self.row_writer.write_mask(i, mask)
+        return info
+
+    def _log_episode(self, i: int, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Record a new episode in the replay log; return its options, with an opponent if one was sampled."""
         number = int(self.arrays.episode[i])
         self._replay_log.begin(i, number, seed, options)
-        if options is None and self.opponent_sampler is not None and (own := self._replay_log.seed(i)) is not None:
-            options = {OPPONENT: self.opponent_sampler.draw(own)}
-            self._replay_log.begin(i, number, seed, options)
+        if options is None and self.opponent_sampler is not None:
+            episode_seed = self._replay_log.seed(i)
+            if episode_seed is not None:
+                options = {OPPONENT: self.opponent_sampler.draw(episode_seed)}
+                self._replay_log.begin(i, number, seed, options)
         self.arrays.opponent[i] = opponent_number(options)
         return options
 
-    def _reset_env(self, i: int, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, Any, dict[str, Any]]:
-        if (opponent := opponent_number(options)) >= 0 and options is not None and self.opponent_sampler is not None:
-            options = {name: options[name] for name in options if name != OPPONENT} | self.opponent_sampler.options(
-                opponent
-            )
-        if self._globals_root is not None and seed is not None:
-            seed_global_generators(seed)
-        outcome = self.envs[i].reset(seed=seed, options=options)
-        if not isinstance(outcome, tuple) or len(outcome) != 2:
-            raise InvalidRow(f"reset returned {shape_of(outcome)}, expected (obs, info)")
-        observation, info = outcome
-        if not isinstance(info, dict):
-            raise InvalidRow(f"info is {shape_of(info)}, expected a dict")
-        method = self._mask_methods[i]
-        return observation, info.get(MASK) if method is None else method(), info
+    # ---- recovery after an exception -------------------------------------------------------------------------
 
-    # ---- errors ----------------------------------------------------------------------------------------------
+    def _retry_step(self, i: int, action: Any, error: BaseException) -> tuple[Any, Any] | None:
+        """Repeat a step that raised ``error`` in a new copy of env ``i``; return the outcome and mask.
 
-    def _bad(self, i: int, refused: InvalidRow, action: Any) -> NoReturn:
-        self._ledger.refuse(refused, self._place(i, action))
+        Returns None if the episode has to be truncated: because no new copy could be restored to the position before
+        the step, or because the new copy raised the same type of exception. After another type of exception the step is
+        tried once more; if each try raises another type, the run ends with the first exception.
+        """
+        self.row_writer.check_action(self.first_env + i, action, named(error))
+        position = self._position_before_step(i)
+        action_row = {path: leaf[i].copy() for path, leaf in self.arrays.actions.items()}
+        fault = self._make_fault(i, error, action, position.reproduction(action_row))
+        if not self._restorable.can_replace or not self._ledger.completed_first_step:
+            raise fault from error
+        for _ in range(_MAX_TRIES_PER_STEP - 1):
+            if not self._restorable.replace(i) or not self._restore_env(i, position):
+                self._ledger.count_unrestored_episode(i, fault)
+                return None
+            self._ledger.steps[i] += 1
+            try:
+                outcome = self.envs[i].step(action)
+                mask = lifecycle.mask_after(self._mask_methods[i], outcome)
+            except ENV_EXCEPTIONS as next_error:
+                if type(next_error) is type(error):
+                    self._ledger.count_repeated_fault(i, fault, "step")
+                    return None
+                error = next_error
+            else:
+                self._ledger.count_successful_retry(fault)
+                return outcome, mask
+        raise fault from error
 
-    def _fault(self, i: int, error: BaseException, action: Any, reproduction: Any) -> EnvFault:
-        return self._ledger.fault(f"the env raised {named(error)}", self._place(i, action), error, reproduction)
+    def _position_before_step(self, i: int) -> EnvPosition:
+        """Return where env ``i`` was before the current step, which has not written its row yet."""
+        observation = {path: leaf[i].copy() for path, leaf in self.arrays.observations.items()}
+        mask = self.arrays.masks[i].copy() if self.has_masks else None
+        return self._replay_log.position(i, observation, mask, undone=True)
 
-    def _place(self, i: int, action: Any) -> EnvLocation:
+    # ---- restoring positions ---------------------------------------------------------------------------------
+
+    def restore(self, positions: Sequence[EnvPosition], has_masks: bool, skip: Collection[int] = ()) -> list[int]:
+        """Bring every env to its position, except those in ``skip``, which are at theirs already.
+
+        Returns the envs that could not be restored; their episodes are truncated in the next step.
+        """
+        self.row_writer.has_masks = has_masks
+        for i, position in enumerate(positions):
+            if i in skip:
+                self._write_position(i, position)
+            else:
+                self._restore_env(i, position)
+        self._replay_log.restore(positions)
+        return sorted(self._ledger.lost)
+
+    def _restore_env(self, i: int, position: EnvPosition) -> bool:
+        """Bring env ``i`` to a position; if it cannot be restored, mark it as lost and return False."""
+        is_restored = self._restorable.restore(i, position, self.opponent_sampler, self._count_call)
+        if not is_restored:
+            self._ledger.mark_lost([i])
+        self._write_position(i, position)
+        return is_restored
+
+    def _write_position(self, i: int, position: EnvPosition) -> None:
+        """Write the observation, mask, counters and opponent that env ``i`` has at a position."""
+        self._ledger.write_position(i, position)
+        self.arrays.opponent[i] = opponent_number(position.options)
+        self._ledger.completed_first_step |= position.steps > 0 or position.episode > 0
+
+    # ---- heartbeat and errors --------------------------------------------------------------------------------
+
+    def _count_call(self, i: int) -> None:
+        """Change the heartbeat before a call of env ``i`` that is not a step of the rollout and may take long."""
+        self.heartbeat[OTHER_CALLS] += 1
+        self.heartbeat[CURRENT_ENV] = i
+
+    def _raise_invalid_data(self, i: int, invalid: InvalidRow, action: Any) -> NoReturn:
+        """Raise ``InvalidEnvData``, which says what env ``i`` returned and at which step."""
+        self._ledger.raise_invalid_data(invalid, self._location(i, action))
+
+    def _make_fault(self, i: int, error: BaseException, action: Any, reproduction: Any) -> EnvFault:
+        """Return the ``EnvFault`` for an exception of env ``i``; ``reproduction`` is the data that repeats it."""
+        return self._ledger.make_fault(f"the env raised {named(error)}", self._location(i, action), error, reproduction)
+
+    def _location(self, i: int, action: Any) -> EnvLocation:
         return self._ledger.location(i, self._replay_log.seed(i), action)

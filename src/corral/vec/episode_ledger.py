@@ -1,4 +1,4 @@
-"""The record that both steppers keep of their envs' episodes: how long each is, what went wrong, and which are lost."""
+"""The record that both kinds of steppers keep of their envs: lengths of episodes, faults, recoveries and lost envs."""
 
 from __future__ import annotations
 
@@ -18,23 +18,28 @@ from corral.vec.validation import LARGEST, NUMBER, InvalidRow
 
 __all__ = ["MAX_FAULTY_EPISODES", "EpisodeLedger", "VectorInfoSums", "add_numbers"]
 
-MAX_FAULTY_EPISODES = 3  # of one env, or of one vector env, before the run ends
-_MAX_KEPT_FAULTS = 10  # until the next ``drain``; further faults are only counted
+MAX_FAULTY_EPISODES = 3
+"""The run ends when so many episodes in a row of one env, or of one vector env, have ended in a fault."""
+_MAX_KEPT_FAULTS = 10  # faults kept until the next ``drain``; further ones are only counted
 
 
 class EpisodeLedger:
-    """The record of the episodes of ``len(arrays.rewards)`` envs. A stepper updates it, ``drain`` reports it."""
+    """Counts the steps, faults and recoveries of envs; ``drain`` reports the counts.
+
+    ``steps`` is the list or array in which the stepper counts the steps of each env's episode. ``first_env`` is the
+    index in the run of the env in row 0. ``known_to_work``: the envs have completed steps elsewhere.
+    """
 
     def __init__(self, arrays: StepArrays, steps: Any, first_env: int, infos: InfoMode, known_to_work: bool) -> None:
         self._arrays, self._first_env, self._infos = arrays, first_env, infos
         self.steps = steps
-        """The steps that each env has taken in its episode: a list or an array, whichever its stepper counts faster."""
+        """The steps that each env has taken in its current episode."""
         self.lost: set[int] = set()
-        """Envs that are not where they should be: their episodes end with the next step."""
+        """Envs that could not be restored to their position; their episodes are truncated in the next step."""
         self.faulty_in_a_row = [0] * len(arrays.rewards)
-        """How many episodes of each env have ended in a fault since the last one that did not."""
+        """By env: how many episodes have ended in a fault since the last one that did not."""
         self.completed_first_step = known_to_work
-        """Whether a step was completed, here or elsewhere. From then on a fault is an accident, not a wrong set-up."""
+        """Whether a step was ever completed. Before that, a fault counts as a mistake in the set-up (exit code 2)."""
         self._counts, self._faults = RecoveryCounts(), list[EnvFault]()
 
     def count(self, **counts: int) -> None:
@@ -42,103 +47,121 @@ class EpisodeLedger:
         self._counts += RecoveryCounts(**counts)
 
     def mark_lost(self, envs: Iterable[int]) -> None:
-        """Note that these envs cannot be brought back to where they were."""
+        """Mark envs that could not be restored to their position."""
         if newly_lost := set(envs) - self.lost:
             self.lost |= newly_lost
             self.count(inexact=len(newly_lost))
 
-    def keep_fault(self, fault: EnvFault, remedy: str = "the env was made again") -> None:
-        """Keep a fault that did not end the run for ``drain``; where infos are full and nobody drains, warn of it."""
+    def keep_fault(self, fault: EnvFault, remedy: str = "the env was replaced by a new copy") -> None:
+        """Keep a fault that did not end the run until ``drain``; in mode ``full``, which has no drain, warn instead."""
         if self._infos == "full":
             warnings.warn(f"{fault.summary} ({fault.location}); {remedy}", stacklevel=3)
         elif len(self._faults) < _MAX_KEPT_FAULTS:
             self._faults.append(fault)
 
-    def count_faulty_episode(self, i: int, fault: EnvFault, how: str) -> None:
-        """Note that an episode ends in a fault; too many of those in a row end the run."""
-        self.faulty_in_a_row[i] += 1
-        if self.faulty_in_a_row[i] >= MAX_FAULTY_EPISODES:
-            text = f"{fault.summary}, {how}, and so in {MAX_FAULTY_EPISODES} episodes in a row"
-            raise EnvFault(text, fault.location, fault.env_traceback, False, fault.reproduction)
+    def count_successful_retry(self, fault: EnvFault) -> None:
+        """Count a call that raised ``fault`` and then succeeded in a new copy of the env."""
+        self.count(retries=1)
         self.keep_fault(fault)
 
-    def drain(self, infos: list[dict[str, InfoSums]], states: Mapping[int, bytes] | None = None) -> EnvReport:
-        """Return the counts and faults since the last call, together with what the stepper itself has to report."""
-        drained = EnvReport(infos, self._counts, self._faults, states or {})
+    def count_repeated_fault(self, i: int, fault: EnvFault, call: str) -> None:
+        """Count an episode that ends because a new copy of env ``i`` raised the same exception in the same ``call``."""
+        self.count(env_faults=1)
+        self._count_faulty_episode(i, fault, f"so did a new copy of it in the same {call}")
+
+    def count_unrestored_episode(self, i: int, fault: EnvFault) -> None:
+        """Count an episode that ends because env ``i`` raised and could not be restored to its position."""
+        self.mark_lost([i])
+        self._count_faulty_episode(i, fault, "the env could not be restored")
+
+    def _count_faulty_episode(self, i: int, fault: EnvFault, reason: str) -> None:
+        """Count an episode that ends in a fault; raise if there were ``MAX_FAULTY_EPISODES`` in a row."""
+        self.faulty_in_a_row[i] += 1
+        if self.faulty_in_a_row[i] >= MAX_FAULTY_EPISODES:
+            summary = f"{fault.summary}; {reason}, in {MAX_FAULTY_EPISODES} episodes in a row"
+            raise EnvFault(summary, fault.location, fault.env_traceback, False, fault.reproduction)
+        self.keep_fault(fault)
+
+    def drain(self, info_sums: list[dict[str, InfoSums]], states: Mapping[int, bytes] | None = None) -> EnvReport:
+        """Return the counts and faults since the last call, with the stepper's own sums of infos and env states."""
+        report = EnvReport(info_sums, self._counts, self._faults, states or {})
         self._counts, self._faults = RecoveryCounts(), []
-        return drained
+        return report
 
     def write_position(self, i: int, position: EnvPosition) -> None:
-        """Write what an env shows at a position, and how far it is there."""
+        """Write the observation, mask, step and episode number that env ``i`` has at a position."""
         for path, leaf in position.observation.items():
             self._arrays.observations[path][i] = leaf
         if position.mask is not None:
             self._arrays.masks[i] = position.mask
         self.steps[i], self._arrays.episode[i] = position.steps, position.episode
 
-    # ---- errors that say where an env is -----------------------------------------------------------------------
+    # ---- errors ----------------------------------------------------------------------------------------------
 
-    def refuse(self, refused: InvalidRow, location: EnvLocation) -> NoReturn:
-        """Raise the error for data of an env that the learner cannot use."""
-        raise InvalidEnvData(str(refused), location, at_start=not self.completed_first_step) from None
+    def raise_invalid_data(self, invalid: InvalidRow, location: EnvLocation) -> NoReturn:
+        """Raise the error for values of an env that the learner cannot use."""
+        raise InvalidEnvData(str(invalid), location, at_start=not self.completed_first_step) from None
 
-    def fault(self, summary: str, location: EnvLocation, error: BaseException, reproduction: Any = None) -> EnvFault:
-        """Return the error for an exception of an env; ``reproduction`` is what is needed to repeat it."""
+    def make_fault(
+        self, summary: str, location: EnvLocation, error: BaseException, reproduction: Any = None
+    ) -> EnvFault:
+        """Return the ``EnvFault`` for an exception of an env; ``reproduction`` is the data that repeats it."""
         return EnvFault(summary, location, own_traceback(error), not self.completed_first_step, reproduction)
 
     def location(self, i: int, seed: int | None, action: Any) -> EnvLocation:
-        """Return where an env is: in which step of which episode, and with which action."""
+        """Return the episode, seed, step and action (None during a reset) of env ``i``, for error messages."""
         text = None if action is None else format_action(action)
         return EnvLocation(self._first_env + i, int(self._arrays.episode[i]), seed, int(self.steps[i]), text)
 
 
 def add_numbers(sums: dict[str, InfoSums], info: Mapping[str, Any]) -> None:
-    """Add the numbers in the info of one env's step to its sums."""
+    """Add the numbers in the info of one step of an env to the env's sums."""
     for key, value in info.items():
         if key != LIFE_LOST and isinstance(value, NUMBER) and abs(value) <= LARGEST:  # type: ignore[operator]
             sums.setdefault(key, InfoSums()).add(float(value))
 
 
 class VectorInfoSums:
-    """The sums of ``n`` envs, by name; names in ``left_out`` are not added up."""
+    """Sums of the numbers in the infos of a vector env with ``n`` envs, by name, without ``excluded`` names."""
 
-    def __init__(self, n: int, left_out: Collection[str]) -> None:
-        self._n, self._left_out = n, left_out
+    def __init__(self, n: int, excluded: Collection[str]) -> None:
+        self._n, self._excluded = n, excluded
         self._sums: dict[str, _Sums] = {}
 
-    def add(self, infos: Mapping[str, Any], where: npt.NDArray[np.bool_] | None = None) -> None:
-        """Add up the numbers in infos, of some envs or of all."""
+    def add(self, infos: Mapping[str, Any], env_mask: npt.NDArray[np.bool_] | None = None) -> None:
+        """Add the numbers in the infos of one step, of all envs or of those where ``env_mask`` [N] is true."""
         for name, value in infos.items():
-            if name in self._left_out or not isinstance(value, np.ndarray) or value.shape != (self._n,):
+            if name in self._excluded or not isinstance(value, np.ndarray) or value.shape != (self._n,):
                 continue
             if name[0] == "_" or value.dtype.kind not in "biuf":
                 continue
-            there = np.abs(value) <= LARGEST if value.dtype.kind == "f" else np.ones(self._n, np.bool_)
-            if where is not None:
-                there &= where
-            if (said := infos.get(f"_{name}")) is not None:
-                there &= said
+            is_counted = np.abs(value) <= LARGEST if value.dtype.kind == "f" else np.ones(self._n, np.bool_)  # [N]
+            if env_mask is not None:
+                is_counted &= env_mask
+            # Gymnasium's convention: ``_name`` is true for the envs whose info has ``name``.
+            if (has_value := infos.get(f"_{name}")) is not None:
+                is_counted &= has_value
             sums = self._sums.setdefault(name, _Sums(self._n))
-            sums.total[there] += value[there]
-            sums.count += there
+            sums.total[is_counted] += value[is_counted]
+            sums.count += is_counted
 
     def drain(self) -> list[dict[str, InfoSums]]:
-        """The sums since the last call, by env."""
-        drained = [
+        """Return the sums since the last call: for each env a dictionary by name."""
+        sums_by_env = [
             {
-                name: InfoSums(float(found.total[i]), int(found.count[i]))
-                for name, found in self._sums.items()
-                if found.count[i]
+                name: InfoSums(float(sums.total[i]), int(sums.count[i]))
+                for name, sums in self._sums.items()
+                if sums.count[i]
             }
             for i in range(self._n)
         ]
         self._sums = {}
-        return drained
+        return sums_by_env
 
 
 class _Sums:
-    """Of one number in the infos of N envs."""
+    """Sum and count of one number in the infos, for each of N envs."""
 
     def __init__(self, n: int) -> None:
-        self.total = np.zeros(n)
-        self.count = np.zeros(n, np.int64)
+        self.total = np.zeros(n)  # [N]
+        self.count = np.zeros(n, np.int64)  # [N]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, MutableSequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -23,7 +22,7 @@ from corral.envs.lifecycle import (
     seeding_maker,
 )
 from corral.envs.vector_adapter import VectorEnv, unsupported_reason
-from corral.vec.api import InfoMode, StepArrays
+from corral.vec.api import StepArrays, StepperOptions
 from corral.vec.batch_stepper import BatchStepper
 from corral.vec.env_stepper import Stepper
 
@@ -92,23 +91,6 @@ def close_all(made: Made, first_env: int) -> None:
         close_env(made, first_env)
 
 
-@dataclass(frozen=True, slots=True)
-class StepperOptions:
-    """How envs are stepped."""
-
-    factory: Callable[[], gym.Env[Any, Any]]
-    """Makes an env again that can do no more."""
-    first_env: int
-    """The number of the first env in the run."""
-    seed: int | None
-    infos: InfoMode
-    heal: bool
-    known_to_work: bool
-    heartbeat: MutableSequence[int] | None
-    """Where a stepper shows that it is alive."""
-    seed_globals: bool = False
-
-
 def _step_each(made: Made, arrays: StepArrays, options: StepperOptions) -> Stepper | None:
     """Step envs one after the other."""
     if not isinstance(made, list):
@@ -130,18 +112,7 @@ def _step_together(made: Made, arrays: StepArrays, options: StepperOptions) -> B
     """Step a vector env."""
     if isinstance(made, list):
         return None
-    assert isinstance(options.factory, EnvFactory)
-    return BatchStepper(
-        made,
-        arrays,
-        options.factory,
-        options.first_env,
-        options.seed,
-        options.infos,
-        options.heal,
-        options.known_to_work,
-        options.heartbeat,
-    )
+    return BatchStepper(made, arrays, options)
 
 
 STEPPERS: list[Callable[[Made, StepArrays, StepperOptions], AnyStepper | None]] = [_step_each, _step_together]

@@ -195,6 +195,6 @@ def _dump(stepper: AnyStepper, reply: Any) -> bytes:
         except Exception as error:
             envs = f"{stepper.first_env} to {stepper.first_env + len(stepper.arrays.rewards) - 1}"
             raise CorralError(
-                f"an info of envs {envs} cannot be pickled and sent to the parent process: {type(error).__name__}: {error}; "
-                "put numbers, text and arrays in info"
+                f"an info of envs {envs} cannot be sent to the parent process: {type(error).__name__}: {error}; "
+                "put only numbers, text and arrays into infos"
             ) from error
