@@ -89,7 +89,7 @@ def test_presets_are_trained_alike_and_the_best_is_ready_to_train(capsys):
     assert Path("s/trials/small/seed-1/metrics.jsonl").stat().st_mtime_ns == before
     capsys.readouterr()
     assert run(*words, "--gamma", "0.9") == 2
-    assert "was asked for with gamma None, not 0.9" in capsys.readouterr().err
+    assert "was started with gamma None, not 0.9" in capsys.readouterr().err
     assert run("resume", "s", "--timesteps", "9") == 2
     assert "give the `corral sweep` command again" in capsys.readouterr().err
     assert run("resume", "s", "--eval-games", "2") == 2
@@ -220,7 +220,7 @@ def test_a_job_that_dies_costs_one_trial():
     result = sweep(Deadly, search={"gamma": "0.9:1"}, trials=3, jobs=2, quiet=True, **TINY)
     states = [trial.state for trial in result.results]
     assert sorted(states) == ["complete", "complete", "failed"]
-    assert "ended without a word, with code 9" in result.results[states.index("failed")].error
+    assert "exited with code 9 and without a result" in result.results[states.index("failed")].error
 
 
 def test_one_sweep_at_a_time_writes_to_a_directory():
@@ -339,7 +339,7 @@ def test_a_signal_saves_and_says_how_to_go_on(number, code):
     process.send_signal(number)
     out, _ = process.communicate(timeout=600)
     assert process.returncode == code, out
-    assert "interrupted after 1 of 3 trials; go on with: " in out and "corral resume s" in out
+    assert "interrupted after 1 of 3 trials; resume with: " in out and "corral resume s" in out
     assert summary("s/trials/1")["exit_reason"] == number.name
     assert [row["state"] for row in rows("s")] == ["complete", "begun"]
     goes_on(begun=[1])

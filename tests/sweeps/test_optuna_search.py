@@ -56,8 +56,8 @@ def test_words_become_ranges_and_choices_of_the_fields_own_types():
         ("ent_coef=log:0:0.1", "a logarithmic range should begin above 0"),
         ("ent_coef=0.1:0", "the range should begin below its end"),
         ("ent_coef=0:1:2", "should be a range a:b or log:a:b, or values a,b,c"),
-        ("ent_coef=0.1", "at least two different ones"),
-        ("n_epochs=3,3", "at least two different ones"),
+        ("ent_coef=0.1", "at least two different values"),
+        ("n_epochs=3,3", "at least two different values"),
         ("n_epochs=3,2.5", "n_epochs '2.5'"),
         ("net_arch=64x,32", "net_arch"),
         ("activation_fn=tanh,sin", "activation_fn 'sin'"),
@@ -160,7 +160,7 @@ def play(plan, most=99):
     while len(tried) < most and (entry := plan.next()) is not None:
         rate = entry.varied["learning_rate"]
         pruned = any(plan.report(entry.label, 0, tenth / 10, rate) for tenth in range(1, 11))
-        plan.tell(entry.label, Outcome("pruned") if pruned else Outcome("complete", rate))
+        plan.record(entry.label, Outcome("pruned") if pruned else Outcome("complete", rate))
         tried.append(entry)
     return tried
 
@@ -190,7 +190,7 @@ def test_a_search_that_was_cut_off_goes_on_as_it_would_have():
     assert [entry.state for entry in plan.entries()] == ["complete"] * 4 + ["begun"]
     again = plan.next()
     assert again == under_way
-    plan.tell(again.label, Outcome("complete", again.varied["learning_rate"]))
+    plan.record(again.label, Outcome("complete", again.varied["learning_rate"]))
     play(plan)
     assert [entry.varied for entry in plan.entries()] == whole
     assert all(entry.state != "begun" for entry in plan.entries())
@@ -205,7 +205,7 @@ def test_a_search_goes_on_wherever_its_journal_ends():
     def finish():
         plan = SearchPlan(request, journal)
         while (entry := plan.next()) is not None:
-            plan.tell(entry.label, Outcome("complete", 1.0))
+            plan.record(entry.label, Outcome("complete", 1.0))
         return [(entry.state, entry.varied) for entry in plan.entries()]
 
     undisturbed = finish()
@@ -222,7 +222,7 @@ def test_trials_with_longer_rollouts_are_compared_at_the_same_share_of_the_budge
         entry = plan.next()
         for tenth in range(1, 11):
             plan.report(entry.label, 0, tenth / 10, 100.0)
-        plan.tell(entry.label, Outcome("complete", 100.0))
+        plan.record(entry.label, Outcome("complete", 100.0))
     entry = plan.next()
     assert plan.report(entry.label, 0, 0.37, None) is False  # no episode has ended yet
     assert plan.report(entry.label, 1, 0.5, 1.0) is False  # only the first seed counts

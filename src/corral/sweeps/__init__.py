@@ -1,5 +1,6 @@
-"""Many runs of the same env with different settings: presets in turn, or a search that learns from its trials.
+"""Sweeps: many runs of one env with different settings, either a list of presets or a search with Optuna.
 
-``request`` checks what is asked, ``presets`` and ``optuna_search`` decide what is tried, ``trial`` trains,
-``trial_processes`` does so in several processes, ``results`` writes tables and the picture, ``api`` holds it together.
+``request`` checks and stores what a sweep should do, ``presets`` and ``optuna_search`` choose the trials, ``trial``
+trains one of them, ``trial_processes`` runs several at a time, ``results`` writes tables and a plot, and ``api`` runs
+the sweep.
 """

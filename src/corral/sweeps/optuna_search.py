@@ -1,8 +1,8 @@
-"""The search: Optuna chooses what to try next and which trials to give up. The only importer of ``optuna``.
+"""The search: Optuna chooses the settings of each trial and the trials to prune. No other module imports ``optuna``.
 
-Everything it knows is in ``journal.log``, one line per event, in Optuna's own format. What a trial tries for a setting
-is a function of the seed, of the numbers of both and of what is known by then, so a sweep that was interrupted goes on
-as it would have.
+All that Optuna knows is in ``journal.log``, one line per event, in Optuna's own format. The value that a trial gets for
+a setting depends only on the seed, the trial's number, the setting's number and the trials recorded before, so that an
+interrupted sweep continues as it would have without the interruption.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpy as np
 
 from corral.core.errors import CorralError, MissingPackage, UsageError, one_line
 from corral.core.files import open_regular, parse_json, read_regular
-from corral.sweeps.presets import Entry
+from corral.sweeps.presets import TrialEntry
 from corral.sweeps.request import SweepRequest
-from corral.sweeps.search_space import Dimension, Range, Space, first_values
+from corral.sweeps.search_space import Dimension, Range, Space, initial_values
 from corral.sweeps.trial import Outcome, State
 
 try:
@@ -33,14 +33,15 @@ except ModuleNotFoundError:
 
 __all__ = ["SearchPlan"]
 
-_NAME, _ERROR = "sweep", "error"
+_STUDY_NAME, _ERROR = "sweep", "error"
 MOST_BYTES = 1 << 30
-"""Size of a journal that is read."""
-MARKS = 20
-"""A trial is compared with the others whenever another twentieth of its budget is used."""
-_FIRST_MARK = 6
-"""Before this, it is too early to tell."""
+"""The largest journal that is read."""
+PRUNING_POINTS = 20
+"""A trial is compared with the others each time that another twentieth of its budget is used."""
+_FIRST_PRUNING_POINT = 6
+"""Before this point a trial is not pruned."""
 _COMPLETE_BEFORE_PRUNING = 5
+"""Trials that have to be complete before any is pruned."""
 _STATES: dict[TrialState, State] = {
     TrialState.COMPLETE: "complete",
     TrialState.PRUNED: "pruned",
@@ -50,89 +51,90 @@ _STATES: dict[TrialState, State] = {
 
 
 class SearchPlan:
-    """Trials that learn from those before them."""
+    """The plan of a search: each trial's settings are chosen with what the trials before it achieved."""
 
     def __init__(self, request: SweepRequest, journal: Path) -> None:
         assert request.trials is not None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._seed, self._prune, self.total = request.seed, request.prune, request.trials
         self._space, self._path = request.space, journal
-        self._trials: dict[str, optuna.trial.Trial] = {}
-        self._marks: dict[str, int] = {}
-        with self._reading():
+        self._running: dict[str, optuna.trial.Trial] = {}
+        self._last_points: dict[str, int] = {}
+        """The pruning point up to which each trial has reported its reward."""
+        with self._journal_errors():
             self._storage = JournalStorage(_Journal(journal))
             self._study = optuna.create_study(
-                study_name=_NAME,
+                study_name=_STUDY_NAME,
                 storage=self._storage,
                 direction="maximize",
                 sampler=self._sampler(0, 0),
-                pruner=optuna.pruners.MedianPruner(_COMPLETE_BEFORE_PRUNING, _FIRST_MARK),
+                pruner=optuna.pruners.MedianPruner(_COMPLETE_BEFORE_PRUNING, _FIRST_PRUNING_POINT),
                 load_if_exists=True,
             )
             if self._study.directions != [optuna.study.StudyDirection.MAXIMIZE]:
-                raise ValueError("its study is another")
-            known = self._study.get_trials(deepcopy=False)
-            for trial in known:
+                raise ValueError("its study does not maximize a single objective")
+            earlier_trials = self._study.get_trials(deepcopy=False)
+            for trial in earlier_trials:
                 _check_trial(trial, request, self._space)
-            if not known:
-                self._study.enqueue_trial(first_values(self._space, request.base))
-            # We are the only writer, so nobody works at these.
-            self._left_over = [trial.number for trial in known if trial.state == TrialState.RUNNING]
+            if not earlier_trials:
+                self._study.enqueue_trial(initial_values(self._space, request.base))
+            # The sweep's lock makes this process the only writer, so no other process runs these trials.
+            self._interrupted = [trial.number for trial in earlier_trials if trial.state == TrialState.RUNNING]
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Name the journal in an error about what it holds: Optuna believes whatever it reads."""
+    def _journal_errors(self) -> Iterator[None]:
+        """Turn an error about the journal's content, which Optuna does not check, into one that names the journal."""
         try:
             yield
         except (CorralError, OSError):
             raise
         except Exception as error:
-            what = f"{type(error).__name__}: {one_line(error)}"
-            raise UsageError(f"{self._path} is damaged ({what}); start the sweep again elsewhere") from None
+            reason = f"{type(error).__name__}: {one_line(error)}"
+            raise _damaged(self._path, f"({reason})") from None
 
-    def next(self) -> Entry | None:
-        """A trial that was under way when the sweep ended, else a new one."""
-        with self._reading():
-            return self._next()
-
-    def _next(self) -> Entry | None:
-        if self._left_over:
-            number = self._left_over.pop(0)
-            study_id = self._storage.get_study_id_from_name(_NAME)
-            trial_id = self._storage.get_trial_id_from_study_id_trial_number(study_id, number)
-            trial = optuna.trial.Trial(self._study, trial_id)
-        else:
-            number = len(self.entries())
-            if number >= self.total:
+    def next(self) -> TrialEntry | None:
+        """Return a trial that an earlier process did not finish, else a new one; None if there are no more."""
+        with self._journal_errors():
+            trial = self._next_trial()
+            if trial is None:
                 return None
-            trial = self._study.ask()
-        for index, (name, dimension) in enumerate(self._space.items()):
-            self._study.sampler = self._sampler(number, index)
-            _suggest(trial, name, dimension)
-        label = str(trial.number)
-        self._trials[label] = trial
-        self._marks[label] = max(self._reported(trial), default=0)
-        return Entry(label, trial.params, "begun")
+            for index, (name, dimension) in enumerate(self._space.items()):
+                self._study.sampler = self._sampler(trial.number, index)
+                _suggest(trial, name, dimension)
+            label = str(trial.number)
+            self._running[label] = trial
+            reported = self._study.get_trials(deepcopy=False)[trial.number].intermediate_values
+            self._last_points[label] = max(reported, default=0)
+            return TrialEntry(label, trial.params, "begun")
+
+    def _next_trial(self) -> optuna.trial.Trial | None:
+        if self._interrupted:
+            study_id = self._storage.get_study_id_from_name(_STUDY_NAME)
+            number = self._interrupted.pop(0)
+            trial_id = self._storage.get_trial_id_from_study_id_trial_number(study_id, number)
+            return optuna.trial.Trial(self._study, trial_id)
+        return self._study.ask() if len(self.entries()) < self.total else None
 
     def report(self, label: str, seed_index: int, share: float, reward: float | None) -> bool:
-        """Compare the trial with others at the same share of the budget; those below the median are given up.
+        """Compare the trial with others at the same share of the budget; return whether it is below their median.
 
-        A trial with several seeds is judged while it trains with the first.
+        A trial with several seeds is compared only while it trains with the first.
         """
-        mark = min(MARKS, int(share * MARKS + 1e-9))
-        if seed_index > 0 or mark <= self._marks[label]:
+        point = min(PRUNING_POINTS, int(share * PRUNING_POINTS + 1e-9))
+        if seed_index > 0 or point <= self._last_points[label]:
             return False
-        passed = range(self._marks[label] + 1, mark + 1)  # others, with shorter rollouts, stop at each of them
-        self._marks[label] = mark
+        # Report at each point that was passed, because trials with shorter rollouts report at each of them.
+        passed_points = range(self._last_points[label] + 1, point + 1)
+        self._last_points[label] = point
         if reward is None:
             return False
-        for step in passed:
-            self._trials[label].report(reward, step)
-        return self._prune and mark < MARKS and bool(self._trials[label].should_prune())
+        for passed in passed_points:
+            self._running[label].report(reward, passed)
+        return self._prune and point < PRUNING_POINTS and bool(self._running[label].should_prune())
 
-    def tell(self, label: str, outcome: Outcome) -> None:
-        """Let the study know."""
-        trial = self._trials.pop(label)
+    def record(self, label: str, outcome: Outcome) -> None:
+        """Record the outcome of a trial in the study."""
+        trial = self._running.pop(label)
         if outcome.state == "complete":
             self._study.tell(trial, outcome.objective)
         elif outcome.state == "pruned":
@@ -141,52 +143,55 @@ class SearchPlan:
             trial.set_user_attr(_ERROR, outcome.error)
             self._study.tell(trial, state=TrialState.FAIL)
 
-    def entries(self) -> list[Entry]:
-        """The trials so far."""
-        found = []
+    def entries(self) -> list[TrialEntry]:
+        """Return all trials that have begun, in order."""
+        entries = []
         for trial in self._study.get_trials(deepcopy=False):
             if trial.state in _STATES:
                 state = _STATES[trial.state]
                 value = trial.value if state == "complete" else None
-                found.append(Entry(str(trial.number), trial.params, state, value, trial.user_attrs.get(_ERROR)))
-        return found
-
-    def _reported(self, trial: optuna.trial.Trial) -> Iterable[int]:
-        return self._study.get_trials(deepcopy=False)[trial.number].intermediate_values
+                entries.append(TrialEntry(str(trial.number), trial.params, state, value, trial.user_attrs.get(_ERROR)))
+        return entries
 
     def _sampler(self, number: int, setting: int) -> optuna.samplers.BaseSampler:
+        """Return the sampler for one setting of one trial, by their numbers.
+
+        It is a tree-structured Parzen estimator (Bergstra et al., 2011, Algorithms for Hyper-Parameter Optimization).
+        It samples one setting at a time: so the settings of a trial that a kill left incomplete do not depend on when
+        the kill came.
+        """
         seed = int(np.random.SeedSequence(self._seed, spawn_key=(number, setting)).generate_state(1)[0])
-        startup = min(10, max(4, self.total // 3))
-        # One setting at a time: what is left of a trial after a kill does not depend on when the kill came.
-        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup, multivariate=False)
+        n_random_trials = min(10, max(4, self.total // 3))
+        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=n_random_trials, multivariate=False)
 
 
 class _Journal(BaseJournalBackend):
-    """The journal in a file with one writer: the sweep's lock keeps others out, so no lock of its own can stay behind.
+    """The journal as a file with one writer.
 
-    A last line that was cut off is dropped; what it told of had not happened yet.
+    The sweep's lock keeps other writers out, so that the journal needs no lock, which a killed process would leave
+    behind. A last line that is incomplete is removed: its event was never acknowledged.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         data = read_regular(path, MOST_BYTES) if path.exists() else b""
-        whole = data[: data.rfind(b"\n") + 1]
-        self._lines = whole.splitlines()
+        complete_lines = data[: data.rfind(b"\n") + 1]
+        self._lines = complete_lines.splitlines()
         for number, line in enumerate(self._lines, 1):
             try:
                 if not isinstance(parse_json(line), dict):
                     raise ValueError
             except ValueError:
-                raise UsageError(f"{path} is damaged at line {number}; start the sweep again elsewhere") from None
-        if whole != data:
-            _cut(path, len(whole))
+                raise _damaged(path, f"at line {number}") from None
+        if complete_lines != data:
+            _truncate(path, len(complete_lines))
 
     def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
-        """The events from that number on."""
+        """Return the events from that number on."""
         return [json.loads(line) for line in self._lines[log_number_from:]]
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Add events; they are on disk when this returns."""
+        """Append events; they are on disk when this returns."""
         lines = [json.dumps(log, separators=(",", ":")).encode() for log in logs]
         size = self._path.stat().st_size if self._path.exists() else 0
         try:
@@ -196,13 +201,17 @@ class _Journal(BaseJournalBackend):
                 os.fsync(file.fileno())
         except OSError as error:
             with contextlib.suppress(OSError):
-                _cut(self._path, size)  # no half of a line, to which the next would be added
+                _truncate(self._path, size)  # the next event must not be appended to an incomplete line
             raise CorralError(f"{self._path} cannot be written: {error.strerror or error}") from None
         self._lines += lines
 
 
-def _cut(path: Path, size: int) -> None:
-    """Shorten a file that has no other name."""
+def _damaged(path: Path, where: str) -> UsageError:
+    return UsageError(f"{path} is damaged {where}; start the sweep again in another --output-dir")
+
+
+def _truncate(path: Path, size: int) -> None:
+    """Truncate a regular file; raise an OSError for a symbolic or hard link."""
     descriptor = open_regular(path, os.O_RDWR)
     try:
         os.ftruncate(descriptor, size)
@@ -211,18 +220,18 @@ def _cut(path: Path, size: int) -> None:
 
 
 def _check_trial(trial: optuna.trial.FrozenTrial, request: SweepRequest, space: Space) -> None:
-    """Refuse a trial that this search cannot have made."""
-    reached = [*trial.intermediate_values.items(), *((0, value) for value in trial.values or ())]
-    if not all(isinstance(step, int) and isinstance(value, int | float) for step, value in reached):
-        raise ValueError(f"trial {trial.number} has reached something that is no number")
+    """Raise a ValueError for a trial that this search cannot have made."""
+    values = [*trial.intermediate_values.items(), *((0, value) for value in trial.values or ())]
+    if not all(isinstance(step, int) and isinstance(value, int | float) for step, value in values):
+        raise ValueError(f"trial {trial.number} has a value that is not a number")
     if trial.state == TrialState.COMPLETE and not math.isfinite(trial.value or 0.0):
-        raise ValueError(f"trial {trial.number} has reached something that is no number")
+        raise ValueError(f"trial {trial.number} has a value that is not finite")
     if not isinstance(trial.user_attrs.get(_ERROR), str | None):
-        raise ValueError(f"trial {trial.number} has an error that is no text")
+        raise ValueError(f"trial {trial.number} has an error that is not text")
     if not trial.params.keys() <= space.keys():
         raise ValueError(f"trial {trial.number} has settings that are not searched")
-    if outside := [name for name, value in trial.params.items() if not space[name].has(value)]:
-        raise ValueError(f"trial {trial.number} has another {outside[0]} than those that are searched")
+    if outside := [name for name, value in trial.params.items() if not space[name].contains(value)]:
+        raise ValueError(f"trial {trial.number} has a value of {outside[0]} that is not searched")
     if len(trial.params) < len(space):
         if trial.state in (TrialState.RUNNING, TrialState.WAITING):
             return  # the sweep ended before the trial had all of its settings
@@ -234,7 +243,7 @@ def _check_trial(trial: optuna.trial.FrozenTrial, request: SweepRequest, space: 
 
 
 def _suggest(trial: optuna.trial.Trial, name: str, dimension: Dimension) -> None:
-    """Let the trial have a value; one that it has already stays."""
+    """Give the trial a value for a setting, unless it has one."""
     if not isinstance(dimension, Range):
         trial.suggest_categorical(name, dimension.values)
     elif dimension.whole:

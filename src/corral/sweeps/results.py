@@ -1,9 +1,10 @@
-"""What a sweep leaves behind besides its runs: tables, the best settings as a config, and a picture."""
+"""The results of a sweep: tables of its trials, the best settings as a config file, and a plot."""
 
 from __future__ import annotations
 
 import csv
 import io
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,23 +13,23 @@ from typing import Any
 
 from corral.config.yaml_file import dump_yaml
 from corral.core.files import replace_file
-from corral.sweeps.presets import Entry
+from corral.sweeps.presets import TrialEntry
 from corral.sweeps.request import SweepRequest
 from corral.sweeps.trial import numbers, read_summaries
 
-__all__ = ["Result", "SweepResult", "best_of", "format_setting", "ranked", "read_results", "write_results"]
+__all__ = ["Result", "SweepResult", "best_of", "format_settings", "ranked", "read_results", "write_results"]
 
 _COLOURS = {"complete": "#3b6fb6", "pruned": "#e07b28", "best": "#2f2f2f"}
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A trial and what its runs did; numbers are means over its seeds, None where there are none."""
+    """A trial with the numbers of its runs: means over its seeds, or None where no run has the number."""
 
     label: str
     varied: Mapping[str, Any]
     state: str
-    """complete, pruned, failed, or begun."""
+    """``complete``, ``pruned``, ``failed`` or ``begun``."""
     objective: float | None
     mean_reward: float | None
     eval_reward: float | None
@@ -41,58 +42,54 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """Where a sweep's files are, and what came of its trials."""
+    """The results of a sweep and the directory of its files."""
 
     sweep_dir: Path
     objective_name: str
     results: list[Result]
     best: Result | None
-    """None as long as no trial is complete."""
+    """The best trial; None as long as no trial is complete."""
 
 
-def read_results(request: SweepRequest, entries: Sequence[Entry], trials: Path) -> list[Result]:
-    """The trials with what is in their run directories."""
-    return [_result(entry, trials / entry.label, request.all_seeds) for entry in entries]
+def read_results(request: SweepRequest, entries: Sequence[TrialEntry], trials: Path) -> list[Result]:
+    """Return the trials with the numbers in their run directories."""
+    return [_read_result(entry, trials / entry.label, request.all_seeds) for entry in entries]
 
 
 def best_of(results: Sequence[Result]) -> Result | None:
-    """The complete trial with the highest objective; of equals, the one with the higher mean reward."""
-    complete = [r for r in results if r.state == "complete" and r.objective is not None]
-    return max(complete, key=_worth, default=None)
+    """Return the complete trial with the highest objective; among equals, the one with the higher mean reward."""
+    complete = [result for result in results if result.state == "complete" and result.objective is not None]
+    return max(complete, key=_rank_key, default=None)
 
 
 def ranked(results: Sequence[Result]) -> list[Result]:
-    """The best first, then what was given up, failed or is under way."""
-    order = ("complete", "pruned", "begun", "failed")
-    best_first = sorted(results, key=_worth, reverse=True)
-    return sorted(best_first, key=lambda result: order.index(result.state))
+    """Return the complete trials, best first, then those that are pruned, begun and failed."""
+    states = ("complete", "pruned", "begun", "failed")
+    best_first = sorted(results, key=_rank_key, reverse=True)
+    return sorted(best_first, key=lambda result: states.index(result.state))
 
 
-def write_results(directory: Path, request: SweepRequest, results: Sequence[Result], picture: bool) -> None:
-    """Write ``results.csv``, ``results.md``, ``best.yaml`` and, if asked, ``sweep.png``, each whole or not at all."""
+def write_results(directory: Path, request: SweepRequest, results: Sequence[Result], with_plot: bool) -> None:
+    """Write ``results.csv``, ``results.md``, ``best.yaml`` and, if ``with_plot``, ``sweep.png``, each atomically."""
     best = best_of(results)
     replace_file(directory / "results.csv", _csv(request, results).encode())
     replace_file(directory / "results.md", _markdown(request, results, best).encode())
     if best is not None:
         config = request.config_of(best.varied).model_copy(update={"output_dir": None})
         seeds = f", mean over {request.seeds} seeds" if request.seeds > 1 else ""
-        head = f"# The best of {len(results)} trials, {best.label}: {request.objective_name} {best.objective:,.2f}{seeds}.\n"
+        achieved = f"{request.objective_name} {best.objective:,.2f}{seeds}"
+        head = f"# The best of {len(results)} trials, {best.label}: {achieved}.\n"
         replace_file(directory / "best.yaml", (head + dump_yaml(config)).encode())
-    if picture:
-        drawn = io.BytesIO()
-        _draw(drawn, request, results)
-        replace_file(directory / "sweep.png", drawn.getvalue())
+    if with_plot:
+        replace_file(directory / "sweep.png", _plot(request, results))
 
 
 def format_setting(value: Any) -> str:
-    """A setting as a person would write it."""
+    """Return a setting as a short text for people."""
     if isinstance(value, Mapping):
-        same = value.keys() == {"pi", "vf"} and list(value["pi"]) == list(value["vf"])
-        return (
-            format_setting(value["pi"])
-            if same
-            else " ".join(f"{name}={format_setting(part)}" for name, part in value.items())
-        )
+        if value.keys() == {"pi", "vf"} and list(value["pi"]) == list(value["vf"]):
+            return format_setting(value["pi"])
+        return " ".join(f"{name}={format_setting(part)}" for name, part in value.items())
     if isinstance(value, list | tuple):
         return " ".join(map(str, value))
     if isinstance(value, bool) or value is None:
@@ -100,20 +97,25 @@ def format_setting(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _worth(result: Result) -> tuple[float, float]:
-    return _value(result), float("-inf") if result.mean_reward is None else result.mean_reward
+def format_settings(settings: Mapping[str, Any]) -> str:
+    """Return several settings as a text for people."""
+    return ", ".join(f"{name} {format_setting(value)}" for name, value in settings.items())
 
 
-def _value(result: Result) -> float:
-    return float("-inf") if result.objective is None else result.objective
+def _rank_key(result: Result) -> tuple[float, float]:
+    return _or_lowest(result.objective), _or_lowest(result.mean_reward)
 
 
-def _result(entry: Entry, path: Path, seeds: Sequence[int]) -> Result:
+def _or_lowest(value: float | None) -> float:
+    return float("-inf") if value is None else value
+
+
+def _read_result(entry: TrialEntry, path: Path, seeds: Sequence[int]) -> Result:
     summaries = read_summaries(path, seeds)
 
     def mean(name: str) -> float | None:
-        known = numbers(summaries, name)
-        return statistics.fmean(known) if known else None
+        values = numbers(summaries, name)
+        return statistics.fmean(values) if values else None
 
     steps = mean("steps")
     return Result(
@@ -131,31 +133,34 @@ def _result(entry: Entry, path: Path, seeds: Sequence[int]) -> Result:
     )
 
 
-def _names(results: Sequence[Result]) -> list[str]:
-    """All settings that are varied."""
+def _varied_names(results: Sequence[Result]) -> list[str]:
+    """Return the names of all settings in which trials differ."""
     return list(dict.fromkeys(name for result in results for name in result.varied))
 
 
 def _csv(request: SweepRequest, results: Sequence[Result]) -> str:
-    names, numbers = _names(results), ("objective", "mean_reward", "eval_reward", "fps", "seconds", "steps")
+    """Return the table of trials, in the order in which they began, as CSV."""
+    columns = ("objective", "mean_reward", "eval_reward", "fps", "seconds", "steps")
+    varied_names = _varied_names(results)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["trial", "state", *numbers, *names, "error"])
+    writer.writerow(["trial", "state", *columns, *varied_names, "error"])
     for result in results:
         config = request.config_of(result.varied)
-        cells = [getattr(result, name) for name in numbers]
-        settings = [_cell(result.varied.get(name, getattr(config, name))) for name in names]
-        error = (result.error or "").partition("\n")[0]
-        writer.writerow([result.label, result.state, *cells, *settings, error])
+        values = [getattr(result, name) for name in columns]
+        settings = [_cell(result.varied.get(name, getattr(config, name))) for name in varied_names]
+        first_error_line = (result.error or "").partition("\n")[0]
+        writer.writerow([result.label, result.state, *values, *settings, first_error_line])
     return text.getvalue()
 
 
 def _cell(value: Any) -> Any:
-    """A setting for a program to read: numbers with all their digits."""
+    """Return a setting for programs to read: a number keeps all its digits."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else format_setting(value)
 
 
 def _markdown(request: SweepRequest, results: Sequence[Result], best: Result | None) -> str:
+    """Return the table of trials, best first, as Markdown."""
     lines = [f"# {request.env}: {len(results)} trials, judged by {request.objective_name}", ""]
     if request.seeds > 1:
         lines += [f"Numbers are means over {request.seeds} seeds.", ""]
@@ -164,52 +169,52 @@ def _markdown(request: SweepRequest, results: Sequence[Result], best: Result | N
         "|---|---|---|---|---|---|---|",
     ]
     for result in ranked(results):
-        settings = ", ".join(f"{name} {format_setting(value)}" for name, value in result.varied.items())
-        numbers = [
-            _number(result.mean_reward, 2),
-            _number(result.eval_reward, 2),
-            _number(result.fps, 0),
-            _number(result.seconds, 1),
+        cells = [
+            _format_number(result.mean_reward, 2),
+            _format_number(result.eval_reward, 2),
+            _format_number(result.fps, 0),
+            _format_number(result.seconds, 1),
         ]
         remark = "best" if result is best else "" if result.state == "complete" else result.state
-        lines.append(f"| {' | '.join([result.label, settings, *numbers, remark])} |")
+        lines.append(f"| {' | '.join([result.label, format_settings(result.varied), *cells, remark])} |")
     if best is not None:
         lines += ["", "The best settings are in `best.yaml`: `corral train --config best.yaml`."]
     return "\n".join(lines) + "\n"
 
 
-def _number(value: float | None, decimals: int) -> str:
+def _format_number(value: float | None, decimals: int) -> str:
     return "" if value is None else f"{value:,.{decimals}f}"
 
 
-def _draw(file: io.BytesIO, request: SweepRequest, results: Sequence[Result]) -> None:
-    """The objective of each trial in the order in which they began, and the best so far."""
+def _plot(request: SweepRequest, results: Sequence[Result]) -> bytes:
+    """Return a PNG: the objective of each trial in the order in which they began, and the best so far."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(8, 5), layout="constrained")
-    panel = figure.subplots()
-    at = {result.label: i for i, result in enumerate(results)}
-    complete = [r for r in results if r.state == "complete"]
-    pruned = [r for r in results if r.state == "pruned" and r.mean_reward is not None]
-    panel.plot(
-        [at[r.label] for r in complete], [_value(r) for r in complete], "o", color=_COLOURS["complete"], label="trial"
-    )
+    axes = figure.subplots()
+    order = {result.label: i for i, result in enumerate(results)}
+    complete = [result for result in results if result.state == "complete"]
+    pruned = [result for result in results if result.state == "pruned" and result.mean_reward is not None]
+    positions, objectives = [order[r.label] for r in complete], [_or_lowest(r.objective) for r in complete]
+    axes.plot(positions, objectives, "o", color=_COLOURS["complete"], label="trial")
     if pruned:
-        rewards = [r.mean_reward or 0.0 for r in pruned]
-        label = "given up early (mean reward then)"
-        panel.plot([at[r.label] for r in pruned], rewards, "x", color=_COLOURS["pruned"], label=label)
+        rewards = [result.mean_reward or 0.0 for result in pruned]
+        label = "pruned (mean reward when stopped)"
+        axes.plot([order[r.label] for r in pruned], rewards, "x", color=_COLOURS["pruned"], label=label)
     if complete:
-        so_far = [max(_value(r) for r in complete[: i + 1]) for i in range(len(complete))]
-        ends = [*(at[r.label] for r in complete), len(results) - 1]
-        panel.step(ends, [*so_far, so_far[-1]], where="post", color=_COLOURS["best"], linewidth=1, label="best so far")
-        panel.legend(frameon=False)
-    panel.set_title(request.env.replace("$", r"\$"), loc="left", fontweight="bold")
-    panel.set(xlabel="trial", ylabel=request.objective_name)
+        best = [*itertools.accumulate(objectives, max)]
+        ends = [*positions, len(results) - 1]
+        axes.step(ends, [*best, best[-1]], where="post", color=_COLOURS["best"], linewidth=1, label="best so far")
+        axes.legend(frameon=False)
+    axes.set_title(request.env.replace("$", r"\$"), loc="left", fontweight="bold")
+    axes.set(xlabel="trial", ylabel=request.objective_name)
     if request.presets is not None:
-        panel.set_xticks(range(len(results)), [result.label for result in results])
+        axes.set_xticks(range(len(results)), [result.label for result in results])
     else:
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-    panel.grid(alpha=0.3)
-    panel.spines[["top", "right"]].set_visible(False)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    file = io.BytesIO()
     figure.savefig(file, dpi=110, format="png")
+    return file.getvalue()
