@@ -61,9 +61,9 @@ def test_runs_with_the_same_network_of_their_own_can_meet(capsys):
     out = capsys.readouterr().out
     assert "two" in out and "plain" in out
     assert main([*words, "another"]) == 2
-    assert "it can only meet runs with the same network, not net.py:network" in capsys.readouterr().err
+    assert "it can only play against runs with the same network, not net.py:network" in capsys.readouterr().err
     assert main(["eval", "plain", "--env", ENV, "--games", "4", "--vs", "one"]) == 2
-    assert "it can only meet runs with the same network, not the built-in one" in capsys.readouterr().err
+    assert "it can only play against runs with the same network, not the built-in one" in capsys.readouterr().err
 
 
 def test_an_env_that_cannot_be_closed_is_shown_all_the_same(capsys):
