@@ -69,7 +69,7 @@ def test_one_core_needs_no_workers_and_no_measuring():
 def test_what_is_as_fast_alone_stays_alone():
     nothing = dataclasses.replace(CHEAP, step=1, gradient_per_row=0.4)
     assert chosen(nothing).backend == "serial"
-    near = [chosen(dataclasses.replace(CHEAP, step=step, helped=False)) for step in range(1, 40)]
+    near = [chosen(dataclasses.replace(CHEAP, step=step, workers_compute_gradients=False)) for step in range(1, 40)]
     little = [choice for choice in near if choice.why.endswith("which is less than 5% faster")]
     assert little and all(choice.backend == "serial" for choice in little) and near[-1].backend == "worker"
     choice = chosen(SLOW, timesteps=1000)
@@ -163,7 +163,7 @@ class Hanging(Counter):
 
 
 def test_an_env_that_hangs_is_refused_where_auto_measures_nothing(monkeypatch):
-    monkeypatch.setattr(supervision, "_LEAST_SECONDS", 1.0)
+    monkeypatch.setattr(supervision, "_MIN_TIMEOUT", 1.0)
     with pytest.raises(WorkerDied, match=r"trying out .*Hanging: .* gave no sign of life for 1 s") as refused:
         corral.train(Hanging, n_envs=1, quiet=True, **SMALL)
     assert refused.value.exit_code == 2 and not Path("runs").exists()
@@ -238,4 +238,4 @@ def test_a_child_that_measures_is_replaced_as_often_as_asked():
 
 def test_rows_that_only_fill_a_tile_cost_as_much_as_others():
     costs = dataclasses.replace(CHEAP, act=100, act_per_env=10, tile=4)
-    assert [costs.acting(n) for n in (1, 4, 5, 8, 9)] == [100, 100, 140, 140, 180]
+    assert [costs.act_time(n) for n in (1, 4, 5, 8, 9)] == [100, 100, 140, 140, 180]

@@ -1,1 +1,1 @@
-"""What is measured and chosen before a run starts: backend, envs, device, length of a rollout."""
+"""What is measured and chosen before a run starts: backend, number of envs, device and length of a rollout."""

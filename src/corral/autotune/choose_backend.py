@@ -1,11 +1,14 @@
-"""What ``auto`` means: a small cost model over what was measured, and a reason in words. Never changes a result."""
+"""What ``auto`` means for backend, workers and envs: a small cost model over measured costs. It changes no result.
+
+Times are in microseconds unless a name says otherwise.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from corral.autotune.measure_costs import Costs
 from corral.config.rules import MOST_ENVS
@@ -13,181 +16,244 @@ from corral.config.schema import TrainConfig, parse_config
 from corral.core.errors import UsageError
 from corral.core.machine import available_cores, available_memory
 
-__all__ = ["BackendChoice", "EnvsChoice", "choose_backend", "choose_n_envs", "diminishing_returns", "predict"]
+__all__ = ["BackendChoice", "EnvsChoice", "choose_backend", "choose_n_envs"]
 
-_MESSAGE_US = 60.0
-"""To tell the workers something and hear back from them, in each step of ``process``."""
-_ROLLOUT_US = 1500.0
-"""What a rollout costs ``worker`` besides stepping and acting: waking everyone, noise, weights, and the report."""
-_SIGNAL_US = 50.0
-"""To hand a minibatch to helpers and wait for the last of them."""
-_CROWD = 1.15
-"""How much slower each of several busy cores is than one alone: they share caches, memory and power."""
-_START_SECONDS = 0.5
-"""Until workers are there, besides making their envs."""
-_TORCH_SECONDS = 2.0
-"""Until they have imported torch, where their actor needs it."""
-_BETTER = 1.05
-"""How much faster a way must be than a simpler one."""
-_ENOUGH = 0.95
-"""The share of the best speed that is worth the fewest envs."""
+_MESSAGE_TIME = 60.0
+"""Time to send actions to the workers and receive their replies, in each step of backend ``process``."""
+_ROLLOUT_TIME = 1500.0
+"""Time of a rollout of backend ``worker`` besides stepping and acting: wake-up, noise, weights and reports."""
+_SHARD_MESSAGE_TIME = 50.0
+"""Time to send a minibatch's shards to workers and wait for the last of them."""
+_BUSY_CORES_SLOWDOWN = 1.15
+"""How many times slower each of several busy cores is than one alone: they share caches, memory and power."""
+_WORKER_START_SECONDS = 0.5
+"""Start-up time of workers, without making their envs."""
+_TORCH_IMPORT_SECONDS = 2.0
+"""Time until workers have imported torch, if their actor needs it."""
+_MIN_SPEEDUP = 1.05
+"""How many times faster than ``serial`` workers must be to be chosen."""
+_ENOUGH_SPEED = 0.95
+"""The fraction of the best speed that is enough: the fewest envs that reach it are chosen."""
+_EQUAL_SPEED = 0.98
+"""Half the envs count as equally fast if they reach this fraction of the speed."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackendChoice:
-    """Who steps and acts, with how many workers, and why."""
+    """A backend with its number of workers, and the reason for it."""
 
     backend: str
     num_workers: int
     why: str
     advice: str | None = None
-    """What the user might rather do."""
+    """What the user should change, if anything."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvsChoice:
-    """How many envs, why, and what was measured to find out."""
+    """A number of envs, the reason for it, and the costs that were measured."""
 
     n_envs: int
     why: str
     costs: Costs
 
 
-def choose_backend(config: TrainConfig, costs: Callable[[], Costs], central: bool) -> BackendChoice:
-    """What the user asked for, or what the costs suggest; they are only measured if they decide anything.
+class _Candidate(NamedTuple):
+    """A backend with a number of workers, whose speed can be predicted."""
 
-    ``central``: the policy is on an accelerator, so that all its inference belongs in this process.
+    backend: str
+    num_workers: int
+
+    def __str__(self) -> str:
+        if self.backend == "serial":
+            return "serial"
+        return f"{self.num_workers} worker{'s' if self.num_workers > 1 else ''}"
+
+
+_SERIAL = _Candidate("serial", 1)
+
+
+def choose_backend(config: TrainConfig, costs: Callable[[], Costs], central: bool) -> BackendChoice:
+    """Return the backend that the config requires, or else the fastest by the costs.
+
+    ``costs`` measures; it is called only if the costs decide anything. ``central``: the policy is on an accelerator,
+    so that all inference has to be in this process.
     """
     cores = available_cores()
-    alone = "overlap has nothing to overlap with in one process: it lags behind and gains nothing"
     if config.backend == "serial":
-        return BackendChoice("serial", 1, "as asked", alone if config.overlap else None)
+        return BackendChoice("serial", 1, "as asked", _overlap_advice(config))
     if config.backend != "auto" or config.num_workers is not None or config.adaptive or config.needs_workers:
-        if config.backend == "auto" and central and config.adaptive:
-            raise UsageError("adaptive is for backend worker, but the policy is on an accelerator; leave it out")
-        backend: str = config.backend if config.backend != "auto" else "process" if central else "worker"
-        workers = config.num_workers or min(cores, config.n_envs)
-        advice = None
-        if workers > cores:
-            advice = f"num_workers {workers} is more than the {cores} cores there are: no faster, and more memory"
-        asked = config.backend != "auto" or config.num_workers is not None or config.adaptive
-        return BackendChoice(
-            backend, workers, "as asked" if asked else f"auto: {config.needs_workers} needs workers", advice
-        )
+        return _required_workers(config, central, cores)
     if cores == 1 or (config.n_envs == 1 and not config.overlap):
-        reason = "one core" if cores == 1 else "one env"
-        why = f"auto: there is {reason}, so workers would have nothing to share"
-        return BackendChoice("serial", 1, why, alone if config.overlap else None)
-    found = costs()
-    rates = {way: predict(config, found, *way, cores) for way in _candidates(config, central, cores)}
-    fastest = best = max(rates, key=lambda way: rates[way])
+        reason = "this machine has one core" if cores == 1 else "there is one env"
+        why = f"auto: {reason}, so workers would not be faster"
+        return BackendChoice("serial", 1, why, _overlap_advice(config))
+    return _fastest_backend(config, costs(), central, cores)
+
+
+def _overlap_advice(config: TrainConfig) -> str | None:
+    """Return a warning if ``overlap`` is set for a backend without workers."""
+    if not config.overlap:
+        return None
+    return "overlap gains nothing with backend serial: one process collects or learns, and the policy lags behind"
+
+
+def _required_workers(config: TrainConfig, central: bool, cores: int) -> BackendChoice:
+    """Return a backend with workers, because a setting requires them."""
+    if config.backend == "auto" and central and config.adaptive:
+        raise UsageError("adaptive is for backend worker, but the policy is on an accelerator; leave it out")
+    workers = config.num_workers or min(cores, config.n_envs)
+    advice = None
+    if workers > cores:
+        advice = f"num_workers {workers} is more than the {cores} cores of this machine: no faster, and more memory"
+    is_explicit = config.backend != "auto" or config.num_workers is not None or config.adaptive
+    why = "as asked" if is_explicit else f"auto: {config.needs_workers} needs workers"
+    return BackendChoice(_parallel_backend(config, central), workers, why, advice)
+
+
+def _fastest_backend(config: TrainConfig, costs: Costs, central: bool, cores: int) -> BackendChoice:
+    """Return the fastest candidate, or ``serial`` if workers are hardly faster or the run is too short for them."""
+    rates = {
+        candidate: _steps_per_second(config, costs, candidate, cores)
+        for candidate in _candidates(config, central, cores)
+    }
+    chosen = fastest = max(rates, key=lambda candidate: rates[candidate])
     reason = ""
-    if fastest != ("serial", 1):
-        if rates[fastest] < _BETTER * rates["serial", 1]:
-            best, reason = ("serial", 1), f", which is less than {_BETTER - 1:.0%} faster"
-        elif _is_short(config, found, rates["serial", 1], rates[fastest]):
-            best, reason = ("serial", 1), ", but the run is too short to make up for their start"
-    words = ", ".join(f"{rates[way]:,.0f} with {_named(*way)}" for way in dict.fromkeys([*list(rates)[:1], fastest]))
-    why = f"auto: {_told(config, found)}; expected steps/s: {words}{reason}"
-    return BackendChoice(best[0], best[1], why, diminishing_returns(config, found, best[0], best[1], cores))
+    if fastest != _SERIAL:
+        if rates[fastest] < _MIN_SPEEDUP * rates[_SERIAL]:
+            chosen, reason = _SERIAL, f", which is less than {_MIN_SPEEDUP - 1:.0%} faster"
+        elif _is_too_short(config, costs, rates[_SERIAL], rates[fastest]):
+            chosen, reason = _SERIAL, ", but the run is too short to make up for their start"
+    compared = dict.fromkeys([next(iter(rates)), fastest])  # one entry if they are the same
+    speeds = ", ".join(f"{rates[candidate]:,.0f} with {candidate}" for candidate in compared)
+    why = f"auto: {_describe_costs(config, costs)}; expected steps/s: {speeds}{reason}"
+    return BackendChoice(
+        chosen.backend, chosen.num_workers, why, _diminishing_returns_advice(config, costs, chosen, cores)
+    )
 
 
-def _candidates(config: TrainConfig, central: bool, cores: int) -> list[tuple[str, int]]:
-    """What could be done: as asked, or alone and with each number of workers."""
+def _parallel_backend(config: TrainConfig, central: bool) -> str:
+    """Return the backend with workers that the config means."""
+    if config.backend != "auto":
+        return config.backend
+    return "process" if central else "worker"
+
+
+def _candidates(config: TrainConfig, central: bool, cores: int) -> list[_Candidate]:
+    """Return the backends and numbers of workers that the config allows, ``serial`` first if it does."""
     if config.backend == "serial":
-        return [("serial", 1)]
-    parallel: str = config.backend if config.backend != "auto" else "process" if central else "worker"
+        return [_SERIAL]
+    backend = _parallel_backend(config, central)
     if config.num_workers is not None:
-        return [(parallel, config.num_workers)]
-    fewest = 1 if config.overlap or config.backend != "auto" else 2
-    several: list[tuple[str, int]] = [(parallel, w) for w in range(fewest, min(cores, config.n_envs) + 1)]
-    return several if config.backend != "auto" else [("serial", 1), *several]
+        return [_Candidate(backend, config.num_workers)]
+    min_workers = 1 if config.overlap or config.backend != "auto" else 2
+    parallel = [_Candidate(backend, w) for w in range(min_workers, min(cores, config.n_envs) + 1)]
+    return parallel if config.backend != "auto" else [_SERIAL, *parallel]
 
 
-def _is_short(config: TrainConfig, costs: Costs, alone: float, together: float) -> bool:
-    """Whether a run of so many steps would be over before workers have made up for their start."""
+def _is_too_short(config: TrainConfig, costs: Costs, serial_rate: float, parallel_rate: float) -> bool:
+    """Return whether a run would end before workers have made up for the time that they need to start."""
     if config.timesteps is None:
         return False
-    start = _START_SECONDS + (_TORCH_SECONDS if config.learner == "torch" or not costs.helped else 0)
-    return config.timesteps / alone - config.timesteps / together < start
+    needs_torch = config.learner == "torch" or not costs.workers_compute_gradients
+    start_seconds = _WORKER_START_SECONDS + (_TORCH_IMPORT_SECONDS if needs_torch else 0)
+    return config.timesteps / serial_rate - config.timesteps / parallel_rate < start_seconds
 
 
-def predict(config: TrainConfig, costs: Costs, backend: str, workers: int, cores: int) -> float:
-    """Steps per second, learning included."""
-    n, t = config.n_envs, config.n_steps
-    share = -(-n // workers)  # the busiest worker's envs
-    crowd = _CROWD * max(1.0, workers / cores)
-    step = costs.stepping(share, workers, cores)
-    if backend == "serial":
-        collect = t * (step + costs.acting(n))
-    elif backend == "process":  # every step waits for the slowest
-        wait = math.sqrt(2 * math.log(workers) * share) * costs.step_deviation
-        collect = t * ((step + wait) * crowd + costs.acting(n) + _MESSAGE_US)
-    else:
-        collect = t * (step + costs.acting(share)) * (crowd if workers > 1 else 1) + _ROLLOUT_US
-    steps = config.n_epochs * (config.rollout_size // config.minibatch_size)
-    helped = backend == "worker" and costs.helped and not config.overlap
-    helpers = min(config.shares, workers + 1, cores) if helped else 1
+def _steps_per_second(config: TrainConfig, costs: Costs, candidate: _Candidate, cores: int) -> float:
+    """Predict the steps per second of a run, learning included."""
+    collect = _collect_time(config, costs, candidate, cores)
+    update = _update_time(config, costs, candidate, cores)
+    iteration = collect + update
+    if config.overlap and candidate.backend == "worker":  # at the same time, as far as there are cores for both
+        busy = collect * candidate.num_workers + update * costs.gradient_threads
+        iteration = max(collect, update, busy / cores)
+    return config.rollout_size / iteration * 1e6
+
+
+def _collect_time(config: TrainConfig, costs: Costs, candidate: _Candidate, cores: int) -> float:
+    """Predict the time to collect one rollout."""
+    n_envs, n_steps, workers = config.n_envs, config.n_steps, candidate.num_workers
+    envs_per_worker = -(-n_envs // workers)  # of the worker with the most envs
+    slowdown = _BUSY_CORES_SLOWDOWN * max(1.0, workers / cores)
+    step = costs.step_time(envs_per_worker, workers, cores)
+    if candidate.backend == "serial":
+        return n_steps * (step + costs.act_time(n_envs))
+    if candidate.backend == "process":
+        # Every step waits for the slowest worker: the expected maximum of ``workers`` normal variables, roughly.
+        wait = math.sqrt(2 * math.log(workers) * envs_per_worker) * costs.step_deviation
+        return n_steps * ((step + wait) * slowdown + costs.act_time(n_envs) + _MESSAGE_TIME)
+    return n_steps * (step + costs.act_time(envs_per_worker)) * (slowdown if workers > 1 else 1) + _ROLLOUT_TIME
+
+
+def _update_time(config: TrainConfig, costs: Costs, candidate: _Candidate, cores: int) -> float:
+    """Predict the time of all gradient steps of one update."""
+    gradient_steps = config.n_epochs * (config.rollout_size // config.minibatch_size)
     gradient = costs.gradient_per_row * config.minibatch_size
-    if helpers > 1:
-        gradient = gradient * math.ceil(config.shares / helpers) / config.shares * _CROWD + _SIGNAL_US
-    update = steps * gradient
-    total = collect + update
-    if config.overlap and backend == "worker":  # side by side, as far as there are cores
-        total = max(collect, update, (collect * workers + update * costs.gradient_threads) / cores)
-    return config.rollout_size / total * 1e6
+    workers_help = candidate.backend == "worker" and costs.workers_compute_gradients and not config.overlap
+    processes = min(config.shares, candidate.num_workers + 1, cores) if workers_help else 1
+    if processes > 1:
+        shards_per_process = math.ceil(config.shares / processes)
+        gradient = gradient * shards_per_process / config.shares * _BUSY_CORES_SLOWDOWN + _SHARD_MESSAGE_TIME
+    return gradient_steps * gradient
 
 
-def diminishing_returns(config: TrainConfig, costs: Costs, backend: str, workers: int, cores: int) -> str | None:
-    """A warning, if half the envs would be as fast."""
+def _diminishing_returns_advice(config: TrainConfig, costs: Costs, candidate: _Candidate, cores: int) -> str | None:
+    """Return a warning if half the envs would be as fast."""
     half = config.n_envs // 2
-    if half < max(workers, 8) or (half * config.n_steps) % config.minibatch_size:
+    if half < max(candidate.num_workers, 8) or (half * config.n_steps) % config.minibatch_size:
         return None
-    now = predict(config, costs, backend, workers, cores)
-    then = predict(config.model_copy(update={"n_envs": half}), costs, backend, workers, cores)
-    if then < 0.98 * now:
+    rate = _steps_per_second(config, costs, candidate, cores)
+    half_rate = _steps_per_second(config.model_copy(update={"n_envs": half}), costs, candidate, cores)
+    if half_rate < _EQUAL_SPEED * rate:
         return None
     return (
         f"n_envs {config.n_envs} is past the point of diminishing returns: {half} should reach "
-        f"{min(then / now, 1):.0%} of the speed"
+        f"{min(half_rate / rate, 1):.0%} of the speed"
     )
 
 
 def choose_n_envs(
     settings: Mapping[str, Any], measured: Callable[[TrainConfig], Costs], central: bool = False
 ) -> EnvsChoice:
-    """The fewest envs that are nearly as fast as any number, for settings that leave it open."""
+    """Return the fewest envs that are nearly as fast as any number, for settings without ``n_envs``.
+
+    ``measured`` measures the costs of a run with the given config.
+    """
     cores = available_cores()
-    fitting, refused = [], None
-    for factor in (1, 2, 4, 8, 16, 32, 64):
-        n = cores * factor
-        if n <= MOST_ENVS and (n >= 4 or factor > 2):
-            try:
-                fitting.append(parse_config({**settings, "n_envs": n}))
-            except UsageError as error:  # a batch_size that does not divide, for example
-                refused = error
-    if not fitting:
-        raise UsageError(f"n_envs auto: no number of envs fits the other settings: {refused}")
-    costs = measured(fitting[0])
-    most = max(cores, int(available_memory() / 2**20 / 2 / max(costs.memory_mb, 0.1)))
-    fitting = [config for config in fitting if config.n_envs <= most] or fitting[:1]
-    rates = []
-    for config in fitting:
-        rates.append(max(predict(config, costs, *way, cores) for way in _candidates(config, central, cores)))
-    chosen = next(i for i, rate in enumerate(rates) if rate >= _ENOUGH * max(rates))
-    best = max(range(len(rates)), key=lambda i: rates[i])
+    configs = _configs_with_envs(settings, cores)
+    costs = measured(configs[0])
+    max_envs = max(cores, int(available_memory() / 2**20 / 2 / max(costs.memory_mb, 0.1)))
+    configs = [config for config in configs if config.n_envs <= max_envs] or configs[:1]
+    rates = [
+        max(_steps_per_second(config, costs, candidate, cores) for candidate in _candidates(config, central, cores))
+        for config in configs
+    ]
+    chosen = next(i for i, rate in enumerate(rates) if rate >= _ENOUGH_SPEED * max(rates))
+    fastest = max(range(len(rates)), key=lambda i: rates[i])
     why = (
-        f"auto: {_told(fitting[chosen], costs)}; {fitting[chosen].n_envs} envs should reach {rates[chosen]:,.0f} "
-        f"steps/s, {fitting[best].n_envs} {rates[best]:,.0f}"
+        f"auto: {_describe_costs(configs[chosen], costs)}; {configs[chosen].n_envs} envs should reach "
+        f"{rates[chosen]:,.0f} steps/s, {configs[fastest].n_envs} {rates[fastest]:,.0f}"
     )
-    return EnvsChoice(fitting[chosen].n_envs, why, costs)
+    return EnvsChoice(configs[chosen].n_envs, why, costs)
 
 
-def _told(config: TrainConfig, costs: Costs) -> str:
-    update = costs.gradient_per_row * config.n_epochs * config.rollout_size / 1000
-    step, act = costs.step + costs.call / config.n_envs, costs.acting(config.n_envs)
-    return f"a step costs {step:,.0f} µs, choosing actions {act:,.0f} µs, an update {update:,.0f} ms"
+def _configs_with_envs(settings: Mapping[str, Any], cores: int) -> list[TrainConfig]:
+    """Return configs with 1 to 64 envs for each core, as far as the other settings allow them; at least one."""
+    configs, refused = [], None
+    for envs_per_core in (1, 2, 4, 8, 16, 32, 64):
+        n_envs = cores * envs_per_core
+        if n_envs <= MOST_ENVS and (n_envs >= 4 or envs_per_core > 2):
+            try:
+                configs.append(parse_config({**settings, "n_envs": n_envs}))
+            except UsageError as error:  # for example a batch_size that does not divide the rollout
+                refused = error
+    if not configs:
+        raise UsageError(f"n_envs auto: no number of envs fits the other settings: {refused}")
+    return configs
 
 
-def _named(backend: str, workers: int) -> str:
-    return "serial" if backend == "serial" else f"{workers} worker{'s' if workers > 1 else ''}"
+def _describe_costs(config: TrainConfig, costs: Costs) -> str:
+    update_ms = costs.gradient_per_row * config.n_epochs * config.rollout_size / 1000
+    step, act = costs.step + costs.vector_overhead / config.n_envs, costs.act_time(config.n_envs)
+    return f"a step costs {step:,.0f} µs, choosing actions {act:,.0f} µs, an update {update_ms:,.0f} ms"

@@ -1,4 +1,4 @@
-"""Which device a run uses, if that is for Corral to say."""
+"""The choice of a run's device, from its config and its env."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ __all__ = ["device_for"]
 
 
 def device_for(wanted: str, cnn: str, factory: EnvFactory, network: NetworkFactory | None) -> DeviceChoice:
-    """The device called ``wanted``; ``auto`` depends on whether the policy sees pictures."""
+    """Return the device called ``wanted``; ``auto`` depends on whether the built-in network gets images.
+
+    The env is made only if ``auto`` has to know.
+    """
 
     def has_images() -> bool:
-        plain = network is not None or cnn == "none"
-        return not plain and bool(image_leaves(Layout(probe_env(factory).observation_space)))
+        if network is not None or cnn == "none":
+            return False
+        return bool(image_leaves(Layout(probe_env(factory).observation_space)))
 
     return choose_device(wanted, has_images)

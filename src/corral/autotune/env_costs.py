@@ -1,4 +1,4 @@
-"""What a step of an env costs. It is measured in a process of its own, where an env may crash or hang."""
+"""Measures what a step of an env costs, in a child process, where an env may crash or hang."""
 
 from __future__ import annotations
 
@@ -30,44 +30,49 @@ from corral.vec.api import EnvInfo
 from corral.vec.child_call import Heartbeat, call_in_child
 from corral.vec.serial import SerialVectorEnv
 
-__all__ = ["EnvCosts", "FirstMix", "first_mix", "measure_env", "measure_vector_step", "try_env"]
+__all__ = ["EnvCosts", "first_mix", "measure_env", "measure_vector_step", "try_env"]
 
-_STEP_SECONDS, _STEPS = 1.0, 400
+_MEASURE_SECONDS, _MEASURE_STEPS = 1.0, 400
+"""The longest measurement, and the most steps of it."""
 _TRY_SECONDS, _TRY_STEPS = 0.2, 20
+"""The longest trial of an env that is not measured, and the most steps of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvCosts:
-    """What the measured env is like, and what it costs."""
+    """An env's spaces, one of its observations, and what its steps cost."""
 
     env_info: EnvInfo
     observations: Leaves
-    """Each [1, ...]: one that it showed."""
+    """One observation; each leaf is [1, ...]."""
     masks: npt.NDArray[np.bool_] | None
-    """[1, A]: the mask of the same moment, if it has masks."""
+    """The mask [1, A] that belongs to the observation; None if the env has no masks."""
     step_times: list[float]
-    """Microseconds of one env's steps, resets included."""
+    """Microseconds of steps of one env, resets included."""
     memory_mb: float
-    """Of one env; 0 if it was not asked for."""
+    """Memory of one env; 0 if it was not measured."""
 
 
 @dataclass(frozen=True, slots=True)
-class FirstMix:
-    """The opponents of a run's first stage, as far as the env plays them itself."""
+class FirstStageMix:
+    """The opponent mix of a run's first stage, for measurements."""
 
     shares: Mapping[str, float]
+    """Share of episodes against each opponent, by name."""
     options: Mapping[str, Mapping[str, Any]] | None
-    """What the env is reset with for each of them; None if the env's own ``opponents`` say so."""
+    """The env's reset options for each opponent; None if they follow from the env's list of ``opponents``."""
 
     def opponent_sampler(self, opponents: Sequence[str]) -> EnvOnlySampler | None:
-        """Seats for an env with these opponents; None if the mix has none of them."""
-        own = {name: {OPPONENT: name} for name in opponents} if self.options is None else self.options
-        met = {name: share for name, share in self.shares.items() if name in own}
-        return EnvOnlySampler([own[name] for name in met], list(normalized_shares(met).values())) if met else None
+        """Return a sampler of the mix's opponents that the env offers; None if it offers none of them."""
+        options = {name: {OPPONENT: name} for name in opponents} if self.options is None else self.options
+        shares = {name: share for name, share in self.shares.items() if name in options}
+        if not shares:
+            return None
+        return EnvOnlySampler([options[name] for name in shares], list(normalized_shares(shares).values()))
 
 
 class EnvOnlySampler:
-    """Seats none but the env's own opponents."""
+    """Draws opponents that the env plays itself; past policies and policies of other runs are left out."""
 
     is_recurrent = False
 
@@ -75,25 +80,27 @@ class EnvOnlySampler:
         self._options, self._shares = options, shares
 
     def draw(self, seed: int) -> int:
+        """Return the number of a random opponent."""
         return int(np.random.default_rng(seed).choice(len(self._options), p=self._shares))
 
     def options(self, opponent: int) -> dict[str, Any]:
+        """Return the env's reset options for an opponent."""
         return copy.deepcopy(dict(self._options[opponent]))
 
 
 def measure_env(
     factory: EnvFactory,
     n_envs: int,
-    mix: FirstMix | None,
+    mix: FirstStageMix | None,
     recovery: RecoveryConfig,
     start_method: StartMethod,
     memory: bool = False,
 ) -> EnvCosts:
-    """Make an env in another process and step it for a second; a vector env with ``n_envs`` of its envs.
+    """Make an env in a child process and step it for a second; if it is a vector env, with ``n_envs`` sub-envs.
 
-    ``memory``: make another one there afterwards, to see how much memory it takes.
+    ``memory``: afterwards make a second env there, to measure how much memory it takes.
     """
-    function = functools.partial(_measure, factory=factory, n_envs=n_envs, mix=mix, memory=memory)
+    function = functools.partial(_measure_in_child, factory=factory, n_envs=n_envs, mix=mix, memory=memory)
     return call_in_child(function, f"measuring {factory.name}", recovery, start_method, worker.__name__)
 
 
@@ -101,55 +108,58 @@ def try_env(
     factory: EnvFactory,
     n_envs: int,
     seed: int,
-    mix: FirstMix | None,
+    mix: FirstStageMix | None,
     recovery: RecoveryConfig,
     start_method: StartMethod,
 ) -> None:
-    """Make envs in another process and take a few steps, so that a crash or a hang shows there."""
-    if multiprocessing.current_process().daemon:  # it may not have children
+    """Make envs in a child process and take a few steps, so that a crash or a hang happens there."""
+    if multiprocessing.current_process().daemon:  # a daemon may not start children
         return
-    function = functools.partial(_try, factory=factory, n_envs=n_envs, seed=seed, mix=mix)
-    what = f"trying out {factory.name}"
+    function = functools.partial(_try_in_child, factory=factory, n_envs=n_envs, seed=seed, mix=mix)
+    activity = f"trying out {factory.name}"
     if n_envs > 1:
-        what += f", {n_envs} envs in one process"
+        activity += f", {n_envs} envs in one process"
         if not factory.is_vector:
-            what += " (if there can be only one: --num-workers as many as --n-envs)"
-    call_in_child(function, what, recovery, start_method, worker.__name__)
+            activity += " (if there can be only one: --num-workers as many as --n-envs)"
+    call_in_child(function, activity, recovery, start_method, worker.__name__)
 
 
 def measure_vector_step(
     factory: EnvFactory, n_envs: int, pause: float, recovery: RecoveryConfig, start_method: StartMethod
 ) -> float:
-    """Microseconds of a step of ``n_envs`` envs of a vector env, with so many microseconds of other work before each.
+    """Return the microseconds of a step of a vector env with ``n_envs`` sub-envs.
 
-    The threads of such envs fall asleep between steps.
+    Before each step, this process is busy for ``pause`` microseconds, because a vector env's threads fall asleep
+    between steps and take time to wake up.
     """
-    function = functools.partial(_measure_vector, factory=factory, n_envs=n_envs, pause=pause)
+    function = functools.partial(_measure_vector_in_child, factory=factory, n_envs=n_envs, pause=pause)
     return call_in_child(function, f"measuring {factory.name}", recovery, start_method, worker.__name__)
 
 
-def _measure(heartbeat: Heartbeat, factory: EnvFactory, n_envs: int, mix: FirstMix | None, memory: bool) -> EnvCosts:
-    with _opened(heartbeat, factory, n_envs, 0, mix) as env:
-        times = _step_times(env)
+def _measure_in_child(
+    heartbeat: Heartbeat, factory: EnvFactory, n_envs: int, mix: FirstStageMix | None, memory: bool
+) -> EnvCosts:
+    with _open_envs(heartbeat, factory, n_envs, 0, mix) as env:
+        step_times = _step_times(env)
         observations = {path: leaf[:1].copy() for path, leaf in env.arrays.observations.items()}
         masks = None if env.masks is None else env.masks[:1].copy()
         memory_mb = 0.0
         if memory:
             with heartbeat.making():
-                memory_mb = _memory_of_another(factory, heartbeat)
-        return EnvCosts(env.env_info, observations, masks, times, memory_mb)
+                memory_mb = _memory_of_second_env(factory, heartbeat)
+        return EnvCosts(env.env_info, observations, masks, step_times, memory_mb)
 
 
-def _try(heartbeat: Heartbeat, factory: EnvFactory, n_envs: int, seed: int, mix: FirstMix | None) -> None:
-    with _opened(heartbeat, factory, n_envs, seed, mix) as env:
-        _step_times(env, seconds=_TRY_SECONDS, most=_TRY_STEPS)
+def _try_in_child(heartbeat: Heartbeat, factory: EnvFactory, n_envs: int, seed: int, mix: FirstStageMix | None) -> None:
+    with _open_envs(heartbeat, factory, n_envs, seed, mix) as env:
+        _step_times(env, max_seconds=_TRY_SECONDS, max_steps=_TRY_STEPS)
 
 
 @contextlib.contextmanager
-def _opened(
-    heartbeat: Heartbeat, factory: EnvFactory, n_envs: int, seed: int, mix: FirstMix | None = None
+def _open_envs(
+    heartbeat: Heartbeat, factory: EnvFactory, n_envs: int, seed: int, mix: FirstStageMix | None = None
 ) -> Iterator[SerialVectorEnv]:
-    """Envs that were reset, with opponents of the mix."""
+    """Make and reset envs, with opponents of the mix, and close them afterwards."""
     with heartbeat.making():
         env = SerialVectorEnv(factory, n_envs, seed=seed, infos="summed", heal=True, heartbeat=heartbeat.cells)
     try:
@@ -161,8 +171,11 @@ def _opened(
         env.close()
 
 
-def _memory_of_another(factory: EnvFactory, heartbeat: Heartbeat) -> float:
-    """MB of one env more; the first one also loaded what all of them share. 0 if there can be only one in a process."""
+def _memory_of_second_env(factory: EnvFactory, heartbeat: Heartbeat) -> float:
+    """Return the MB that a second env takes, because the first one also loads what all envs of a process share.
+
+    Return 0 if a process can have only one env.
+    """
     before = psutil.Process().memory_info().rss
     try:
         env = SerialVectorEnv(factory, 1, seed=1, infos="summed", heal=True, heartbeat=heartbeat.cells)
@@ -177,41 +190,42 @@ def _memory_of_another(factory: EnvFactory, heartbeat: Heartbeat) -> float:
         env.close()
 
 
-def _measure_vector(heartbeat: Heartbeat, factory: EnvFactory, n_envs: int, pause: float) -> float:
-    with _opened(heartbeat, factory, n_envs, 0) as env:
-        return n_envs * statistics.fmean(_step_times(env, lambda: _work(pause)))
+def _measure_vector_in_child(heartbeat: Heartbeat, factory: EnvFactory, n_envs: int, pause: float) -> float:
+    with _open_envs(heartbeat, factory, n_envs, 0) as env:
+        return n_envs * statistics.fmean(_step_times(env, before_step=lambda: _keep_busy(pause)))
 
 
 def _step_times(
     env: SerialVectorEnv,
-    between: Callable[[], object] = lambda: None,
-    seconds: float = _STEP_SECONDS,
-    most: int = _STEPS,
+    before_step: Callable[[], object] = lambda: None,
+    max_seconds: float = _MEASURE_SECONDS,
+    max_steps: int = _MEASURE_STEPS,
 ) -> list[float]:
-    """Times of one step of one env with random legal actions."""
+    """Return the microseconds of steps with random legal actions, divided by the number of envs."""
     times: list[float] = []
-    random = np.random.default_rng(0)
-    end = time.perf_counter() + seconds
-    while len(times) < most and (time.perf_counter() < end or len(times) < 3):
-        env.codec.decode(env.codec.random(env.masks, env.num_envs, random), env.arrays.actions)
-        between()
+    generator = np.random.default_rng(0)
+    end = time.perf_counter() + max_seconds
+    while len(times) < max_steps and (time.perf_counter() < end or len(times) < 3):
+        env.codec.decode(env.codec.random(env.masks, env.num_envs, generator), env.arrays.actions)
+        before_step()
         env.send()
         started = time.perf_counter()
         env.recv()
         times.append((time.perf_counter() - started) * 1e6 / env.num_envs)
-    return times[1:]  # the first has caches to fill
+    return times[1:]  # the first step fills caches
 
 
-def _work(microseconds: float) -> None:
-    """Keep the processor busy, as a policy that chooses actions does."""
+def _keep_busy(microseconds: float) -> None:
+    """Keep the CPU busy, as a policy does that chooses actions."""
     end = time.perf_counter() + microseconds / 1e6
     while time.perf_counter() < end:
         pass
 
 
-def first_mix(config: TrainConfig) -> FirstMix | None:
-    """The opponents of a run's first stage; None if it leaves them to the env."""
+def first_mix(config: TrainConfig) -> FirstStageMix | None:
+    """Return the opponent mix of a run's first stage; None if the run does not choose opponents."""
     stages = stages_of(config)
     if not stages:
         return None
-    return FirstMix(mix_of(stages[0]), dict(reset_options_of(stages, ())) if stages[0].opponent is None else None)
+    options = dict(reset_options_of(stages, ())) if stages[0].opponent is None else None
+    return FirstStageMix(mix_of(stages[0]), options)

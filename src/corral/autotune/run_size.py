@@ -1,4 +1,4 @@
-"""What a run asks of the machine, estimated from its spaces and its network before anything is computed."""
+"""Estimates the time and memory that a run needs from its spaces and its network, before anything is computed."""
 
 from __future__ import annotations
 
@@ -16,31 +16,39 @@ from corral.vec.api import EnvInfo
 
 __all__ = ["large_run_warning"]
 
-_OPERATIONS_PER_WEIGHT = 6  # of a row in a gradient step: one product and one sum forwards, two of each backwards
-_OPERATIONS_PER_SECOND = 1e10  # of one core, roughly
-_LONG_SECONDS = 60.0
-_COPIES = 3  # of a rollout, at most: while it is learned from, and while it is prepared
+_OPERATIONS_PER_WEIGHT = 6
+"""For one row of a gradient step: a product and a sum in the forward pass, two of each in the backward pass."""
+_OPERATIONS_PER_SECOND = 1e10
+"""Of one core, roughly."""
+_LONG_UPDATE_SECONDS = 60.0
+_ROLLOUT_COPIES = 3
+"""The most copies of a rollout at a time: while it is prepared, and while it is learned from."""
 
 
 def large_run_warning(config: TrainConfig, env_info: EnvInfo, policy: Policy, masked: bool) -> str | None:
-    """Say in one line what is too large and what to change; None if nothing is."""
+    """Return one line that says what is too large and what to change; None if nothing is.
+
+    ``masked``: whether the env masks actions.
+    """
     layout, codec = Layout(env_info.observation_space), ActionCodec(env_info.action_space)
-    named = named_columns(layout, codec, config.n_steps, config.n_envs, masked, env_info.stacks, policy.n_state)
-    rollout = sum(math.prod(shape) * dtype.itemsize for shape, dtype in named.values()) * (2 if config.overlap else 1)
-    weights = sum(parameter.numel() for parameter in policy.parameters() if not is_lazy(parameter))
-    work = _OPERATIONS_PER_WEIGHT * weights * config.rollout_size * config.n_epochs
-    seconds = work / (_OPERATIONS_PER_SECOND * available_cores())
-    free = available_memory()
-    if seconds <= _LONG_SECONDS and rollout * _COPIES <= free:
+    columns = named_columns(layout, codec, config.n_steps, config.n_envs, masked, env_info.stacks, policy.n_state)
+    rollout_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in columns.values())
+    if config.overlap:  # one rollout is collected while another one is learned from
+        rollout_bytes *= 2
+    n_weights = sum(parameter.numel() for parameter in policy.parameters() if not is_lazy(parameter))
+    operations = _OPERATIONS_PER_WEIGHT * n_weights * config.rollout_size * config.n_epochs
+    seconds = operations / (_OPERATIONS_PER_SECOND * available_cores())
+    free_bytes = available_memory()
+    if seconds <= _LONG_UPDATE_SECONDS and rollout_bytes * _ROLLOUT_COPIES <= free_bytes:
         return None
-    observed = sum(math.prod(leaf.shape) for leaf in layout.leaves)
+    observation_size = sum(math.prod(leaf.shape) for leaf in layout.leaves)
     return (
-        f"{observed:,} numbers in an observation and {codec.n_params:,} outputs for actions make {weights:,} weights: "
-        f"an update may take about {_told(seconds)}, and a rollout {rollout / 2**30:.1f} GB of the "
-        f"{free / 2**30:.1f} GB that are free; give a smaller --n-steps, --n-envs, --n-epochs or --net-arch, or an env "
-        "with smaller observations or fewer actions"
+        f"{observation_size:,} numbers in an observation and {codec.n_params:,} outputs for actions make "
+        f"{n_weights:,} weights: an update may take about {_format_duration(seconds)}, and a rollout "
+        f"{rollout_bytes / 2**30:.1f} GB of the {free_bytes / 2**30:.1f} GB that are free; give a smaller --n-steps, "
+        "--n-envs, --n-epochs or --net-arch, or an env with smaller observations or fewer actions"
     )
 
 
-def _told(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     return f"{seconds / 60:,.0f} minutes" if seconds >= 120 else f"{max(seconds, 1):.0f} s"

@@ -20,7 +20,7 @@ def check_moments(state: Mapping[str, Tensor], parameters: Iterable[tuple[str, T
 
     A parameter has either all moments or, before its first update, none.
     """
-    expected = set()
+    expected: set[str] = set()
     for name, parameter in parameters:
         keys = {moment: f"{moment}.{name}" for moment in MOMENTS}
         expected.update(keys.values())
