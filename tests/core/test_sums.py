@@ -8,7 +8,7 @@ import pytest
 
 import corral
 from corral.core.sums import add_up, parse_mix
-from corral_games.card_battle.bots.board_value import judge_life
+from corral_games.card_battle.bots.board_value import life_value
 
 
 def test_floats_are_added_from_left_to_right():
@@ -32,7 +32,7 @@ def _no_sum_of_floats(monkeypatch):
         assert not any(isinstance(number, float) for number in numbers), f"sum of floats: {numbers[:5]}"
         return plain(numbers, start)
 
-    judge_life.cache_clear()
+    life_value.cache_clear()
     monkeypatch.setattr(builtins, "sum", strict)
 
 
@@ -53,5 +53,5 @@ def test_games_decide_nothing_by_a_sum_that_depends_on_the_version_of_python():
     for opponent in env.get_wrapper_attr("opponents"):
         play(env, 40, opponent=opponent)
     play(corral.make_env("territory"), 20)
-    assert [judge_life(life) for life in (0, 3, 60)]
+    assert [life_value(life) for life in (0, 3, 60)]
     assert parse_mix("mixed:a=0.1,b=0.2,c=0.7") == {"a": 0.1 / 1.0, "b": 0.2 / 1.0, "c": 0.7 / 1.0}

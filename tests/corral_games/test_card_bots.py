@@ -7,7 +7,7 @@ import pytest
 from corral.core.errors import UsageError
 from corral_games.card_battle.bots import effect_value
 from corral_games.card_battle.bots.action_value import best_option, play_best, score_options
-from corral_games.card_battle.bots.board_value import judge_life, win_chance, win_chance_dealt, worth
+from corral_games.card_battle.bots.board_value import creature_value, life_value, win_chance, win_chance_dealt
 from corral_games.card_battle.bots.bots import BOT_NAMES, make_bot
 from corral_games.card_battle.engine import effects
 from corral_games.card_battle.engine.pieces import LAND
@@ -101,7 +101,7 @@ def test_playing_the_best_is_what_greedy_does():
 
 
 def test_every_word_of_a_card_is_appraised():
-    assert effect_value._WORDS.keys() == effects._WORDS.keys()
+    assert effect_value._VALUE_FUNCTIONS.keys() == effects._EFFECT_FUNCTIONS.keys()
 
 
 def test_greedy_sees_an_attack_that_nobody_can_block():
@@ -165,8 +165,8 @@ def test_a_land_is_played_first_in_the_colour_that_is_missing(name):
 
 
 def test_more_of_everything_is_judged_better():
-    assert worth(3, 3, 0) > worth(2, 3, 0) > worth(2, 2, 0)
-    assert [judge_life(life) for life in range(-3, 30)] == sorted(judge_life(life) for life in range(-3, 30))
+    assert creature_value(3, 3, 0) > creature_value(2, 3, 0) > creature_value(2, 2, 0)
+    assert [life_value(life) for life in range(-3, 30)] == sorted(life_value(life) for life in range(-3, 30))
     even = arena(hand=["Briar Wolf"], their_hand=["Briar Wolf"])
     ahead = arena(hand=["Briar Wolf"], their_hand=["Briar Wolf"])
     ahead.sides[0].life += 3

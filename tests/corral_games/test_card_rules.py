@@ -338,9 +338,9 @@ def test_an_illegal_action_is_refused_and_changes_nothing():
 def test_a_damaged_save_is_refused():
     duel = new_duel(("sun", "tide"), 1)
     data = duel.get_state()
-    with pytest.raises(ValueError, match="no saved duel"):
+    with pytest.raises(ValueError, match="not a saved duel"):
         Duel.from_state(data[:-8])
-    with pytest.raises(ValueError, match="no saved duel"):
+    with pytest.raises(ValueError, match="not a saved duel"):
         Duel.from_state(data + b"\0")
     with pytest.raises(ValueError, match="another set of cards"):
         Duel.from_state(b"\1\2\3\4" + data[4:])

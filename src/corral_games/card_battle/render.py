@@ -1,4 +1,4 @@
-"""A duel as text for one side of the table, 100 columns wide: both boards, one's own hand, the news and the choices."""
+"""A duel as text for one player, 100 columns wide: both boards, the player's hand, the log and the legal actions."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from corral_games.card_battle.engine.rules import Duel, describe
 __all__ = ["WIDTH", "draw_table"]
 
 WIDTH = 100
-"""Columns."""
-_LABEL = 10
-_KEPT = "\N{NO-BREAK SPACE}"
+"""The number of columns."""
+_LABEL_WIDTH = 10
+_NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 
 
-def draw_table(duel: Duel, seat: int, news: Sequence[str] = ()) -> str:
-    """Draw what ``seat`` sees; ``news`` are lines of the duel's log."""
+def draw_table(duel: Duel, seat: int, log_lines: Sequence[str] = ()) -> str:
+    """Return what ``seat`` sees as text; ``log_lines`` are the lines of the duel's log to show."""
     me, foe = duel.sides[seat], duel.sides[1 - seat]
     names = duel.deck_names
     lines = [
         _heading(duel, seat),
         "",
         f"OPPONENT ({names[1 - seat]})   {_totals(foe)}",
-        *_entry("lands", _lands(foe)),
-        *_entry("charms", [CARDS[card].name for card in foe.charms]),
+        *_labelled("lands", _lands(foe)),
+        *_labelled("charms", [CARDS[card].name for card in foe.charms]),
         *_board(duel, foe),
         "  " + "·  " * 32,
         *_board(duel, me),
-        *_entry("charms", [CARDS[card].name for card in me.charms]),
-        *_entry("lands", _lands(me)),
-        *_entry("hand", [_card(card, number) for card, number in _counted(me.hand)]),
+        *_labelled("charms", [CARDS[card].name for card in me.charms]),
+        *_labelled("lands", _lands(me)),
+        *_labelled("hand", [_card(card, number) for card, number in _counted(me.hand)]),
         f"YOU ({names[seat]})   {_totals(me)}",
     ]
     if duel.stack:
         lines += ["", "Waiting to happen, the next one first:", *_stack(duel, seat)]
-    if news:
-        lines += ["", "What happened:", *(_told(line, seat) for line in news)]
-    lines += ["", *_choices(duel, seat)]
+    if log_lines:
+        lines += ["", "What happened:", *(_log_line(line, seat) for line in log_lines)]
+    lines += ["", *_legal_actions(duel, seat)]
     return "\n".join(line.rstrip() for line in lines)
 
 
 def _heading(duel: Duel, seat: int) -> str:
-    whose = "your turn" if duel.active == seat else "opponent's turn"
-    text = f" turn {duel.turn} · {whose} · {PHASE_NAMES[duel.phase]} "
+    turn_text = "your turn" if duel.active == seat else "opponent's turn"
+    text = f" turn {duel.turn} · {turn_text} · {PHASE_NAMES[duel.phase]} "
     return f"──{text}".ljust(WIDTH, "─")
 
 
@@ -58,26 +58,30 @@ def _totals(side: Side) -> str:
 
 
 def _lands(side: Side) -> list[str]:
-    found = []
+    texts = []
     for colour, number in enumerate(side.lands):
         if number:
             untapped = side.untapped[colour]
             state = "" if untapped == number else ", tapped" if not untapped else f", {untapped} untapped"
-            found.append(f"{number} {CARDS[colour].name}{state}")
-    return found
+            texts.append(f"{number} {CARDS[colour].name}{state}")
+    return texts
 
 
-def _entry(label: str, items: Iterable[str]) -> list[str]:
-    """A labelled list, wrapped; nothing if it is empty."""
-    text = " · ".join(item.replace(" ", _KEPT) for item in items)
-    indent = " " * (2 + _LABEL)
-    lines = textwrap.wrap(text, WIDTH, initial_indent=f"  {label:<{_LABEL}}", subsequent_indent=indent)
-    return [line.replace(_KEPT, " ") for line in lines]
+def _labelled(label: str, items: Iterable[str]) -> list[str]:
+    """Return the lines of a labelled list, wrapped between items; none if it is empty."""
+    text = " · ".join(item.replace(" ", _NO_BREAK_SPACE) for item in items)
+    indent = " " * (2 + _LABEL_WIDTH)
+    lines = textwrap.wrap(text, WIDTH, initial_indent=f"  {label:<{_LABEL_WIDTH}}", subsequent_indent=indent)
+    return [line.replace(_NO_BREAK_SPACE, " ") for line in lines]
 
 
 def _board(duel: Duel, side: Side) -> list[str]:
-    """One line for each creature."""
-    return [f"  {'board' if i == 0 else '':<{_LABEL}}{_creature(duel, c)}" for i, c in enumerate(side.creatures)]
+    """Return one line for each creature."""
+    lines = []
+    for i, creature in enumerate(side.creatures):
+        label = "board" if i == 0 else ""
+        lines.append(f"  {label:<{_LABEL_WIDTH}}{_creature(duel, creature)}")
+    return lines
 
 
 def _creature(duel: Duel, creature: Creature) -> str:
@@ -99,41 +103,44 @@ def _creature(duel: Duel, creature: Creature) -> str:
     state += [CARDS[mark].name for mark in creature.marks]
     if state:
         parts.append(f"[{', '.join(state)}]")
-    return " ".join(part for part in parts if part).rstrip()[: WIDTH - 2 - _LABEL]
+    return " ".join(part for part in parts if part).rstrip()[: WIDTH - 2 - _LABEL_WIDTH]
 
 
 def _counted(cards: Sequence[int]) -> list[tuple[int, int]]:
+    """Return each different card with how often it occurs, in order of first occurrence."""
     return [(card, cards.count(card)) for card in dict.fromkeys(cards)]
 
 
 def _card(card: int, number: int) -> str:
     data = CARDS[card]
-    several = f"{number} " if number > 1 else ""
+    count = f"{number} " if number > 1 else ""
     if data.kind == TERRAIN:
-        return f"{several}{data.name}"
+        return f"{count}{data.name}"
     size = f"{data.power}/{data.toughness}" if data.kind == CREATURE else KIND_NAMES[data.kind]
-    words = keyword_names(data.keywords) if data.kind == CREATURE else []
-    return f"{several}{data.name} ({', '.join([data.cost_text, size, *words])})"
+    keywords = keyword_names(data.keywords) if data.kind == CREATURE else []
+    return f"{count}{data.name} ({', '.join([data.cost_text, size, *keywords])})"
 
 
 def _stack(duel: Duel, seat: int) -> list[str]:
     lines = []
     for spell in reversed(duel.stack):
         target = duel.find(spell.target) if spell.target > 0 else None
-        on = f" on {CARDS[target.card].name}" if target is not None else ""
+        target_text = f" on {CARDS[target.card].name}" if target is not None else ""
         if spell.target == FACE:
-            on = " at the opponent" if spell.seat == seat else " at you"
-        lines.append(f"  {'you' if spell.seat == seat else 'opponent':<{_LABEL}}{CARDS[spell.card].name}{on}")
+            target_text = " at the opponent" if spell.seat == seat else " at you"
+        player = "you" if spell.seat == seat else "opponent"
+        lines.append(f"  {player:<{_LABEL_WIDTH}}{CARDS[spell.card].name}{target_text}")
     return lines
 
 
-def _told(line: str, seat: int) -> str:
-    """A line of the log, for one of the players."""
-    who, _, text = line.partition(": ")
-    return f"  {'you' if who == str(seat) else 'opponent':<{_LABEL}}{text}"[:WIDTH]
+def _log_line(line: str, seat: int) -> str:
+    """Return a line of the log as ``seat`` reads it, with the player's number replaced by "you" or "opponent"."""
+    number, _, text = line.partition(": ")
+    return f"  {'you' if number == str(seat) else 'opponent':<{_LABEL_WIDTH}}{text}"[:WIDTH]
 
 
-def _choices(duel: Duel, seat: int) -> list[str]:
+def _legal_actions(duel: Duel, seat: int) -> list[str]:
+    """Return the numbered legal actions of ``seat``, or one line if there are none."""
     if duel.winner is not None:
         return ["A draw." if duel.winner == 2 else "You won." if duel.winner == seat else "You lost."]
     if duel.to_act != seat:

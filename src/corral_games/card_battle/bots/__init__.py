@@ -1,1 +1,1 @@
-"""Players of the card game, from random to tree search."""
+"""Scripted players of the card game, from random to tree search."""

@@ -1,54 +1,55 @@
-"""What each legal action is worth, in points: what the searching players look at first, and what policies may see.
+"""The value of each legal action, in points more than passing, without search.
 
-Only what the player to act may see counts. Each decision is scored by itself, against doing nothing, which is 0.
+The searching bots use it as the prior of an action, and the action features show it to policies (``swing``). It depends
+only on what the player to act can see.
 """
 
 from __future__ import annotations
 
-from corral_games.card_battle.bots.board_value import CARD, DEFEAT, judge_side
-from corral_games.card_battle.bots.effect_value import RESERVE, appraise
+from corral_games.card_battle.bots.board_value import CARD_POINTS, DEFEAT_POINTS, side_value
+from corral_games.card_battle.bots.effect_value import HOLD_VALUE, card_value
 from corral_games.card_battle.bots.tactics import plan_attack, score_attacks, score_blocks
 from corral_games.card_battle.engine.cards import PIPS, SPELL, TARGET
 from corral_games.card_battle.engine.combat import deal_damage
-from corral_games.card_battle.engine.effects import EFFECTS, perform
+from corral_games.card_battle.engine.effects import EFFECTS, apply_effects
 from corral_games.card_battle.engine.pieces import ATTACK, BLOCKING, CAST, FIGHTING, LAND, MAIN, RAIDING, Action
 from corral_games.card_battle.engine.rules import Duel
 
 __all__ = ["best_option", "play_best", "score_options"]
 
-_LAND_FIRST = 30.0
-"""A land is played before anything else."""
+_LAND_POINTS = 30.0
+"""Points of playing a land: more than any spell has, so that the land is played first."""
 
 
 def score_options(duel: Duel) -> list[float]:
-    """Score the legal actions, in their order."""
+    """Return the points of each legal action, in the order of ``duel.legal()``."""
     if not duel.stack:
         if duel.phase == RAIDING:
             return score_attacks(duel)
         if duel.phase == BLOCKING:
             return score_blocks(duel)
         if duel.phase == FIGHTING:
-            return _score_fight(duel)
+            return _score_instants_in_combat(duel)
     return [_score_card(duel, action) for action in duel.legal()]
 
 
 def best_option(duel: Duel) -> Action:
-    """Find the legal action with the highest score; of equals, the first."""
+    """Return the legal action with the highest score; of equals the first."""
     scores = score_options(duel)
     return duel.legal()[scores.index(max(scores))]
 
 
 def play_best(duel: Duel) -> None:
-    """Play the best option; while attackers are chosen, all that the plan has."""
+    """Play ``best_option``; while attackers are chosen, declare all of one plan, without a new plan after each."""
     options = duel.legal()
     if duel.stack or duel.phase != RAIDING:
-        only_land = options[1].kind == LAND and (len(options) < 3 or options[2].kind != LAND)
-        first = duel.phase == MAIN and not duel.stack and only_land
-        duel.apply(options[1] if first else best_option(duel))
+        has_one_land = options[1].kind == LAND and (len(options) < 3 or options[2].kind != LAND)
+        plays_land = duel.phase == MAIN and not duel.stack and has_one_land
+        duel.apply(options[1] if plays_land else best_option(duel))
         return
     turn = duel.turn
-    chosen = sorted([attacker.uid for attacker, points in plan_attack(duel) if points > 0])
-    for uid in chosen:
+    attackers = sorted([attacker.uid for attacker, points in plan_attack(duel) if points > 0])
+    for uid in attackers:
         action = Action(ATTACK, uid)
         if action in duel.legal():
             duel.apply(action)
@@ -58,30 +59,30 @@ def play_best(duel: Duel) -> None:
 
 
 def _score_card(duel: Duel, action: Action) -> float:
-    """Score a land or a spell by what it brings, over what it is worth to keep it."""
+    """Return the points of a land or a spell: its value minus the value of holding the card."""
     kind, card, target = action
     if kind == CAST:
         creature = duel.find(target) if target > 0 and TARGET[card] != SPELL else None
-        return appraise(duel, duel.to_act, card, creature) - RESERVE[card]
+        return card_value(duel, duel.to_act, card, creature) - HOLD_VALUE[card]
     return _score_land(duel, card) if kind == LAND else 0.0
 
 
 def _score_land(duel: Duel, land: int) -> float:
-    """Prefer the colour that the hand waits for."""
+    """Return the points of a land, more for a colour that cards in hand require and the lands on the board lack."""
     side = duel.sides[duel.to_act]
-    there = side.lands[land]
-    points = _LAND_FIRST - 0.5 * there
+    n_lands = side.lands[land]
+    points = _LAND_POINTS - 0.5 * n_lands
     for card in side.hand:
         for colour, number in PIPS[card]:
             if colour == land:
-                points += 1.0 if number > there else 0.1
+                points += 1.0 if number > n_lands else 0.1
     return points
 
 
-def _score_fight(duel: Duel) -> list[float]:
-    """Score instants in combat by dealing the damage of the combat with and without them, on a copy.
+def _score_instants_in_combat(duel: Duel) -> list[float]:
+    """Return the points of each legal action before combat damage, by dealing the damage on a copy with and without it.
 
-    Cards that are drawn on the copy are only counted, never looked at.
+    The values depend only on the number of cards that are drawn on the copy, not on which cards they are.
     """
     seat = duel.to_act
     scores = []
@@ -90,12 +91,12 @@ def _score_fight(duel: Duel) -> list[float]:
         cost = 0.0
         if kind == CAST:
             after.sides[seat].hand.remove(card)
-            perform(after, seat, after.find(target) if target > 0 else None, EFFECTS[card])
-            cost = max(RESERVE[card] - CARD, 0.0)
+            apply_effects(after, seat, after.find(target) if target > 0 else None, EFFECTS[card])
+            cost = max(HOLD_VALUE[card] - CARD_POINTS, 0.0)
         if after.winner is None:
             deal_damage(after)
         if after.winner is None:
-            scores.append(judge_side(after.sides[seat]) - judge_side(after.sides[1 - seat]) - cost)
+            scores.append(side_value(after.sides[seat]) - side_value(after.sides[1 - seat]) - cost)
         else:
-            scores.append(0.0 if after.winner == 2 else -DEFEAT if after.winner == seat else DEFEAT)
+            scores.append(0.0 if after.winner == 2 else -DEFEAT_POINTS if after.winner == seat else DEFEAT_POINTS)
     return [score - scores[0] for score in scores]

@@ -1,7 +1,7 @@
-"""What a duel is worth to a player: a quick static judgement, in points or as a chance to win.
+"""Static evaluation of a duel for one player, in points or as a probability of winning.
 
-Points compare what could happen in one decision: a creature without keywords is worth a little over half a point for
-each of its power and toughness. The numbers were fitted to who won some thousands of duels between scripted players.
+Points compare the outcomes of one decision: a creature without keywords has a little over half a point for each of its
+power and toughness. The coefficients were fitted to the results of several thousand duels between scripted players.
 """
 
 from __future__ import annotations
@@ -28,32 +28,45 @@ from corral_games.card_battle.engine.cards import (
 from corral_games.card_battle.engine.pieces import Side
 from corral_games.card_battle.engine.state import State
 
-__all__ = ["CARD", "DEFEAT", "LAND", "judge_life", "judge_side", "win_chance", "win_chance_dealt", "worth"]
+__all__ = [
+    "CARD_POINTS",
+    "DEFEAT_POINTS",
+    "LAND_POINTS",
+    "creature_value",
+    "life_value",
+    "side_value",
+    "win_chance",
+    "win_chance_dealt",
+]
 
-DEFEAT = -60.0
-"""What it is worth to have no life left."""
-CARD = 2.0
-"""A card in the hand."""
-LAND = (4.0, 4.0, 4.0, 3.0, 1.5, 0.8, 0.2, 0.1)
-"""One more land, by how many there are; the last number also stands for more."""
-_LIFE = (2.4,) * 5 + (1.25,) * 5 + (0.8,) * 5 + (0.6,) * 5 + (0.25,) * 40
-"""One more life, by how much there is."""
-_LANDS = (0.0, *accumulate(LAND + LAND[-1:] * 23))
+DEFEAT_POINTS = -60.0
+"""Points of a player without life."""
+CARD_POINTS = 2.0
+"""Points of a card in hand."""
+LAND_POINTS = (4.0, 4.0, 4.0, 3.0, 1.5, 0.8, 0.2, 0.1)
+"""Points of one more land, by the number of lands before; the last entry holds for all larger numbers."""
+_POINTS_PER_LIFE = (2.4,) * 5 + (1.25,) * 5 + (0.8,) * 5 + (0.6,) * 5 + (0.25,) * 40
+"""Points of one more life, by the life before."""
+_TOTAL_LAND_POINTS = (0.0, *accumulate(LAND_POINTS + LAND_POINTS[-1:] * 23))
+"""Points of all lands on the board, by their number."""
 
-_LIFE_ODDS = (0.0, *accumulate((0.40,) * 5 + (0.18,) * 5 + (0.11,) * 5 + (0.07,) * 5 + (0.01,) * 40))
-_LAND_ODDS = (0.0, *accumulate((1.8, 1.4, 1.0, 0.72, 0.48, 0.15) + (0.02,) * 24))
-_HELD_LAND_ODDS = tuple(max(0.7 - 0.13 * lands, 0.0) for lands in range(31))
-_HELD_SPELL_ODDS = 0.57
-_CHARM_ODDS = tuple(0.8 if card.upkeep else 0.3 for card in CARDS)
-_BOARD_ODDS = 1.3
-_TURN_ODDS = 0.2
-_LAST_CARDS = 8
-_LAST_CARD_ODDS = 0.45
+# Terms of the log odds of winning.
+_LIFE_LOG_ODDS = (0.0, *accumulate((0.40,) * 5 + (0.18,) * 5 + (0.11,) * 5 + (0.07,) * 5 + (0.01,) * 40))  # by life
+_LAND_LOG_ODDS = (0.0, *accumulate((1.8, 1.4, 1.0, 0.72, 0.48, 0.15) + (0.02,) * 24))  # by lands on the board
+_HELD_LAND_LOG_ODDS = tuple(
+    max(0.7 - 0.13 * lands, 0.0) for lands in range(31)
+)  # per land in hand, by lands on the board
+_HELD_SPELL_LOG_ODDS = 0.57  # per other card in hand
+_CHARM_LOG_ODDS = tuple(0.8 if card.upkeep else 0.3 for card in CARDS)  # by card number
+_BOARD_LOG_ODDS = 1.3  # times the square root of the value of all creatures
+_TURN_LOG_ODDS = 0.2  # for the active player
+_SMALL_LIBRARY = 8  # fewer cards than this are a disadvantage,
+_MISSING_CARD_LOG_ODDS = 0.45  # so much for each card fewer
 
 
 @cache
-def worth(power: int, toughness: int, keywords: int) -> float:
-    """Judge a creature on the board by what it can do, in points."""
+def creature_value(power: int, toughness: int, keywords: int) -> float:
+    """Return the points of a creature on the board."""
     if keywords & BOUND:
         return 0.3
     power = max(power, 0)
@@ -82,45 +95,46 @@ def worth(power: int, toughness: int, keywords: int) -> float:
 
 
 @cache
-def judge_life(life: int) -> float:
-    """Judge what is left of a player's life, in points: the last ones count most."""
-    return add_up(_LIFE[:life]) if life > 0 else DEFEAT + 0.5 * max(life, -40)
+def life_value(life: int) -> float:
+    """Return the points of a player's life total; the lower the life, the more one life counts."""
+    return add_up(_POINTS_PER_LIFE[:life]) if life > 0 else DEFEAT_POINTS + 0.5 * max(life, -40)
 
 
-def judge_side(side: Side) -> float:
-    """Judge what both players see of one side, in points: life, creatures, lands, and how many cards it holds."""
-    points = judge_life(side.life) + CARD * len(side.hand) + _LANDS[min(sum(side.lands), 30)]
+def side_value(side: Side) -> float:
+    """Return the points of what both players see of a side: life, creatures, lands, and the number of cards in hand."""
+    points = life_value(side.life) + CARD_POINTS * len(side.hand) + _TOTAL_LAND_POINTS[min(sum(side.lands), 30)]
     for creature in side.creatures:
-        points += worth(creature.power, creature.toughness, creature.keywords)
+        points += creature_value(creature.power, creature.toughness, creature.keywords)
     return points
 
 
 def win_chance(state: State, seat: int) -> float:
-    """Estimate a player's chance to win, from 0 to 1, from what that player sees; after the end, the result.
+    """Estimate the probability that ``seat`` wins from what ``seat`` sees; after the end, return the result.
 
-    The other hand counts as an average one of the cards that were not seen yet.
+    The opponent's hand is assumed to have the average number of lands, given the cards that ``seat`` has not seen.
     """
-    other = state.sides[1 - seat]
-    unseen = other.library + other.hand
-    lands = len(other.hand) * sum(card < len(COLOURS) for card in unseen) / max(len(unseen), 1)
-    return _chance(state, seat, _held_lands(state.sides[seat]), lands)
+    opponent = state.sides[1 - seat]
+    unseen = opponent.library + opponent.hand
+    expected_lands = len(opponent.hand) * sum(card < len(COLOURS) for card in unseen) / max(len(unseen), 1)
+    return _win_probability(state, seat, _held_lands(state.sides[seat]), expected_lands)
 
 
 def win_chance_dealt(state: State, seat: int) -> float:
-    """Estimate the same from both hands: only for duels whose hidden cards were dealt anew."""
-    return _chance(state, seat, _held_lands(state.sides[seat]), _held_lands(state.sides[1 - seat]))
+    """Estimate the probability that ``seat`` wins from both hands; only for determinized duels, as hands are hidden."""
+    return _win_probability(state, seat, _held_lands(state.sides[seat]), _held_lands(state.sides[1 - seat]))
 
 
-def _chance(state: State, seat: int, lands: float, other_lands: float) -> float:
+def _win_probability(state: State, seat: int, held_lands: float, opponent_held_lands: float) -> float:
+    """Return the result of a duel that is over, otherwise the logistic function of the difference in log odds."""
     if state.winner is not None:
         return 0.5 if state.winner == 2 else float(state.winner == seat)
-    odds = _odds(state.sides[seat], lands) - _odds(state.sides[1 - seat], other_lands)
-    odds += _TURN_ODDS if state.active == seat else -_TURN_ODDS
-    return 1.0 / (1.0 + exp(-odds))
+    log_odds = _log_odds(state.sides[seat], held_lands) - _log_odds(state.sides[1 - seat], opponent_held_lands)
+    log_odds += _TURN_LOG_ODDS if state.active == seat else -_TURN_LOG_ODDS
+    return 1.0 / (1.0 + exp(-log_odds))
 
 
 def _held_lands(side: Side) -> int:
-    """Count the lands in a hand, which is sorted with lands first."""
+    """Return the number of lands in a hand, which is sorted with lands first."""
     count = 0
     for card in side.hand:
         if card >= len(COLOURS):
@@ -129,16 +143,16 @@ def _held_lands(side: Side) -> int:
     return count
 
 
-def _odds(side: Side, held_lands: float) -> float:
-    """Judge one side as logarithmic odds. The more creatures there are, the less one more matters."""
+def _log_odds(side: Side, held_lands: float) -> float:
+    """Return the contribution of one side to the log odds. Each further creature contributes less (square root)."""
     board = 2.0
     for creature in side.creatures:
-        board += worth(creature.power, creature.toughness, creature.keywords)
+        board += creature_value(creature.power, creature.toughness, creature.keywords)
     lands = min(sum(side.lands), 30)
-    odds = _LIFE_ODDS[max(0, min(side.life, 60))] + _LAND_ODDS[lands] + _BOARD_ODDS * sqrt(board)
-    odds += _HELD_SPELL_ODDS * (len(side.hand) - held_lands) + _HELD_LAND_ODDS[lands] * held_lands
+    log_odds = _LIFE_LOG_ODDS[max(0, min(side.life, 60))] + _LAND_LOG_ODDS[lands] + _BOARD_LOG_ODDS * sqrt(board)
+    log_odds += _HELD_SPELL_LOG_ODDS * (len(side.hand) - held_lands) + _HELD_LAND_LOG_ODDS[lands] * held_lands
     for charm in side.charms:
-        odds += _CHARM_ODDS[charm]
-    if len(side.library) < _LAST_CARDS:
-        odds -= _LAST_CARD_ODDS * (_LAST_CARDS - len(side.library))
-    return odds
+        log_odds += _CHARM_LOG_ODDS[charm]
+    if len(side.library) < _SMALL_LIBRARY:
+        log_odds -= _MISSING_CARD_LOG_ODDS * (_SMALL_LIBRARY - len(side.library))
+    return log_odds

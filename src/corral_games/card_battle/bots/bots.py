@@ -1,4 +1,4 @@
-"""The scripted players of card battle, by name, weakest first. None of them looks at what its seat cannot see."""
+"""The scripted players (bots) of card battle by name. Their choices depend only on what their seat can see."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ __all__ = ["BOT_NAMES", "Bot", "make_bot"]
 
 
 class Bot(Protocol):
-    """Chooses for one side. Keeps nothing between two choices."""
+    """A stateless player."""
 
     def choose(self, duel: Duel, rng: random.Random) -> Action:
-        """Choose one of ``duel.legal()`` for ``duel.to_act``; all chance comes from ``rng``."""
+        """Return one of ``duel.legal()`` for ``duel.to_act``; ``rng`` is the only source of randomness."""
         ...
 
 
 class RandomBot:
-    """Any legal action is as good as another."""
+    """Plays a legal action at random."""
 
     def choose(self, duel: Duel, rng: random.Random) -> Action:
-        """Draw one."""
+        """Return a legal action, drawn uniformly."""
         options = duel.legal()
         return options[int(rng.random() * len(options))]
 
 
 class GreedyBot:
-    """Takes what looks best one step ahead: cards by what they bring, each attack and each block by itself."""
+    """Plays the action with the highest value one step ahead, each attack and each block by itself."""
 
     def choose(self, duel: Duel, rng: random.Random) -> Action:
-        """Take the best score; uses no chance."""
+        """Return the action with the highest score; does not use ``rng``."""
         return greedy_option(duel)
 
 
 class SearchBot:
-    """Plays each choice out many times, each time with the hidden cards dealt anew."""
+    """Plays by Monte Carlo tree search, in each iteration of which the hidden cards are sampled."""
 
     def __init__(self, iterations: int) -> None:
         self.iterations = iterations
 
     def choose(self, duel: Duel, rng: random.Random) -> Action:
-        """Take what was tried most."""
+        """Return the action that the search visited most."""
         return search(duel, rng, self.iterations)
 
 
 _ITERATIONS = {"mcts-fast": 50, "mcts": 200, "mcts-strong": 500}
 
 BOT_NAMES = ("random", "greedy", *_ITERATIONS)
-"""All of them, weakest first."""
+"""The names of all bots, weakest first."""
 
 
 def make_bot(name: str) -> Bot:
-    """Make the scripted player of that name."""
+    """Return the bot with this name; raise ``UsageError`` if there is none."""
     if name == "random":
         return RandomBot()
     if name == "greedy":

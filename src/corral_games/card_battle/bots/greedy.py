@@ -1,15 +1,15 @@
-"""The greedy player's eyes: one step ahead and no plan. Cards by what they bring, each attack and each block by itself.
+"""The choice of the greedy bot: the best action one step ahead, with each attack and each block scored by itself.
 
-An attacker expects the answer that is worst for it, from one blocker alone, and does not mind what could strike back. A
-blocker looks at its own fight and at the damage that it keeps away. What several could do together is for those who
-search (see ``tactics``).
+An attack is scored by the blocker that is worst for it, and without the opponent's next attack. A block is scored by
+that fight and by the damage that it prevents. Only the searching bots evaluate several attackers or blockers together
+(see ``tactics``).
 """
 
 from __future__ import annotations
 
 from corral_games.card_battle.bots.action_value import score_options
-from corral_games.card_battle.bots.board_value import judge_life, worth
-from corral_games.card_battle.bots.lookahead import fight
+from corral_games.card_battle.bots.board_value import creature_value, life_value
+from corral_games.card_battle.bots.lookahead import fight_creatures
 from corral_games.card_battle.engine.cards import BOUND, MENACE, TRAMPLE
 from corral_games.card_battle.engine.options import can_block
 from corral_games.card_battle.engine.pieces import ATTACK, BLOCK, BLOCKING, RAIDING, Action, Creature
@@ -19,7 +19,7 @@ __all__ = ["greedy_option"]
 
 
 def greedy_option(duel: Duel) -> Action:
-    """Find what looks best, one step ahead; of equals, the first, which is to pass."""
+    """Return the legal action with the highest score; of equals the first (passing is the first of all)."""
     options = duel.legal()
     if duel.stack or duel.phase not in (RAIDING, BLOCKING):
         scores = score_options(duel)
@@ -31,41 +31,34 @@ def greedy_option(duel: Duel) -> Action:
 
 
 def _score_attack(duel: Duel, action: Action) -> float:
-    """Score an attack by the worst that one blocker, or none, could make of it."""
-    attacker, other = duel.find(action.subject), duel.sides[1 - duel.to_act]
+    """Return the points of an attack if the opponent answers with the best single blocker, or with none."""
+    attacker, opponent = duel.find(action.subject), duel.sides[1 - duel.to_act]
     assert attacker is not None
-    hit = judge_life(other.life) - judge_life(other.life - attacker.power)
-    able = [
+    unblocked = life_value(opponent.life) - life_value(opponent.life - attacker.power)
+    blockers = [
         blocker
-        for blocker in other.creatures
+        for blocker in opponent.creatures
         if not (blocker.tapped or blocker.keywords & BOUND) and can_block(attacker, blocker)
     ]
-    if attacker.keywords & MENACE and len(able) < 2:
-        return hit
-    return min([hit, *(_score_fight(attacker, blocker) for blocker in able)])
+    if attacker.keywords & MENACE and len(blockers) < 2:
+        return unblocked
+    return min([unblocked, *(_score_fight(attacker, blocker) for blocker in blockers)])
 
 
 def _score_block(duel: Duel, action: Action) -> float:
-    """Score a block by who dies of it, and by the damage that no longer comes."""
+    """Return the points of a block: the fight, and the damage that it prevents."""
     blocker, attacker = duel.find(action.subject), duel.find(action.target)
     assert blocker is not None and attacker is not None
     points = _score_fight(blocker, attacker)
     if attacker.blocked or attacker.keywords & TRAMPLE:
         return points
     life = duel.sides[duel.to_act].life
-    coming = sum(foe.power for foe in duel.sides[duel.active].creatures if foe.attacking and not foe.blocked)
-    return points + judge_life(life - coming + attacker.power) - judge_life(life - coming)
+    damage = sum(foe.power for foe in duel.sides[duel.active].creatures if foe.attacking and not foe.blocked)
+    return points + life_value(life - damage + attacker.power) - life_value(life - damage)
 
 
-def _score_fight(one: Creature, other: Creature) -> float:
-    """Score a fight of two for the first of them, in points."""
-    ends = fight(
-        one.power,
-        one.toughness - one.damage,
-        one.keywords,
-        other.power,
-        other.toughness - other.damage,
-        other.keywords,
-    )
-    won = worth(other.power, other.toughness, other.keywords) if ends.second_dies else 0.0
-    return won - (worth(one.power, one.toughness, one.keywords) if ends.first_dies else 0.0)
+def _score_fight(own: Creature, foe: Creature) -> float:
+    """Return the points that a fight between two creatures gains for the owner of the first."""
+    result = fight_creatures(own, foe)
+    gain = creature_value(foe.power, foe.toughness, foe.keywords) if result.second_dies else 0.0
+    return gain - (creature_value(own.power, own.toughness, own.keywords) if result.first_dies else 0.0)

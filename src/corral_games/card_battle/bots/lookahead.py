@@ -1,4 +1,4 @@
-"""A quick look ahead, without playing: who survives a fight, and what a card does in a few numbers."""
+"""Predictions without playing: which of two creatures survives a fight, and a summary of the effects of each card."""
 
 from __future__ import annotations
 
@@ -15,78 +15,92 @@ from corral_games.card_battle.engine.cards import (
     Card,
     keyword_bits,
 )
+from corral_games.card_battle.engine.pieces import Creature
 
-__all__ = ["PLANS", "Fight", "Plan", "fight"]
+__all__ = ["PLANS", "FightResult", "Plan", "fight", "fight_creatures"]
 
 
-class Fight(NamedTuple):
-    """How one creature against another would end."""
+class FightResult(NamedTuple):
+    """The result of a fight between two creatures."""
 
     first_dies: bool
     second_dies: bool
 
 
 class Plan(NamedTuple):
-    """What a card does when it happens, in a few numbers."""
+    """A summary of what a card does when it resolves."""
 
     damage: int = 0
-    """Damage to the target; without one, to each creature."""
+    """Damage to the target; for a card without target, to each creature."""
     face: int = 0
-    """Damage to the other player, whatever the target."""
+    """Damage to the opponent, independent of the target."""
     cards: int = 0
-    """Cards that one gets, or that the other player loses."""
+    """Cards that the caster gets or the opponent loses."""
     life: int = 0
-    """Life that one gains."""
+    """Life that the caster gains."""
     removal: int = 0
-    """How far the target is taken out of the game: 10 for good, less if it may come back."""
+    """How lastingly the target is removed: 10 permanently, less if it may return, 0 not at all."""
     boost: tuple[int, int, int] = (0, 0, 0)
-    """Power, toughness and keywords that it gives."""
+    """Power, toughness and keywords that it adds."""
     bites: bool = False
-    """Whether one's strongest creature deals the damage."""
+    """Whether the caster's strongest creature deals damage to the target."""
 
     @property
     def harm(self) -> int:
-        """How much less toughness the target has left, whatever the way."""
+        """By how much damage and loss of toughness together reduce the remaining toughness of the target."""
         return self.damage - self.boost[1]
 
 
 @lru_cache(1 << 14)
 def fight(
     power: int, toughness: int, keywords: int, other_power: int, other_toughness: int, other_keywords: int
-) -> Fight:
-    """Let one creature fight another; ``toughness`` is what is left of it."""
+) -> FightResult:
+    """Return the result of a fight between two creatures, of which ``toughness`` is given without damage taken."""
     other_dies = power >= other_toughness or (power > 0 and keywords & DEATHTOUCH != 0)
     dies = other_power >= toughness or (other_power > 0 and other_keywords & DEATHTOUCH != 0)
-    fast, other_fast = bool(keywords & FIRST_STRIKE), bool(other_keywords & FIRST_STRIKE)
-    if dies and other_dies and fast != other_fast:
-        return Fight(not fast, fast)
-    return Fight(dies, other_dies)
+    is_first, other_is_first = bool(keywords & FIRST_STRIKE), bool(other_keywords & FIRST_STRIKE)
+    if dies and other_dies and is_first != other_is_first:
+        return FightResult(first_dies=not is_first, second_dies=is_first)
+    return FightResult(first_dies=dies, second_dies=other_dies)
+
+
+def fight_creatures(first: Creature, second: Creature) -> FightResult:
+    """Return the result of a fight between two creatures in their present condition."""
+    return fight(
+        first.power,
+        first.toughness - first.damage,
+        first.keywords,
+        second.power,
+        second.toughness - second.damage,
+        second.keywords,
+    )
 
 
 _REMOVAL = {"destroy": 10, "exile": 10, "counter": 10, "bounce": 6, "tap": 3}
-_CARDS = ("draw", "discard", "land", "recall")
+_CARD_ADVANTAGE = ("draw", "discard", "land", "recall")
 
 
-def _plan(card: Card) -> Plan:
-    """Sum up what a card does; a word that is not known here counts for nothing."""
+def _summarize(card: Card) -> Plan:
+    """Return a summary of a card's effects; effects that are not listed here are left out."""
     damage = face = cards = life = removal = 0
     boost = (0, 0, 0)
-    for word, *numbers in card.effects:
-        amount = numbers[0] if numbers and isinstance(numbers[0], int) else 0
-        damage += amount if word in ("damage", "damage_foes", "damage_all") else 0
-        face += amount if word in ("damage_face", "drain") else 0
-        cards += amount if word in _CARDS else 0
-        life += amount if word in ("gain", "drain") else -amount if word == "lose" else 0
-        removal = max(removal, _REMOVAL.get(str(word), 0))
-        if word in ("boost", "boost_all"):
-            boost = (amount, int(numbers[1]), keyword_bits(str(numbers[2])))
-        elif word == "grow":
+    for name, *arguments in card.effects:
+        amount = arguments[0] if arguments and isinstance(arguments[0], int) else 0
+        damage += amount if name in ("damage", "damage_foes", "damage_all") else 0
+        face += amount if name in ("damage_face", "drain") else 0
+        cards += amount if name in _CARD_ADVANTAGE else 0
+        life += amount if name in ("gain", "drain") else -amount if name == "lose" else 0
+        removal = max(removal, _REMOVAL.get(str(name), 0))
+        if name in ("boost", "boost_all"):
+            boost = (amount, int(arguments[1]), keyword_bits(str(arguments[2])))
+        elif name == "grow":
             boost = (amount, amount, 0)
     if card.kind in (MARK, CHARM):
         boost = card.grants
         removal = 8 if boost[2] & BOUND else removal
-    return Plan(damage, face, cards, life, removal, boost, ("bite",) in card.effects)
+    bites = ("bite",) in card.effects
+    return Plan(damage=damage, face=face, cards=cards, life=life, removal=removal, boost=boost, bites=bites)
 
 
-PLANS = tuple(_plan(card) for card in CARDS)
-"""What each card does, by its number."""
+PLANS = tuple(_summarize(card) for card in CARDS)
+"""The summary of each card, by card number."""

@@ -1,9 +1,14 @@
-"""Monte Carlo tree search for a game with hidden cards: every try deals them anew, and all tries share one tree.
+"""Monte Carlo tree search with determinization, for a game with hidden cards.
 
-The tree is that of the player who searches: an edge is an action of whoever is to act, whatever the hidden cards are,
-and only the edges that are legal with this try's cards compete. A try goes down the tree, by the mean result of an edge
-and by how good it looked at first sight (``action_value``); then both sides play what looks best, up to the beginning of a
-later turn, and that position is judged.
+This is single-observer information set MCTS (Cowling, Powley and Whitehouse 2012, "Information Set Monte Carlo Tree
+Search", doi:10.1109/TCIAIG.2012.2200894): each iteration samples the hidden cards, and all iterations share one tree of
+the searching player. An edge is an action of the player to act, whatever the hidden cards are; only the edges that are
+legal with the sampled cards are considered.
+
+Edges are selected by PUCT (Silver et al. 2017, doi:10.1038/nature24270), which adds priors to UCT (Kocsis and
+Szepesvári 2006, doi:10.1007/11871842_29). The prior comes from the points of an action without search
+(``action_value``). After the first new edge, both players play their best actions by points until a later turn begins.
+The position there is evaluated statically (``board_value``).
 """
 
 from __future__ import annotations
@@ -19,33 +24,34 @@ from corral_games.card_battle.engine.rules import Duel
 
 __all__ = ["search"]
 
-_TURNS = 2
-"""How many turns a try looks ahead, the one that goes on included; one less in the other player's turn."""
-_CURIOSITY = 0.5
-"""How much promising edges are tried before their results are believed."""
-_WARMTH = 1.5
-"""How many points of first sight make an edge e times as promising."""
-_FLOOR = 0.05
-"""What every edge is promised at least, in shares of the most promising one."""
-_DRAWS = 8
-"""How many cards at the top of each library are dealt anew; no try draws more, or only in the order of the rest."""
+_HORIZON = 2
+"""The number of turns that an iteration plays, including the present one; one less in the opponent's turn."""
+_EXPLORATION = 0.5
+"""The exploration constant of PUCT: how strongly priors count against mean results."""
+_PRIOR_TEMPERATURE = 1.5
+"""The difference in points that makes a prior e times as high (before ``_PRIOR_FLOOR`` is added)."""
+_PRIOR_FLOOR = 0.05
+"""Added to each unnormalized prior, of which the highest is 1, so that every action is explored."""
+_SAMPLED_DRAWS = 8
+"""The number of cards on top of each library that are sampled; beyond them, an iteration draws in an order that is not
+random."""
 
 
 class _Edge:
-    """An action in the tree, with what came of it for the one who took it."""
+    """An action in the tree. ``total`` sums up the results for the player that took it."""
 
-    __slots__ = ("nodes", "promise", "total", "visits")
+    __slots__ = ("nodes", "prior", "total", "visits")
 
-    def __init__(self, promise: float) -> None:
-        self.promise = promise
+    def __init__(self, prior: float) -> None:
+        self.prior = prior
         self.visits = 0
         self.total = 0.0
         self.nodes: list[_Node | None] = [None, None]
-        """What follows, by who is to act then: that may depend on hidden cards."""
+        """The next decision if player 0 is to act, and if player 1 is; the hidden cards can decide which."""
 
 
 class _Node:
-    """A decision in the tree."""
+    """A decision in the tree. ``total`` sums up the results for the player to act."""
 
     __slots__ = ("edges", "total", "visits")
 
@@ -56,53 +62,56 @@ class _Node:
 
 
 def search(duel: Duel, rng: random.Random, iterations: int) -> Action:
-    """Choose for ``duel.to_act`` by so many tries (fewer if they cannot change the choice any more)."""
+    """Return the action of ``duel.to_act`` that was visited most, of equals the one with the higher total result.
+
+    Stops before ``iterations`` if the rest cannot change the choice. Lands are played without search.
+    """
     options, seat = duel.legal(), duel.to_act
-    limit = duel.turn + (_TURNS if duel.active == seat else _TURNS - 1)
+    end_turn = duel.turn + (_HORIZON if duel.active == seat else _HORIZON - 1)
     if len(options) == 1:
         return options[0]
     if options[1].kind == LAND:
         return best_option(duel)
     root = _Node()
-    for left in range(iterations, 0, -1):
-        _try(root, _deal(duel, seat, rng), seat, limit)
-        if left & 7 == 0:
+    for iterations_left in range(iterations, 0, -1):
+        _run_iteration(root, _determinize(duel, seat, rng), seat, end_turn)
+        if iterations_left & 7 == 0:
             visits = sorted(edge.visits for edge in root.edges.values())
-            if visits[-1] - visits[-2] > left:
+            if visits[-1] - visits[-2] > iterations_left:
                 break
     edges = [root.edges[action] for action in options]
     best = max(edges, key=lambda edge: (edge.visits, edge.total))
     return options[edges.index(best)]
 
 
-def _deal(duel: Duel, seat: int, rng: random.Random) -> Duel:
-    """Do what ``Duel.determinized`` does, at less cost: only those cards change places that a try can reach."""
+def _determinize(duel: Duel, seat: int, rng: random.Random) -> Duel:
+    """Do what ``Duel.determinized`` does, faster: sample only the hidden cards that an iteration can reach."""
     new = duel.clone()
-    mine, other = new.sides[seat], new.sides[1 - seat]
-    mine.library.sort()
-    _shuffle_top(mine.library, _DRAWS, rng)
-    unseen = other.library + other.hand
+    own, opponent = new.sides[seat], new.sides[1 - seat]
+    own.library.sort()
+    _shuffle_top(own.library, _SAMPLED_DRAWS, rng)
+    unseen = opponent.library + opponent.hand
     unseen.sort()
-    _shuffle_top(unseen, _DRAWS + len(other.hand), rng)
-    kept = len(other.library)
-    other.library, other.hand = unseen[:kept], sorted(unseen[kept:])
+    _shuffle_top(unseen, _SAMPLED_DRAWS + len(opponent.hand), rng)
+    library_size = len(opponent.library)
+    opponent.library, opponent.hand = unseen[:library_size], sorted(unseen[library_size:])
     new.chance = rng.getrandbits(31)
     return new
 
 
 def _shuffle_top(cards: list[int], number: int, rng: random.Random) -> None:
-    """Put so many cards, each drawn at random, at the end."""
+    """Move ``number`` cards, each drawn at random, to the end of the list (the top of a library)."""
     draw = rng.random
-    for place in range(len(cards) - 1, max(len(cards) - number - 1, 0), -1):
-        other = int(draw() * (place + 1))
-        cards[place], cards[other] = cards[other], cards[place]
+    for i in range(len(cards) - 1, max(len(cards) - number - 1, 0), -1):
+        j = int(draw() * (i + 1))
+        cards[i], cards[j] = cards[j], cards[i]
 
 
-def _try(root: _Node, duel: Duel, seat: int, limit: int) -> None:
-    """Go down the tree to something new, play on from there, and count the result."""
+def _run_iteration(root: _Node, duel: Duel, seat: int, end_turn: int) -> None:
+    """Descend the tree to a new edge, play on to ``end_turn``, and add the result to the edges and nodes passed."""
     node: _Node | None = root
-    path: list[tuple[_Node, _Edge, bool]] = []
-    while duel.winner is None and duel.turn < limit:
+    path: list[tuple[_Node, _Edge, bool]] = []  # with whether it was a decision of ``seat``
+    while duel.winner is None and duel.turn < end_turn:
         assert node is not None
         options = duel.legal()
         action, edge = _select(node, duel, options)
@@ -113,42 +122,46 @@ def _try(root: _Node, duel: Duel, seat: int, limit: int) -> None:
         node = edge.nodes[duel.to_act]
         if node is None:
             node = edge.nodes[duel.to_act] = _Node()
-    while duel.winner is None and duel.turn < limit:
+    while duel.winner is None and duel.turn < end_turn:
         play_best(duel)
-    result = win_chance_dealt(duel, seat)
-    for node, edge, mine in path:
-        gained = result if mine else 1.0 - result
+    win_probability = win_chance_dealt(duel, seat)
+    for node, edge, is_own in path:
+        result = win_probability if is_own else 1.0 - win_probability
         node.visits += 1
-        node.total += gained
+        node.total += result
         edge.visits += 1
-        edge.total += gained
+        edge.total += result
 
 
 def _select(node: _Node, duel: Duel, options: list[Action]) -> tuple[Action, _Edge]:
-    """Choose the legal edge with the best mean result plus promise, which fades as the edge is tried."""
+    """Return the legal action with the highest PUCT value, and its edge.
+
+    An edge without visits counts with the mean result of its node. The exploration term uses the visits of the node,
+    where Cowling et al. count how often the action was available.
+    """
     edges = node.edges
     for action in options:
         if action not in edges:
             _add_edges(node, duel, options)
             break
-    unknown = node.total / node.visits if node.visits else 0.5
-    curiosity = _CURIOSITY * sqrt(node.visits + 1)
-    most = -1.0
+    mean = node.total / node.visits if node.visits else 0.5
+    exploration = _EXPLORATION * sqrt(node.visits + 1)
+    highest = -1.0
     for action in options:
         edge = edges[action]
         visits = edge.visits
-        value = (edge.total / visits if visits else unknown) + curiosity * edge.promise / (1 + visits)
-        if value > most:
-            most, best, chosen = value, edge, action
-    return chosen, best
+        value = (edge.total / visits if visits else mean) + exploration * edge.prior / (1 + visits)
+        if value > highest:
+            highest, best_edge, best_action = value, edge, action
+    return best_action, best_edge
 
 
 def _add_edges(node: _Node, duel: Duel, options: list[Action]) -> None:
-    """Add what is legal with these cards, each edge as promising as it looks."""
+    """Add an edge for each legal action that has none, with a softmax of the points as its prior."""
     scores = score_options(duel)
-    top = max(scores)
-    weights = [exp((score - top) / _WARMTH) + _FLOOR for score in scores]
-    whole = add_up(weights)
+    highest = max(scores)
+    weights = [exp((score - highest) / _PRIOR_TEMPERATURE) + _PRIOR_FLOOR for score in scores]
+    total = add_up(weights)
     for action, weight in zip(options, weights, strict=True):
         if action not in node.edges:
-            node.edges[action] = _Edge(weight / whole)
+            node.edges[action] = _Edge(weight / total)

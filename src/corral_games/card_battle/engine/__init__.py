@@ -1,1 +1,1 @@
-"""The rules of the card game and its cards: ``rules`` plays, ``cards`` is data."""
+"""The rules and the cards of the card game: ``rules`` plays a duel, ``cards`` and ``decks`` are data."""

@@ -1,4 +1,4 @@
-"""How things move on the board: creatures come, change and go, cards are drawn. Used by all that changes a duel."""
+"""Changes of the board that effects, combat and the rules share: creatures enter, change and leave, cards are drawn."""
 
 from __future__ import annotations
 
@@ -8,10 +8,20 @@ from corral_games.card_battle.engine.cards import CARDS, DEATHTOUCH, FRIEND, GRA
 from corral_games.card_battle.engine.pieces import NO_BOOST, Creature
 from corral_games.card_battle.engine.state import State
 
-__all__ = ["BOARD_LIMIT", "attach", "draw", "enter", "gather_grants", "leave", "refresh", "strike", "tell"]
+__all__ = [
+    "BOARD_LIMIT",
+    "attach",
+    "damage_creature",
+    "draw",
+    "enter",
+    "leave",
+    "refresh",
+    "update_grants",
+    "write_log",
+]
 
 BOARD_LIMIT = 12
-"""No side has more creatures than this: a creature spell is not castable then, and tokens beyond it are not made."""
+"""The most creatures that a side can have. At the limit it cannot cast creatures, and no more tokens are created."""
 
 _IS_TOKEN = tuple(card.token for card in CARDS)
 _POWER = tuple(card.power for card in CARDS)
@@ -20,7 +30,7 @@ _KEYWORDS = tuple(card.keywords for card in CARDS)
 
 
 def enter(state: State, seat: int, card: int) -> None:
-    """Put a creature on the board, if there is room."""
+    """Put a creature on the board of ``seat``; if that is full, put the card into the graveyard (a token nowhere)."""
     side = state.sides[seat]
     if len(side.creatures) >= BOARD_LIMIT:
         if not _IS_TOKEN[card]:
@@ -33,7 +43,7 @@ def enter(state: State, seat: int, card: int) -> None:
 
 
 def refresh(state: State, creature: Creature) -> None:
-    """Work out power, toughness and keywords from the card and all that lies on it."""
+    """Recompute power, toughness and keywords from the card, its counters, boost and marks, and its side's charms."""
     card, counters = creature.card, creature.counters
     power, toughness, keywords = creature.boost
     more_power, more_toughness, more_keywords = state.sides[creature.seat].grants
@@ -50,8 +60,8 @@ def refresh(state: State, creature: Creature) -> None:
     creature.keywords = keywords
 
 
-def gather_grants(state: State, seat: int) -> None:
-    """Work out what the charms of one side give together, and give it to its creatures."""
+def update_grants(state: State, seat: int) -> None:
+    """Recompute what the charms of ``seat`` grant in total, and update its creatures if that has changed."""
     side = state.sides[seat]
     power = toughness = keywords = 0
     for charm in side.charms:
@@ -71,8 +81,8 @@ def attach(state: State, creature: Creature, mark: int) -> None:
     refresh(state, creature)
 
 
-def strike(state: State, source: Creature, victim: Creature, amount: int) -> None:
-    """Let a creature deal damage to another."""
+def damage_creature(state: State, source: Creature, victim: Creature, amount: int) -> None:
+    """Deal damage from one creature to another, with the source's deathtouch and lifelink."""
     victim.damage += amount
     if source.keywords & (DEATHTOUCH | LIFELINK):
         if source.keywords & DEATHTOUCH and victim.damage < victim.toughness:
@@ -82,7 +92,7 @@ def strike(state: State, source: Creature, victim: Creature, amount: int) -> Non
 
 
 def leave(state: State, creature: Creature, zone: list[int]) -> None:
-    """Move a creature from the board to a zone, and its marks to the graveyards of those who played them."""
+    """Move a creature from the board to a zone, and its marks to the graveyards of the players that cast them."""
     state.sides[creature.seat].creatures.remove(creature)
     for mark in creature.marks:
         owner = creature.seat if CARDS[mark].target == FRIEND else 1 - creature.seat
@@ -92,18 +102,18 @@ def leave(state: State, creature: Creature, zone: list[int]) -> None:
 
 
 def draw(state: State, seat: int, number: int) -> None:
-    """Draw cards. Who has to draw and cannot has lost."""
+    """Draw ``number`` cards. A player that has to draw from an empty library loses."""
     side = state.sides[seat]
     for _ in range(number):
         if not side.library:
             if state.winner is None:
                 state.winner = 1 - seat
-                tell(state, seat, "has no card left to draw")
+                write_log(state, seat, "has no card left to draw")
             return
         insort(side.hand, side.library.pop())
 
 
-def tell(state: State, seat: int, text: str) -> None:
-    """Write a line to the log, if one is kept."""
+def write_log(state: State, seat: int, text: str) -> None:
+    """Append a line about ``seat`` to the log, if the duel keeps one."""
     if state.log is not None:
         state.log.append(f"{seat}: {text}")

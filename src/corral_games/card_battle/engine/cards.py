@@ -1,14 +1,16 @@
-"""The cards, as data: one line each. What the words in a line do is in ``effects``, ``combat`` and ``rules``.
+"""All cards of the game as data, one line each.
 
-A cost such as ``"2EE"`` is two mana of any colour and two of ember. There are five colours: Sun, Tide, Gloom, Ember
-and Wild, each with its land. A card has at most one target, chosen when it is cast; harm goes to the other side and
-help to one's own, so that no choice is wasted on what nobody would do.
+``effects`` implements the effects that a line names, ``combat`` and ``rules`` the keywords. A cost such as ``"2EE"`` is
+two mana of any colour and two of ember. There are five colours (Sun, Tide, Gloom, Ember, Wild), each with one land. A
+card has at most one target, chosen when it is cast. Harmful effects can target only the opponent and the opponent's
+creatures, helpful effects only the caster's own creatures: this keeps pointless actions out of the legal actions.
 """
 
 from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = [
     "BOUND",
@@ -52,15 +54,18 @@ __all__ = [
 ]
 
 COLOURS = ("sun", "tide", "gloom", "ember", "wild")
-_LETTERS = "STGEW"
+"""The names of the colours; a colour is an index into this tuple."""
+_COLOUR_LETTERS = "STGEW"
 
 TERRAIN, CREATURE, INSTANT, SORCERY, CHARM, MARK = range(6)
-"""Kinds of cards. A terrain is a land; a charm lasts on the board as a whole, a mark on one creature."""
+"""Kinds of cards. A terrain is a land. A charm stays on the board and affects all of its owner's creatures or acts in
+each of its owner's turns; a mark stays on one creature."""
 KIND_NAMES = ("land", "creature", "instant", "sorcery", "charm", "mark")
+"""The names of the kinds as players see them."""
 
 NOTHING, FOE, FRIEND, FOE_OR_FACE, SPELL = range(5)
-"""What a card may be aimed at: nothing, a creature of the other side, one's own, the other side's or the other player
-himself, the spell that is being answered."""
+"""What a card can target: nothing; a creature of the opponent; a creature of the caster; the opponent or one of the
+opponent's creatures; the spell on top of the stack."""
 
 FLYING, REACH, HASTE, TRAMPLE, FIRST_STRIKE, DEATHTOUCH, LIFELINK, VIGILANCE, MENACE, DEFENDER, BOUND = (
     1 << bit for bit in range(11)
@@ -78,68 +83,69 @@ KEYWORDS = {
     "defender": DEFENDER,
     "bound": BOUND,
 }
-"""Keywords and their bits. "bound" is only ever given by a mark: the creature neither attacks nor blocks."""
+"""The bit of each keyword. Only marks give "bound": such a creature can neither attack nor block."""
 
 Effect = tuple[str | int, ...]
-"""What a card does: the name of a function in ``effects`` and its numbers (or the name of a token)."""
+"""The name of an effect (``effects`` implements them) and its arguments: numbers, keywords, the name of a token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What is printed on a card."""
+    """What is printed on a card. ``FINGERPRINT`` depends on the names and the order of the fields."""
 
     name: str
     kind: int
     pips: tuple[tuple[int, int], ...] = ()
-    """How much mana of which colour it costs: (colour, number). For a land: the colour that it gives, and 1."""
+    """The coloured part of the cost as pairs (colour, amount). For a land: the colour that it produces, and 1."""
     generic: int = 0
-    """How much mana of any colour it costs besides."""
+    """The part of the cost that mana of any colour can pay."""
     power: int = 0
     toughness: int = 0
     keywords: int = 0
     target: int = NOTHING
     effects: tuple[Effect, ...] = ()
-    """What happens, in this order, when the spell resolves or the creature or charm comes to the board."""
+    """Effects when the card resolves, in order."""
     death: tuple[Effect, ...] = ()
-    """What happens when the creature dies."""
+    """Effects when the creature dies."""
     upkeep: tuple[Effect, ...] = ()
-    """What happens at the beginning of each of its owner's turns while the charm lasts."""
+    """Effects of a charm on the board at the beginning of each of its owner's turns."""
     grants: tuple[int, int, int] = (0, 0, 0)
-    """Power, toughness and keywords: of a charm to each of its owner's creatures, of a mark to the marked one."""
+    """Power, toughness and keywords that a charm adds to each of its owner's creatures, or a mark to its creature."""
     token: bool = False
-    """Made by other cards, never in a deck; gone for good when it leaves the board."""
+    """Whether only effects create it: a token is in no deck and enters no other zone when it leaves the board."""
 
     @property
     def cost(self) -> int:
-        """How much mana it costs in all."""
-        return 0 if self.kind == TERRAIN else self.generic + sum(number for _, number in self.pips)
+        """The total mana cost."""
+        return 0 if self.kind == TERRAIN else self.generic + sum(amount for _, amount in self.pips)
 
     @property
     def cost_text(self) -> str:
-        """The cost as it is written in this file."""
-        coloured = "".join(_LETTERS[colour] * number for colour, number in self.pips)
+        """The cost as text such as "2EE"; empty for lands."""
+        coloured = "".join(_COLOUR_LETTERS[colour] * amount for colour, amount in self.pips)
         return f"{self.generic or ''}{coloured}" if self.kind != TERRAIN else ""
 
 
 def keyword_names(keywords: int) -> list[str]:
-    """Spell out a set of keyword bits."""
+    """Return the names of the keywords whose bits are set."""
     return [name for name, bit in KEYWORDS.items() if keywords & bit]
 
 
 def keyword_bits(keywords: str) -> int:
-    """Turn text such as "flying, first strike" into bits."""
-    return sum(KEYWORDS[word.strip()] for word in keywords.split(",") if word.strip())
+    """Convert a comma-separated list such as "flying, first strike" to keyword bits."""
+    return sum(KEYWORDS[name.strip()] for name in keywords.split(",") if name.strip())
 
 
-def _cost(cost: str) -> tuple[tuple[tuple[int, int], ...], int]:
-    """Split "2EE" into coloured and generic mana."""
+def _card(name: str, kind: int, cost: str, **fields: Any) -> Card:
+    """Return a card that is not a land; ``cost`` is text such as "2EE"."""
     letters = cost.lstrip("0123456789")
-    pips = tuple((index, letters.count(letter)) for index, letter in enumerate(_LETTERS) if letter in letters)
-    return pips, int(cost[: len(cost) - len(letters)] or 0)
+    pips = tuple((colour, letters.count(letter)) for colour, letter in enumerate(_COLOUR_LETTERS) if letter in letters)
+    generic = int(cost[: len(cost) - len(letters)] or 0)
+    return Card(name, kind, pips=pips, generic=generic, **fields)
 
 
 def _land(name: str, letter: str) -> Card:
-    return Card(name, TERRAIN, ((_LETTERS.index(letter), 1),))
+    return Card(name, TERRAIN, pips=((_COLOUR_LETTERS.index(letter), 1),))
 
 
 def _creature(
@@ -153,36 +159,45 @@ def _creature(
     death: tuple[Effect, ...] = (),
     token: bool = False,
 ) -> Card:
-    pips, generic = _cost(cost)
-    bits = keyword_bits(keywords)
-    return Card(name, CREATURE, pips, generic, power, toughness, bits, target, effects, death, token=token)
+    return _card(
+        name,
+        CREATURE,
+        cost,
+        power=power,
+        toughness=toughness,
+        keywords=keyword_bits(keywords),
+        target=target,
+        effects=effects,
+        death=death,
+        token=token,
+    )
 
 
 def _instant(name: str, cost: str, target: int, *effects: Effect) -> Card:
-    return Card(name, INSTANT, *_cost(cost), target=target, effects=effects)
+    return _card(name, INSTANT, cost, target=target, effects=effects)
 
 
 def _sorcery(name: str, cost: str, target: int, *effects: Effect) -> Card:
-    return Card(name, SORCERY, *_cost(cost), target=target, effects=effects)
+    return _card(name, SORCERY, cost, target=target, effects=effects)
 
 
 def _charm(
     name: str, cost: str, power: int = 0, toughness: int = 0, keywords: str = "", upkeep: tuple[Effect, ...] = ()
 ) -> Card:
-    return Card(name, CHARM, *_cost(cost), upkeep=upkeep, grants=(power, toughness, keyword_bits(keywords)))
+    return _card(name, CHARM, cost, upkeep=upkeep, grants=(power, toughness, keyword_bits(keywords)))
 
 
 def _mark(name: str, cost: str, target: int, power: int, toughness: int, keywords: str = "") -> Card:
-    return Card(name, MARK, *_cost(cost), target=target, grants=(power, toughness, keyword_bits(keywords)))
+    return _card(name, MARK, cost, target=target, grants=(power, toughness, keyword_bits(keywords)))
 
 
-_ALL = (
+_UNSORTED_CARDS = (
     _land("Meadow", "S"),
     _land("Lagoon", "T"),
     _land("Fen", "G"),
     _land("Crag", "E"),
     _land("Thicket", "W"),
-    # Sun: small steady troops that grow together, and fair judgement.
+    # Sun: small creatures, bonuses for all of them, removal.
     _creature("Lantern Squire", "S", 2, 1),
     _creature("Chapel Sentry", "1S", 2, 2, "first strike"),
     _creature("Gilded Lark", "1S", 1, 2, "flying, lifelink"),
@@ -199,7 +214,7 @@ _ALL = (
     _mark("Golden Manacles", "1S", FOE, 0, 0, "bound"),
     _mark("Morning Halo", "2S", FRIEND, 1, 2, "flying, lifelink"),
     _charm("Marching Hymn", "2SS", 1, 1),
-    # Tide: flyers, tempo and cards.
+    # Tide: flying creatures, delaying the opponent, drawing cards.
     _creature("Foam Sprite", "T", 1, 1, "flying"),
     _creature("Coral Bulwark", "1T", 1, 5, "defender"),
     _creature("Brine Skipper", "1T", 2, 3),
@@ -217,7 +232,7 @@ _ALL = (
     _sorcery("Great Ebb", "2TT", NOTHING, ("tap_all",), ("draw", 1)),
     _mark("Frozen Sleep", "2T", FOE, 0, 0, "bound"),
     _charm("Moonlit Archive", "3T", upkeep=(("draw", 1),)),
-    # Gloom: removal, graves, and life that changes hands.
+    # Gloom: removal, return from the graveyard, draining life.
     _creature("Crypt Vermin", "G", 1, 1, "deathtouch"),
     _creature("Ash Acolyte", "1G", 2, 2, "", death=(("drain", 1),)),
     _creature("Night Moth", "1G", 1, 2, "flying"),
@@ -236,7 +251,7 @@ _ALL = (
     _sorcery("Hollow Return", "3GG", NOTHING, ("revive",)),
     _mark("Withering Brand", "1G", FOE, -2, -2),
     _charm("Leeching Altar", "2G", upkeep=(("drain", 1),)),
-    # Ember: haste, fire, and little patience.
+    # Ember: haste and direct damage.
     _creature("Cinder Whelp", "E", 1, 1, "haste, menace"),
     _creature("Forge Runt", "1E", 2, 2, "haste"),
     _creature("Ridge Raider", "1E", 3, 1, "first strike"),
@@ -255,7 +270,7 @@ _ALL = (
     _mark("Molten Edge", "1E", FRIEND, 2, 0, "first strike"),
     _charm("Drumfire", "2E", 1, 0),
     _charm("Smouldering Pit", "2E", upkeep=(("damage_face", 1),)),
-    # Wild: lands, size, and teeth.
+    # Wild: extra lands, large creatures, damage dealt by them.
     _creature("Thorn Pup", "W", 1, 2, "reach"),
     _creature("Briar Wolf", "1W", 3, 2),
     _creature("Vine Adder", "1W", 1, 1, "reach, deathtouch"),
@@ -288,20 +303,21 @@ _ALL = (
 )
 
 
-def _place(card: Card) -> tuple[bool, bool, int, tuple[tuple[int, int], ...], str]:
-    """Order cards: lands, then everything by cost, colour and name, then tokens."""
+def _sort_key(card: Card) -> tuple[bool, bool, int, tuple[tuple[int, int], ...], str]:
+    """Return a key that sorts lands first, then other cards by cost, colour and name, then tokens."""
     return card.token, card.kind != TERRAIN, card.cost, card.pips, card.name
 
 
-CARDS: tuple[Card, ...] = tuple(sorted(_ALL, key=_place))
-"""All cards; a card's number is its index. Lands are 0 to 4, in the order of ``COLOURS``; then by cost."""
+CARDS: tuple[Card, ...] = tuple(sorted(_UNSORTED_CARDS, key=_sort_key))
+"""All cards. A card's number is its index: lands are 0 to 4, in the order of ``COLOURS``; the others follow by cost."""
 
 CARD_NUMBERS = {card.name: number for number, card in enumerate(CARDS)}
-"""A card's number by its name."""
+"""The number of each card by its name."""
 
 FINGERPRINT = zlib.crc32(repr(CARDS).encode()) & 0x7FFFFFFF
-"""Changes with the cards, so that a saved duel is not read with others."""
+"""A checksum of all cards, stored in saved duels: a duel that was saved with other cards is refused."""
 
+# Fields of CARDS by card number: indexing these tuples is faster than reading attributes of a Card.
 KIND = tuple(card.kind for card in CARDS)
 COST = tuple(card.cost for card in CARDS)
 PIPS = tuple(card.pips if card.kind != TERRAIN else () for card in CARDS)

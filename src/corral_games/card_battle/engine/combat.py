@@ -1,96 +1,100 @@
-"""Combat damage, dealt automatically: first strikers, then everybody else who is still there.
+"""Combat damage, which is dealt automatically: creatures with first strike first, then all others that are still alive.
 
-An attacker deals its damage to its blockers, the one that takes the least to kill first, each as much as kills it
-(deathtouch: 1); what is left goes through to the player with trample. A blocked attacker whose blockers are gone deals
-damage only with trample.
+An attacker assigns lethal damage (1 with deathtouch) to each of its blockers, beginning with the one that the least
+damage kills. With trample, the rest goes to the defending player; without, to the last blocker. A blocked attacker
+whose blockers have left the board deals damage only with trample.
 """
 
 from __future__ import annotations
 
-from corral_games.card_battle.engine.board import strike, tell
+from corral_games.card_battle.engine.board import damage_creature, write_log
 from corral_games.card_battle.engine.cards import DEATHTOUCH, FIRST_STRIKE, LIFELINK, TRAMPLE
-from corral_games.card_battle.engine.effects import bury, settle
+from corral_games.card_battle.engine.effects import check_winner, remove_dead_creatures
 from corral_games.card_battle.engine.pieces import Creature
 from corral_games.card_battle.engine.state import State
 
-__all__ = ["deal_damage", "endurance"]
+__all__ = ["deal_damage", "remaining_toughness"]
 
 
 def deal_damage(state: State) -> None:
-    """Deal the damage of this turn's combat."""
-    attackers = [creature for creature in state.sides[state.active].creatures if creature.attacking]
-    blockers = [creature for creature in state.sides[1 - state.active].creatures if creature.blocking]
-    fast = False
-    for creature in attackers:
-        fast = fast or creature.keywords & FIRST_STRIKE != 0
-    for creature in blockers:
-        fast = fast or creature.keywords & FIRST_STRIKE != 0
-    if not fast:
-        _exchange(state, attackers, blockers, attackers, blockers)
+    """Deal the damage of this turn's combat, in two steps if any creature in it has first strike."""
+    attackers, blockers = _attackers(state), _blockers(state)
+    first_attackers = [creature for creature in attackers if creature.keywords & FIRST_STRIKE]
+    first_blockers = [creature for creature in blockers if creature.keywords & FIRST_STRIKE]
+    if not first_attackers and not first_blockers:
+        _deal_step(state, attackers, blockers, attackers, blockers)
         return
-    quick_attackers = [creature for creature in attackers if creature.keywords & FIRST_STRIKE]
-    quick_blockers = [creature for creature in blockers if creature.keywords & FIRST_STRIKE]
-    struck = {creature.uid for creature in quick_attackers + quick_blockers}
-    _exchange(state, attackers, blockers, quick_attackers, quick_blockers)
+    dealt = {creature.uid for creature in first_attackers + first_blockers}
+    _deal_step(state, attackers, blockers, first_attackers, first_blockers)
     if state.winner is not None:
         return
-    attackers = [creature for creature in state.sides[state.active].creatures if creature.attacking]
-    blockers = [creature for creature in state.sides[1 - state.active].creatures if creature.blocking]
-    slow_attackers = [creature for creature in attackers if creature.uid not in struck]
-    slow_blockers = [creature for creature in blockers if creature.uid not in struck]
-    _exchange(state, attackers, blockers, slow_attackers, slow_blockers)
+    attackers, blockers = _attackers(state), _blockers(state)
+    second_attackers = [creature for creature in attackers if creature.uid not in dealt]
+    second_blockers = [creature for creature in blockers if creature.uid not in dealt]
+    _deal_step(state, attackers, blockers, second_attackers, second_blockers)
 
 
-def _exchange(
+def _attackers(state: State) -> list[Creature]:
+    return [creature for creature in state.sides[state.active].creatures if creature.attacking]
+
+
+def _blockers(state: State) -> list[Creature]:
+    return [creature for creature in state.sides[1 - state.active].creatures if creature.blocking]
+
+
+def _deal_step(
     state: State,
     attackers: list[Creature],
     blockers: list[Creature],
-    striking_attackers: list[Creature],
-    striking_blockers: list[Creature],
+    dealing_attackers: list[Creature],
+    dealing_blockers: list[Creature],
 ) -> None:
-    """Let some of those in combat strike, all at once: power does not change before the dead are taken off."""
-    for attacker in striking_attackers:
+    """Let some of the creatures in combat deal damage simultaneously, then remove the dead ones.
+
+    One loop can deal it all, because no creature's power changes before the dead are removed.
+    """
+    for attacker in dealing_attackers:
         if attacker.power <= 0:
             continue
         if attacker.blocked:
-            _strike_blockers(state, attacker, [other for other in blockers if other.blocking == attacker.uid])
+            _damage_blockers(state, attacker, [blocker for blocker in blockers if blocker.blocking == attacker.uid])
         else:
-            _strike_player(state, attacker, attacker.power)
-    for blocker in striking_blockers:
+            _damage_player(state, attacker, attacker.power)
+    for blocker in dealing_blockers:
         if blocker.power > 0:
             for attacker in attackers:
                 if attacker.uid == blocker.blocking:
-                    strike(state, blocker, attacker, blocker.power)
+                    damage_creature(state, blocker, attacker, blocker.power)
                     break
-    bury(state)
-    settle(state)
+    remove_dead_creatures(state)
+    check_winner(state)
 
 
-def _strike_blockers(state: State, attacker: Creature, blockers: list[Creature]) -> None:
-    """Share an attacker's damage out among its blockers."""
-    left = attacker.power
+def _damage_blockers(state: State, attacker: Creature, blockers: list[Creature]) -> None:
+    """Distribute an attacker's damage among its blockers and, with trample, the defending player."""
+    damage_left = attacker.power
     if len(blockers) > 1:
-        blockers.sort(key=endurance)
+        blockers.sort(key=remaining_toughness)
     last = len(blockers) - 1
     tramples = attacker.keywords & TRAMPLE
-    for place, blocker in enumerate(blockers):
-        need = 1 if attacker.keywords & DEATHTOUCH else max(endurance(blocker), 0)
-        share = left if place == last and not tramples else min(need, left)
-        if share:
-            strike(state, attacker, blocker, share)
-            left -= share
-    if tramples and left:
-        _strike_player(state, attacker, left)
+    for i, blocker in enumerate(blockers):
+        lethal = 1 if attacker.keywords & DEATHTOUCH else max(remaining_toughness(blocker), 0)
+        assigned = damage_left if i == last and not tramples else min(lethal, damage_left)
+        if assigned:
+            damage_creature(state, attacker, blocker, assigned)
+            damage_left -= assigned
+    if tramples and damage_left:
+        _damage_player(state, attacker, damage_left)
 
 
-def endurance(creature: Creature) -> int:
-    """How much damage kills it."""
+def remaining_toughness(creature: Creature) -> int:
+    """Return the damage that kills a creature: its toughness minus the damage that it has taken."""
     return creature.toughness - creature.damage
 
 
-def _strike_player(state: State, attacker: Creature, amount: int) -> None:
-    """Damage to the defending player."""
+def _damage_player(state: State, attacker: Creature, amount: int) -> None:
+    """Deal an attacker's damage to the defending player."""
     state.sides[1 - attacker.seat].life -= amount
     if attacker.keywords & LIFELINK:
         state.sides[attacker.seat].life += amount
-    tell(state, 1 - attacker.seat, f"takes {amount} damage")
+    write_log(state, 1 - attacker.seat, f"takes {amount} damage")

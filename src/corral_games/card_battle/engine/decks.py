@@ -1,4 +1,4 @@
-"""The ten decks: five of one colour and five of two, 60 cards each, as data."""
+"""The ten decks as data, 60 cards each: five decks of one colour and five of two."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from corral_games.card_battle.engine.cards import CARD_NUMBERS
 __all__ = ["DECKS", "DECK_NAMES", "RANDOM_DECK"]
 
 RANDOM_DECK = "random"
-"""Instead of a deck's name: one of the ten, by the duel's seed."""
+"""In place of a deck's name: one of the ten decks, chosen by the seed."""
 
-_LISTS = {
+_DECK_LISTS = {
     "sun": """
         24 Meadow, 4 Lantern Squire, 4 Chapel Sentry, 3 Gilded Lark, 3 Field Mender, 4 Banner Rider, 3 Muster Captain,
         1 Temple Sweeper, 3 Cloud Lancer, 2 Noonday Colossus, 2 Shield of Noon, 2 Weighed and Found Light,
@@ -64,17 +64,17 @@ _LISTS = {
 }
 
 
-def _read(text: str) -> tuple[int, ...]:
-    """Turn "24 Meadow, 4 Lantern Squire" into card numbers, sorted."""
+def _parse_deck(text: str) -> tuple[int, ...]:
+    """Convert a list such as "24 Meadow, 4 Lantern Squire" to sorted card numbers."""
     cards: list[int] = []
-    for line in text.split(","):
-        count, name = line.split(maxsplit=1)
+    for entry in text.split(","):
+        count, name = entry.split(maxsplit=1)
         cards += [CARD_NUMBERS[name.strip()]] * int(count)
     return tuple(sorted(cards))
 
 
-DECKS = {name: _read(text) for name, text in _LISTS.items()}
-"""Card numbers of each deck, sorted."""
+DECKS = {name: _parse_deck(text) for name, text in _DECK_LISTS.items()}
+"""The sorted card numbers of each deck."""
 
 DECK_NAMES = tuple(DECKS)
-"""The ten, one colour first."""
+"""The names of the ten decks, those of one colour first."""

@@ -1,7 +1,8 @@
-"""What cards do: one function for each word that a card in ``cards`` may use.
+"""What cards do: one function for each effect that a card in ``cards`` can name.
 
-An effect is called with the duel, the seat that it works for, the creature that it is aimed at (None: the other
-player, or nothing at all), and its numbers. ``perform`` calls those of a card and then takes the dead off the board.
+An effect function takes the duel, the seat of the player whose effect it is, the creature that is targeted (None if the
+target is the opponent, or if there is none) and the numbers of the effect. ``apply_effects`` calls the functions of a
+card and then removes dead creatures from the board.
 """
 
 from __future__ import annotations
@@ -10,60 +11,79 @@ from bisect import insort
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from corral_games.card_battle.engine.board import BOARD_LIMIT, draw, enter, gather_grants, leave, refresh, strike, tell
+from corral_games.card_battle.engine.board import (
+    BOARD_LIMIT,
+    damage_creature,
+    draw,
+    enter,
+    leave,
+    refresh,
+    update_grants,
+    write_log,
+)
 from corral_games.card_battle.engine.cards import CARD_NUMBERS, CARDS, CREATURE, TERRAIN, Effect, keyword_bits
 from corral_games.card_battle.engine.pieces import Creature
 from corral_games.card_battle.engine.state import State
 
-__all__ = ["EFFECTS", "UPKEEPS", "bury", "perform", "prepare", "settle", "size"]
+__all__ = [
+    "EFFECTS",
+    "UPKEEP_EFFECTS",
+    "apply_effects",
+    "bind_effects",
+    "check_winner",
+    "power_plus_toughness",
+    "remove_dead_creatures",
+]
 
-Performer = Callable[..., None]
-Function = TypeVar("Function", bound=Callable[..., Any])
-Numbers = tuple[int, ...]
-Prepared = tuple[tuple[Performer, Numbers], ...]
-"""Effects with their words replaced by functions and numbers."""
+_EffectFunction = Callable[..., None]
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_BoundEffects = tuple[tuple[_EffectFunction, tuple[int, ...]], ...]
+"""The effects of a card as functions and their numbers."""
 
 
-def bury(state: State) -> None:
-    """Take dead creatures off the board, all at once, and let their last effects happen, until nothing more dies."""
+def apply_effects(state: State, seat: int, target: Creature | None, effects: _BoundEffects) -> None:
+    """Apply effects in order, then remove dead creatures and check whether the duel is over."""
+    for function, numbers in effects:
+        function(state, seat, target, *numbers)
+    remove_dead_creatures(state)
+    check_winner(state)
+
+
+def remove_dead_creatures(state: State) -> None:
+    """Remove dead creatures from the board, all at once, and apply their death effects, until nothing more dies.
+
+    The active player's creatures come first.
+    """
     sides = state.sides
     while True:
         dead = [creature for side in sides for creature in side.creatures if creature.damage >= creature.toughness]
         if not dead:
             return
         if state.active:
-            dead.sort(key=_second_seat_first)
+            dead.sort(key=_seat_1_first)
         for creature in dead:
             leave(state, creature, sides[creature.seat].graveyard)
         for creature in dead:
             if state.log is not None:
-                state.log.append(f"{creature.seat}: {CARDS[creature.card].name} dies")
-            for performer, numbers in _DEATHS[creature.card]:
-                performer(state, creature.seat, None, *numbers)
+                write_log(state, creature.seat, f"{CARDS[creature.card].name} dies")
+            for function, numbers in _DEATH_EFFECTS[creature.card]:
+                function(state, creature.seat, None, *numbers)
 
 
-def _second_seat_first(creature: Creature) -> bool:
+def _seat_1_first(creature: Creature) -> bool:
     return not creature.seat
 
 
-def settle(state: State) -> None:
-    """End the duel if a player has no life left; if both have none, it is a draw."""
+def check_winner(state: State) -> None:
+    """End the duel if a player has no life left; if neither has, it is a draw."""
     if state.winner is None:
         first, second = state.sides[0].life <= 0, state.sides[1].life <= 0
         if first or second:
             state.winner = 2 if first and second else int(first)
 
 
-def perform(state: State, seat: int, creature: Creature | None, effects: Prepared) -> None:
-    """Let several effects happen in order, and then take off what died."""
-    for performer, numbers in effects:
-        performer(state, seat, creature, *numbers)
-    bury(state)
-    settle(state)
-
-
 def _damage(state: State, seat: int, creature: Creature | None, amount: int) -> None:
-    """Damage to the target: a creature, or the other player."""
+    """Deal damage to the target: a creature, or the opponent."""
     if creature is None:
         _damage_face(state, seat, None, amount)
     else:
@@ -71,50 +91,50 @@ def _damage(state: State, seat: int, creature: Creature | None, amount: int) -> 
 
 
 def _damage_face(state: State, seat: int, _: Creature | None, amount: int) -> None:
-    """Damage to the other player."""
+    """Deal damage to the opponent."""
     state.sides[1 - seat].life -= amount
-    tell(state, 1 - seat, f"loses {amount} life")
+    write_log(state, 1 - seat, f"loses {amount} life")
 
 
 def _damage_foes(state: State, seat: int, _: Creature | None, amount: int) -> None:
-    """Damage to each creature of the other side."""
+    """Deal damage to each creature of the opponent."""
     for creature in state.sides[1 - seat].creatures:
         creature.damage += amount
 
 
 def _damage_all(state: State, _seat: int, _: Creature | None, amount: int) -> None:
-    """Damage to every creature."""
+    """Deal damage to every creature of both players."""
     for side in state.sides:
         for creature in side.creatures:
             creature.damage += amount
 
 
 def _destroy(_state: State, _seat: int, creature: Creature | None) -> None:
-    """The target dies."""
+    """Destroy the target."""
     if creature is not None:
         creature.damage = max(creature.damage, creature.toughness)
 
 
 def _edict(state: State, seat: int, _: Creature | None) -> None:
-    """The other side's weakest creature (power + toughness; of equals the oldest) dies."""
+    """Destroy the opponent's weakest creature (least power + toughness; of equals the oldest)."""
     foes = state.sides[1 - seat].creatures
     if foes:
-        _destroy(state, seat, min(foes, key=size))
+        _destroy(state, seat, min(foes, key=power_plus_toughness))
 
 
-def size(creature: Creature) -> int:
-    """What decides which creature is the smallest."""
+def power_plus_toughness(creature: Creature) -> int:
+    """Return the size of a creature, by which the weakest one is found."""
     return creature.power + creature.toughness
 
 
 def _exile(state: State, _seat: int, creature: Creature | None) -> None:
-    """The target leaves the game."""
+    """Remove the target from the game."""
     if creature is not None:
         leave(state, creature, state.sides[creature.seat].exile)
 
 
 def _bounce(state: State, _seat: int, creature: Creature | None) -> None:
-    """The target goes back to its owner's hand."""
+    """Return the target to its owner's hand."""
     if creature is not None:
         hand = state.sides[creature.seat].hand
         leave(state, creature, hand)
@@ -122,19 +142,19 @@ def _bounce(state: State, _seat: int, creature: Creature | None) -> None:
 
 
 def _tap(_state: State, _seat: int, creature: Creature | None) -> None:
-    """The target is tapped."""
+    """Tap the target."""
     if creature is not None:
         creature.tapped = True
 
 
 def _tap_all(state: State, seat: int, _: Creature | None) -> None:
-    """The other side's creatures are tapped."""
+    """Tap all creatures of the opponent."""
     for creature in state.sides[1 - seat].creatures:
         creature.tapped = True
 
 
 def _boost(state: State, _seat: int, creature: Creature | None, power: int, toughness: int, keywords: int) -> None:
-    """The target has more power, toughness and keywords (or less) until the end of the turn."""
+    """Change the target's power and toughness and add keywords until the end of the turn."""
     if creature is not None:
         old_power, old_toughness, old_keywords = creature.boost
         creature.boost = (old_power + power, old_toughness + toughness, old_keywords | keywords)
@@ -142,31 +162,31 @@ def _boost(state: State, _seat: int, creature: Creature | None, power: int, toug
 
 
 def _boost_all(state: State, seat: int, _: Creature | None, power: int, toughness: int, keywords: int) -> None:
-    """The same for all of one's creatures."""
+    """Boost all creatures of ``seat`` until the end of the turn."""
     for creature in state.sides[seat].creatures:
         _boost(state, seat, creature, power, toughness, keywords)
 
 
 def _grow(state: State, _seat: int, creature: Creature | None, number: int) -> None:
-    """The target has that many +1/+1 more, for good."""
+    """Put ``number`` permanent +1/+1 counters on the target."""
     if creature is not None:
         creature.counters += number
         refresh(state, creature)
 
 
 def _grow_all(state: State, seat: int, _: Creature | None, number: int) -> None:
-    """The same for all of one's creatures."""
+    """Put ``number`` permanent +1/+1 counters on each creature of ``seat``."""
     for creature in state.sides[seat].creatures:
         _grow(state, seat, creature, number)
 
 
 def _bite(state: State, seat: int, creature: Creature | None) -> None:
-    """One's strongest creature (of equals the oldest) deals its power to the target."""
+    """Let the creature of ``seat`` with the most power (of equals the oldest) deal it to the target as damage."""
     friends = state.sides[seat].creatures
     if creature is not None and friends:
-        hunter = max(friends, key=_power)
-        if hunter.power > 0:
-            strike(state, hunter, creature, hunter.power)
+        strongest = max(friends, key=_power)
+        if strongest.power > 0:
+            damage_creature(state, strongest, creature, strongest.power)
 
 
 def _power(creature: Creature) -> int:
@@ -174,101 +194,101 @@ def _power(creature: Creature) -> int:
 
 
 def _token(state: State, seat: int, _: Creature | None, card: int, number: int) -> None:
-    """Tokens come to the board."""
-    for _again in range(number):
+    """Create ``number`` tokens."""
+    for _i in range(number):
         enter(state, seat, card)
 
 
 def _draw(state: State, seat: int, _: Creature | None, number: int) -> None:
-    """Draw cards."""
-    tell(state, seat, f"draws {number}")
+    """Draw ``number`` cards."""
+    write_log(state, seat, f"draws {number}")
     draw(state, seat, number)
 
 
 def _discard(state: State, seat: int, _: Creature | None, number: int) -> None:
-    """The other player discards cards at random."""
-    other = state.sides[1 - seat]
-    for _again in range(min(number, len(other.hand))):
+    """Let the opponent discard ``number`` cards at random (a linear congruential generator; see ``State.chance``)."""
+    opponent = state.sides[1 - seat]
+    for _i in range(min(number, len(opponent.hand))):
         state.chance = (state.chance * 1103515245 + 12345) & 0x7FFFFFFF
-        card = other.hand.pop((state.chance >> 8) % len(other.hand))
-        other.graveyard.append(card)
-        tell(state, 1 - seat, f"discards {CARDS[card].name}")
+        card = opponent.hand.pop((state.chance >> 8) % len(opponent.hand))
+        opponent.graveyard.append(card)
+        write_log(state, 1 - seat, f"discards {CARDS[card].name}")
 
 
 def _gain(state: State, seat: int, _: Creature | None, amount: int) -> None:
-    """Gain life."""
+    """Add life to ``seat``."""
     state.sides[seat].life += amount
-    tell(state, seat, f"gains {amount} life")
+    write_log(state, seat, f"gains {amount} life")
 
 
 def _lose(state: State, seat: int, _: Creature | None, amount: int) -> None:
-    """Lose life."""
+    """Take life from ``seat``."""
     state.sides[seat].life -= amount
-    tell(state, seat, f"loses {amount} life")
+    write_log(state, seat, f"loses {amount} life")
 
 
 def _drain(state: State, seat: int, _: Creature | None, amount: int) -> None:
-    """The other player's life becomes one's own."""
+    """Take life from the opponent and add as much to ``seat``."""
     _damage_face(state, seat, None, amount)
     _gain(state, seat, None, amount)
 
 
 def _land(state: State, seat: int, _: Creature | None, number: int) -> None:
-    """The topmost lands of one's library come to the board, tapped; the rest stays in its order."""
+    """Put the topmost ``number`` lands of the library on the board, tapped; the other cards keep their order."""
     side = state.sides[seat]
-    for _again in range(number):
-        for place in range(len(side.library) - 1, -1, -1):
-            if CARDS[side.library[place]].kind == TERRAIN:
-                card = side.library.pop(place)
+    for _i in range(number):
+        for i in range(len(side.library) - 1, -1, -1):
+            if CARDS[side.library[i]].kind == TERRAIN:
+                card = side.library.pop(i)
                 side.lands[card] += 1
-                tell(state, seat, f"finds {CARDS[card].name}")
+                write_log(state, seat, f"finds {CARDS[card].name}")
                 break
 
 
 def _recall(state: State, seat: int, _: Creature | None, number: int) -> None:
-    """One's costliest creature cards go from the graveyard back to the hand."""
+    """Return the ``number`` costliest creature cards from the graveyard to the hand."""
     side = state.sides[seat]
-    for _again in range(number):
+    for _i in range(number):
         card = _costliest_creature(side.graveyard)
         if card is not None:
             side.graveyard.remove(card)
             insort(side.hand, card)
-            tell(state, seat, f"takes {CARDS[card].name} back to the hand")
+            write_log(state, seat, f"takes {CARDS[card].name} back to the hand")
 
 
 def _revive(state: State, seat: int, _: Creature | None) -> None:
-    """One's costliest creature card goes from the graveyard to the board, if there is room."""
+    """Return the costliest creature card from the graveyard to the board, unless the board is full."""
     side = state.sides[seat]
     card = _costliest_creature(side.graveyard)
     if card is not None and len(side.creatures) < BOARD_LIMIT:
         side.graveyard.remove(card)
         enter(state, seat, card)
-        tell(state, seat, f"brings {CARDS[card].name} back to the board")
+        write_log(state, seat, f"brings {CARDS[card].name} back to the board")
 
 
 def _costliest_creature(cards: list[int]) -> int | None:
-    """Find the costliest; card numbers go up with the cost."""
+    """Return the costliest creature card, or None; card numbers increase with the cost."""
     return max((card for card in cards if CARDS[card].kind == CREATURE), default=None)
 
 
 def _counter(state: State, _seat: int, _: Creature | None) -> None:
-    """The spell below this one on the stack goes to its owner's graveyard."""
+    """Move the spell on top of the stack to its owner's graveyard; the countering spell has left the stack already."""
     spell = state.stack.pop()
     state.sides[spell.seat].graveyard.append(spell.card)
-    tell(state, spell.seat, f"{CARDS[spell.card].name} is countered")
+    write_log(state, spell.seat, f"{CARDS[spell.card].name} is countered")
 
 
 def _disenchant(state: State, seat: int, _: Creature | None) -> None:
-    """The other side's newest charm goes to the graveyard."""
-    other = state.sides[1 - seat]
-    if other.charms:
-        card = other.charms.pop()
-        other.graveyard.append(card)
-        gather_grants(state, 1 - seat)
-        tell(state, 1 - seat, f"{CARDS[card].name} is destroyed")
+    """Destroy the opponent's newest charm."""
+    opponent = state.sides[1 - seat]
+    if opponent.charms:
+        card = opponent.charms.pop()
+        opponent.graveyard.append(card)
+        update_grants(state, 1 - seat)
+        write_log(state, 1 - seat, f"{CARDS[card].name} is destroyed")
 
 
-_WORDS: dict[str, Performer] = {
+_EFFECT_FUNCTIONS: dict[str, _EffectFunction] = {
     "bite": _bite,
     "boost": _boost,
     "boost_all": _boost_all,
@@ -298,16 +318,20 @@ _WORDS: dict[str, Performer] = {
 }
 
 
-def prepare(effects: tuple[Effect, ...], words: Mapping[str, Function]) -> tuple[tuple[Function, Numbers], ...]:
-    """Replace the words of a card by functions, and names of tokens and keywords by numbers, once."""
-    prepared = []
-    for word, *rest in effects:
-        number = CARD_NUMBERS.__getitem__ if word == "token" else keyword_bits
-        numbers = tuple(number(part) if isinstance(part, str) else part for part in rest)
-        prepared.append((words[str(word)], numbers))
-    return tuple(prepared)
+def bind_effects(
+    effects: tuple[Effect, ...], functions: Mapping[str, _Function]
+) -> tuple[tuple[_Function, tuple[int, ...]], ...]:
+    """Look up the function of each effect, and convert names of tokens and keywords among its arguments to numbers."""
+    bound = []
+    for name, *arguments in effects:
+        number_of = CARD_NUMBERS.__getitem__ if name == "token" else keyword_bits
+        numbers = tuple(number_of(argument) if isinstance(argument, str) else argument for argument in arguments)
+        bound.append((functions[str(name)], numbers))
+    return tuple(bound)
 
 
-EFFECTS = tuple(prepare(card.effects, _WORDS) for card in CARDS)
-_DEATHS = tuple(prepare(card.death, _WORDS) for card in CARDS)
-UPKEEPS = tuple(prepare(card.upkeep, _WORDS) for card in CARDS)
+EFFECTS = tuple(bind_effects(card.effects, _EFFECT_FUNCTIONS) for card in CARDS)
+"""The effects of each card when it resolves, by card number."""
+UPKEEP_EFFECTS = tuple(bind_effects(card.upkeep, _EFFECT_FUNCTIONS) for card in CARDS)
+"""The effects of each charm at the beginning of its owner's turns, by card number."""
+_DEATH_EFFECTS = tuple(bind_effects(card.death, _EFFECT_FUNCTIONS) for card in CARDS)

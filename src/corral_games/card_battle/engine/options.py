@@ -1,7 +1,7 @@
-"""Which actions are legal, in canonical order: pass, lands, spells by cost, attacks, blocks.
+"""The legal actions (options) of a decision, in canonical order: pass, lands, spells by cost, attacks, blocks.
 
-Choices that nobody could tell apart are listed once: equal cards in the hand, and creatures of the same card in the
-same condition. There are at most ``MAX_OPTIONS``; beyond that the last ones (the dearest spells' last targets) are cut.
+Equivalent actions are listed once: with equal cards in the hand, or with interchangeable creatures. A list longer than
+``MAX_OPTIONS`` is truncated, which removes the last targets of the most expensive spells.
 """
 
 from __future__ import annotations
@@ -45,15 +45,16 @@ from corral_games.card_battle.engine.state import State
 __all__ = ["MAX_OPTIONS", "can_attack", "can_block", "list_options"]
 
 MAX_OPTIONS = 200
+"""The most legal actions of a decision, and the size of the env's action space."""
 
-_LANDS = len(COLOURS)
+_N_LANDS = len(COLOURS)
 _PASS = Action(PASS)
-_PLAY_LAND = tuple(Action(LAND, card) for card in range(_LANDS))
+_PLAY_LAND = tuple(Action(LAND, card) for card in range(_N_LANDS))
 _CAST = tuple(Action(CAST, card) for card in range(len(CARDS)))
 
 
 def list_options(state: State) -> list[Action]:
-    """List what ``state.to_act`` may do. Empty only after the end."""
+    """Return the legal actions of ``state.to_act``; empty only after the end of the duel."""
     if state.winner is not None:
         return []
     options = [_PASS]
@@ -70,30 +71,30 @@ def list_options(state: State) -> list[Action]:
 
 
 def can_attack(creature: Creature) -> bool:
-    """Whether it may attack (and does not yet) in its owner's turn."""
+    """Return whether a creature can be declared as an attacker in its owner's turn, and is not one yet."""
     if creature.tapped or creature.attacking or creature.keywords & (DEFENDER | BOUND):
         return False
     return not creature.sick or creature.keywords & HASTE != 0
 
 
 def can_block(attacker: Creature, blocker: Creature) -> bool:
-    """Whether one may stand in the way of the other, as far as the two are concerned."""
+    """Return whether a creature can block an attacker, not counting that menace requires a second blocker."""
     if blocker.tapped or blocker.keywords & BOUND:
         return False
     return not attacker.keywords & FLYING or blocker.keywords & (FLYING | REACH) != 0
 
 
 def _add_spells(state: State, options: list[Action], instants_only: bool) -> None:
-    """Add lands and spells from the hand of ``to_act`` that can be paid for and have a target if they need one."""
+    """Append the lands and spells that ``to_act`` can play: affordable, with a target if they need one."""
     side = state.sides[state.to_act]
     untapped = side.untapped
     mana = sum(untapped)
-    last = -1
+    previous = -1
     for card in side.hand:
-        if card == last:
+        if card == previous:
             continue
-        last = card
-        if card < _LANDS:
+        previous = card
+        if card < _N_LANDS:
             if not (instants_only or side.land_played):
                 options.append(_PLAY_LAND[card])
             continue
@@ -106,16 +107,16 @@ def _add_spells(state: State, options: list[Action], instants_only: bool) -> Non
                 break
         else:
             if TARGET[card] != NOTHING:
-                _add_aimed(state, options, card)
+                _add_targeted(state, options, card)
             elif KIND[card] != CREATURE or len(side.creatures) < BOARD_LIMIT:
                 options.append(_CAST[card])
 
 
-def _add_aimed(state: State, options: list[Action], card: int) -> None:
-    """Add a spell once for each of its targets. A creature that finds none may come all the same."""
+def _add_targeted(state: State, options: list[Action], card: int) -> None:
+    """Append a spell once for each legal target. A creature can also be cast if its effect has no legal target."""
     seat, target = state.to_act, TARGET[card]
-    comes = KIND[card] == CREATURE
-    if comes and len(state.sides[seat].creatures) >= BOARD_LIMIT:
+    is_creature = KIND[card] == CREATURE
+    if is_creature and len(state.sides[seat].creatures) >= BOARD_LIMIT:
         return
     if target == SPELL:
         if state.stack:
@@ -124,15 +125,15 @@ def _add_aimed(state: State, options: list[Action], card: int) -> None:
     if target == FOE_OR_FACE:
         options.append(Action(CAST, card, FACE))
     creatures = state.sides[seat if target == FRIEND else 1 - seat].creatures
-    if comes and target != FOE_OR_FACE and not creatures:
+    if is_creature and target != FOE_OR_FACE and not creatures:
         options.append(_CAST[card])
-    aimed_at = [spell.target for spell in state.stack]  # which makes a creature unlike its twin
-    for creature in creatures if aimed_at else _distinct(creatures):
+    # A spell on the stack may target one of two otherwise interchangeable creatures, so all of them are listed then.
+    for creature in creatures if state.stack else _distinct(creatures):
         options.append(Action(CAST, card, creature.uid))
 
 
 def _list_blocks(state: State) -> list[Action]:
-    """List the blocks that can be added. A menacing attacker with one blocker needs its second before anything else."""
+    """Return the legal blocks. An attacker with menace and one blocker has to get its second before any other block."""
     attackers = [creature for creature in state.sides[state.active].creatures if creature.attacking]
     blockers = [
         creature for creature in state.sides[state.to_act].creatures if not (creature.tapped or creature.blocking)
@@ -142,30 +143,30 @@ def _list_blocks(state: State) -> list[Action]:
         return options
     for attacker in attackers:
         if attacker.keywords & MENACE and attacker.blocked == 1:
-            able = [creature for creature in blockers if can_block(attacker, creature)]
-            return [Action(BLOCK, creature.uid, attacker.uid) for creature in _distinct(able)]
-    open_to = [
+            able = [blocker for blocker in blockers if can_block(attacker, blocker)]
+            return [Action(BLOCK, blocker.uid, attacker.uid) for blocker in _distinct(able)]
+    blockable = [
         attacker
         for attacker in _distinct(attackers)
         if not attacker.keywords & MENACE
         or attacker.blocked
-        or sum(can_block(attacker, creature) for creature in blockers) > 1
+        or sum(can_block(attacker, blocker) for blocker in blockers) > 1
     ]
     for blocker in _distinct(blockers):
-        for attacker in open_to:
+        for attacker in blockable:
             if can_block(attacker, blocker):
                 options.append(Action(BLOCK, blocker.uid, attacker.uid))
     return options
 
 
 def _distinct(creatures: list[Creature]) -> list[Creature]:
-    """Keep one of those that nobody could tell apart, the oldest."""
+    """Return the creatures without those that are interchangeable with an earlier one."""
     if len({creature.card for creature in creatures}) == len(creatures):
         return creatures
     kept: list[Creature] = []
     for creature in creatures:
         for other in kept:
-            if other.card == creature.card and other.same(creature):
+            if other.card == creature.card and other.is_equivalent(creature):
                 break
         else:
             kept.append(creature)

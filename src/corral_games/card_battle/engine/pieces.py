@@ -1,7 +1,7 @@
-"""The pieces of a duel: actions, spells on the stack, creatures, and the side of one player. Plain data.
+"""The parts of a duel as plain data: actions, spells on the stack, creatures, and everything of one player.
 
-Cards are ints, indices into ``cards.CARDS``. Creatures and sides are changed in place, so a clone copies them; each
-can be written as a row of ints and read again.
+Cards are ints, indices into ``cards.CARDS``. Creatures and sides are mutable, so ``clone`` copies them. Both can be
+converted to a flat list of ints and back.
 """
 
 from __future__ import annotations
@@ -31,20 +31,22 @@ __all__ = [
 ]
 
 PASS, LAND, CAST, ATTACK, BLOCK = range(5)
-"""Kinds of actions. ``PASS`` also says "done" (with attackers, with blockers) and "no answer"."""
+"""Kinds of actions. ``PASS`` also ends the choice of attackers or blockers, and declines to respond to a spell."""
 
 MAIN, RAIDING, BLOCKING, FIGHTING = range(4)
-"""Phases of a turn: lands and spells; attackers are chosen; blockers are chosen; instants before the damage."""
+"""Phases of a turn: lands and spells; choice of attackers; choice of blockers; instants before combat damage."""
 PHASE_NAMES = ("main", "attack", "block", "fight")
+"""The names of the phases as players see them."""
 
 FACE = -1
-"""The target that is the other player, seen from the one who casts; 0 is none at all, above are creatures."""
+"""The target of an action or a spell that is the caster's opponent. 0 is no target; positive targets are uids."""
 
 NO_BOOST = (0, 0, 0)
+"""No change of power, toughness and keywords."""
 
 
 class Action(NamedTuple):
-    """One choice of one player.
+    """One decision of one player.
 
     ===========  ==========================  ====================================================
     ``kind``     ``subject``                 ``target``
@@ -63,7 +65,7 @@ class Action(NamedTuple):
 
 
 class Spell(NamedTuple):
-    """A card on the stack, on its way to the board or the graveyard."""
+    """A card on the stack: cast, but not yet resolved. ``seat`` is the caster, ``target`` that of the ``Action``."""
 
     uid: int
     card: int
@@ -72,7 +74,7 @@ class Spell(NamedTuple):
 
 
 class Creature:
-    """A creature on the board. ``power``, ``toughness`` and ``keywords`` are what holds now, all effects included."""
+    """A creature on the board. ``power``, ``toughness`` and ``keywords`` include all effects that apply now."""
 
     __slots__ = (
         "attacking",
@@ -93,32 +95,33 @@ class Creature:
     )
 
     uid: int
-    """Unique in the duel, never used again; the lowest bit is ``seat``."""
+    """A number that is unique in the duel and never reused; the lowest bit is ``seat``."""
     card: int
     seat: int
-    """Whose it is: 0 or 1."""
+    """The player that controls it, 0 or 1."""
     power: int
-    """May be negative; deals no damage then."""
+    """The damage that it deals; none if negative."""
     toughness: int
-    """Damage is not taken off here: it dies as soon as ``damage >= toughness``."""
+    """The damage that kills it: damage is not subtracted here, it dies as soon as ``damage >= toughness``."""
     keywords: int
     """Bits of ``cards.KEYWORDS``."""
     damage: int
-    """Taken this turn."""
+    """Damage taken this turn."""
     tapped: bool
     sick: bool
-    """Came this turn: it may block, and attack only with haste."""
+    """Whether it entered after the beginning of its owner's latest turn: it can block, but attack only with haste."""
     attacking: bool
     blocking: int
     """The uid of the attacker that it blocks, or 0."""
     blocked: int
-    """How many blockers were put in its way in this combat, also those that are gone by now."""
+    """The number of blockers declared against it in this combat, including those that have left the board since."""
     counters: int
-    """+1/+1 for good; may be negative."""
+    """The number of permanent +1/+1 counters; can be negative."""
     boost: tuple[int, int, int]
-    """Power, toughness and keywords that it has until the end of the turn."""
+    """Additional power, toughness and keywords until the end of the turn."""
     marks: tuple[int, ...]
-    """Cards (``MARK``) that lie on it, oldest first. Who played one follows from what it may be put on."""
+    """The cards of kind ``MARK`` on it, oldest first. A mark that targets ``FRIEND`` was cast by the creature's owner,
+    any other by the opponent."""
 
     def __init__(self, uid: int, card: int) -> None:
         data = CARDS[card]
@@ -158,8 +161,11 @@ class Creature:
         new.marks = self.marks
         return new
 
-    def same(self, other: Creature) -> bool:
-        """Whether nobody could tell the two apart: choices between them are one choice. Never so in a block."""
+    def is_equivalent(self, other: Creature) -> bool:
+        """Return whether the two are interchangeable, so that actions with either are the same action.
+
+        Creatures that block or are blocked are never interchangeable.
+        """
         return (
             self.card == other.card
             and self.seat == other.seat
@@ -174,7 +180,7 @@ class Creature:
         )
 
     def row(self) -> list[int]:
-        """Write it as ints."""
+        """Return all attributes as ints, for ``read``."""
         return [
             self.uid,
             self.card,
@@ -195,7 +201,7 @@ class Creature:
 
     @staticmethod
     def read(numbers: Iterator[int]) -> Creature:
-        """Read what ``row`` wrote."""
+        """Return the creature whose ``row`` comes next in ``numbers``."""
         new = Creature(next(numbers), next(numbers))
         new.power, new.toughness, new.keywords = next(numbers), next(numbers), next(numbers)
         new.damage = next(numbers)
@@ -207,7 +213,7 @@ class Creature:
 
 
 class Side:
-    """All that belongs to one player. The other player sees all but ``hand``; nobody sees the order of ``library``."""
+    """Everything of one player. The opponent sees all but ``hand``; neither player sees the order of ``library``."""
 
     __slots__ = (
         "charms",
@@ -225,25 +231,25 @@ class Side:
 
     life: int
     hand: list[int]
-    """Cards, sorted: lands first, then by cost (card numbers are in that order)."""
+    """Cards in hand, sorted: lands first, then by cost (the order of card numbers)."""
     library: list[int]
-    """Cards, the next to be drawn last."""
+    """Cards that are left to draw; the next one is last."""
     graveyard: list[int]
-    """Cards, the newest last."""
+    """Cards in the graveyard, the newest last."""
     exile: list[int]
-    """Cards out of the game."""
+    """Cards that were removed from the game."""
     creatures: list[Creature]
-    """The board, oldest first."""
+    """Creatures on the board, oldest first."""
     charms: list[int]
-    """Lasting effects on the board (cards of kind ``CHARM``), oldest first."""
+    """Cards of kind ``CHARM`` on the board, oldest first."""
     lands: list[int]
-    """How many lands of each of the five colours are on the board."""
+    """The number of lands on the board, by colour."""
     untapped: list[int]
-    """How many of these are untapped: the mana that can still be spent."""
+    """The number of untapped lands on the board, by colour: the mana that is left this turn."""
     land_played: bool
-    """Whether this turn's land has been played."""
+    """Whether a land has been played this turn."""
     grants: tuple[int, int, int]
-    """What the charms together give to each of the creatures: power, toughness, keywords."""
+    """Power, toughness and keywords that the charms add to each creature in total."""
 
     def __init__(self) -> None:
         self.life = 20
@@ -275,21 +281,21 @@ class Side:
         return new
 
     def row(self) -> list[int]:
-        """Write it as ints."""
-        row = [self.life, self.land_played, *self.lands, *self.untapped, *self.grants]
+        """Return all attributes as ints, for ``read``."""
+        numbers = [self.life, self.land_played, *self.lands, *self.untapped, *self.grants]
         for cards in (self.hand, self.library, self.graveyard, self.exile, self.charms):
-            row.append(len(cards))
-            row += cards
-        row.append(len(self.creatures))
+            numbers.append(len(cards))
+            numbers += cards
+        numbers.append(len(self.creatures))
         for creature in self.creatures:
-            row += creature.row()
-        return row
+            numbers += creature.row()
+        return numbers
 
     @staticmethod
     def read(numbers: Iterator[int]) -> Side:
-        """Read what ``row`` wrote."""
+        """Return the side whose ``row`` comes next in ``numbers``."""
 
-        def several() -> list[int]:
+        def read_list() -> list[int]:
             return [next(numbers) for _ in range(next(numbers))]
 
         new = Side()
@@ -297,6 +303,6 @@ class Side:
         new.lands = [next(numbers) for _ in range(5)]
         new.untapped = [next(numbers) for _ in range(5)]
         new.grants = (next(numbers), next(numbers), next(numbers))
-        new.hand, new.library, new.graveyard, new.exile, new.charms = [several() for _ in range(5)]
+        new.hand, new.library, new.graveyard, new.exile, new.charms = [read_list() for _ in range(5)]
         new.creatures = [Creature.read(numbers) for _ in range(next(numbers))]
         return new

@@ -1,24 +1,26 @@
-"""Playing a duel: a turn from top to bottom, and what follows from an action, up to the next real decision.
+"""The rules of a duel: the course of a turn, and playing an action up to the next decision.
 
-A turn: untap; charms act; draw (not in the very first turn); **main**: one land, spells; **attack**: attackers one
-after the other; **block**: likewise; **fight**: instants, the attacking player first, until both pass in a row; damage;
-discard down to seven (the costliest, automatically); damage and boosts end.
+A turn: untap; charms act; draw a card (not in turn 1); **main**: one land, any number of spells; **attack**: the active
+player declares attackers one by one; **block**: the opponent declares blockers one by one; **fight**: instants, the
+active player first, until both have passed in succession; combat damage; discard down to seven cards (the costliest,
+automatically); damage and boosts end.
 
-The stack: a spell waits until the other player does not answer it. The answer, an instant, goes on top and may itself
-be answered by the first player, and so on; whoever passes lets the spell on top happen. A spell whose target is gone
-does nothing (a creature still comes).
+The stack: when a spell is cast, the opponent may respond with an instant. The response goes on top of the stack, and
+the first player may respond to it, and so on. When a player passes, the spell on top resolves. A spell whose target has
+left the board has no effect (a creature still enters).
 
-Forced moves are played at once, without a trace: who cannot answer is not asked, and nobody sees that.
+Decisions with a single legal action are played automatically. Such a pass is not logged, so that the opponent does not
+learn whether the player could have responded.
 
-Mana is paid automatically: the colours that the card asks for, and then, for the rest, each time the colour of which
-the most is to spare, counting what the other cards in the hand ask for.
+Mana is paid automatically: first the colours that the card requires; then, for each generic mana, the colour with the
+largest surplus over what the other cards in the hand require.
 """
 
 from __future__ import annotations
 
 import random
 
-from corral_games.card_battle.engine.board import attach, draw, enter, gather_grants, refresh, tell
+from corral_games.card_battle.engine.board import attach, draw, enter, refresh, update_grants, write_log
 from corral_games.card_battle.engine.cards import (
     CARDS,
     CHARM,
@@ -35,7 +37,13 @@ from corral_games.card_battle.engine.cards import (
 )
 from corral_games.card_battle.engine.combat import deal_damage
 from corral_games.card_battle.engine.decks import DECK_NAMES, DECKS, RANDOM_DECK
-from corral_games.card_battle.engine.effects import EFFECTS, UPKEEPS, bury, perform, settle
+from corral_games.card_battle.engine.effects import (
+    EFFECTS,
+    UPKEEP_EFFECTS,
+    apply_effects,
+    check_winner,
+    remove_dead_creatures,
+)
 from corral_games.card_battle.engine.options import list_options
 from corral_games.card_battle.engine.pieces import (
     ATTACK,
@@ -58,34 +66,36 @@ from corral_games.card_battle.engine.wording import describe
 __all__ = ["Duel", "describe", "new_duel"]
 
 OPENING_HAND = 7
+"""Cards that each player draws before the first turn."""
 HAND_LIMIT = 7
+"""Cards that a player can keep in hand at the end of a turn."""
 
 
 class Duel(State):
-    """A duel that can be played. ``clone``, ``determinized``, ``get_state`` and so on are those of ``State``."""
+    """A duel that can be played. ``State`` has its data and the methods that copy and save it."""
 
     __slots__ = ()
 
     def legal(self) -> list[Action]:
-        """List what ``to_act`` may do, in canonical order; never empty while the duel goes on. Not to be changed."""
+        """Return the legal actions of ``to_act`` in canonical order; empty after the end. Do not modify the list."""
         if self.options is None:
             self.options = list_options(self)
         return self.options
 
     def apply(self, action: Action) -> None:
-        """Play one legal action, and whatever is forced after it, up to the next decision or the end."""
+        """Play a legal action and all forced actions after it, up to the next decision or the end of the duel."""
         if action not in self.legal():
-            where = "after the end" if self.winner is not None else f"in the {PHASE_NAMES[self.phase]} phase"
-            raise ValueError(f"{action!r} is not legal for player {self.to_act} {where}; choose one of legal()")
+            when = "after the end" if self.winner is not None else f"in the {PHASE_NAMES[self.phase]} phase"
+            raise ValueError(f"{action!r} is not legal for player {self.to_act} {when}; choose one of legal()")
         _play(self, action)
         _advance(self)
 
 
 def new_duel(decks: tuple[str, str], seed: int) -> Duel:
-    """Shuffle, draw seven cards each, and go to the first decision. Everything follows from ``seed``.
+    """Return a duel at its first decision: decks shuffled, seven cards drawn each. ``seed`` determines everything.
 
-    Opening hands are smoothed: each deck is shuffled twice, and the order kept whose first seven cards have the number
-    of lands that is nearer to the deck's average; there is no mulligan. Player 0 begins and does not draw in turn 1.
+    Player 0 has the first turn and does not draw a card in it. There is no mulligan; instead opening hands are smoothed
+    (see ``_smooth_shuffle``).
     """
     rng = random.Random(seed)
     first, second = (_choose_deck(name, rng) for name in decks)
@@ -108,7 +118,7 @@ def _choose_deck(name: str, rng: random.Random) -> int:
 
 
 def _smooth_shuffle(deck: tuple[int, ...], rng: random.Random) -> list[int]:
-    """Shuffle twice, and keep the order with the better opening hand."""
+    """Shuffle twice; return the order whose opening hand has the number of lands nearer to the deck's average."""
     orders = [list(deck), list(deck)]
     for order in orders:
         rng.shuffle(order)
@@ -117,7 +127,7 @@ def _smooth_shuffle(deck: tuple[int, ...], rng: random.Random) -> list[int]:
 
 
 def _advance(state: State) -> None:
-    """Play what is forced, up to a decision with more than one option, or the end."""
+    """Play forced actions, up to a decision with more than one legal action or the end of the duel."""
     options = list_options(state)
     while len(options) == 1:
         _play(state, options[0])
@@ -126,13 +136,13 @@ def _advance(state: State) -> None:
 
 
 def _play(state: State, action: Action) -> None:
-    """Carry out one action."""
+    """Play one action, without the forced actions after it."""
     kind, subject, target = action
     if kind == PASS:
         _pass(state)
         return
     if state.log is not None:
-        tell(state, state.to_act, describe(state, action))
+        write_log(state, state.to_act, describe(state, action))
     if kind == CAST:
         _cast(state, subject, target)
     elif kind == LAND:
@@ -155,7 +165,7 @@ def _play(state: State, action: Action) -> None:
 
 
 def _pass(state: State) -> None:
-    """Let the spell on top of the stack happen, or go on to the next phase."""
+    """Resolve the spell on top of the stack, or begin the next phase if there is none."""
     active, phase = state.active, state.phase
     if state.stack:
         _resolve(state, state.stack.pop())
@@ -183,7 +193,7 @@ def _pass(state: State) -> None:
 
 
 def _cast(state: State, card: int, target: int) -> None:
-    """Pay for a spell, put it on the stack, and let the other player answer."""
+    """Pay for a spell, put it on the stack, and let the opponent respond."""
     seat = state.to_act
     side = state.sides[seat]
     side.hand.remove(card)
@@ -193,28 +203,28 @@ def _cast(state: State, card: int, target: int) -> None:
 
 
 def _pay(side: Side, card: int) -> None:
-    """Tap lands for a card that has just left the hand."""
+    """Tap lands for a card that has already left the hand."""
     untapped = side.untapped
     for colour, number in PIPS[card]:
         untapped[colour] -= number
     generic = GENERIC[card]
     if not generic:
         return
-    spare = untapped[:]
-    for other in side.hand:
-        for colour, number in PIPS[other]:
-            spare[colour] -= number
+    surplus = untapped[:]
+    for held_card in side.hand:
+        for colour, number in PIPS[held_card]:
+            surplus[colour] -= number
     for _ in range(generic):
-        most = -1000
+        largest = -1000
         for colour in range(5):
-            if untapped[colour] and spare[colour] > most:
-                most, best = spare[colour], colour
-        untapped[best] -= 1
-        spare[best] -= 1
+            if untapped[colour] and surplus[colour] > largest:
+                largest, chosen = surplus[colour], colour
+        untapped[chosen] -= 1
+        surplus[chosen] -= 1
 
 
 def _resolve(state: State, spell: Spell) -> None:
-    """Let a spell happen."""
+    """Resolve a spell: move its card to its next zone and apply its effects, unless its target is gone."""
     _, card, seat, target = spell
     side = state.sides[seat]
     kind = KIND[card]
@@ -224,25 +234,25 @@ def _resolve(state: State, spell: Spell) -> None:
         enter(state, seat, card)
     elif kind == CHARM:
         side.charms.append(card)
-        gather_grants(state, seat)
+        update_grants(state, seat)
     elif kind == MARK and not fizzles:
         assert creature is not None
         attach(state, creature, card)
     else:
         side.graveyard.append(card)
     if fizzles:
-        tell(state, seat, f"{CARDS[card].name} has lost its target")
-    elif target or CARDS[card].target not in (FOE, FRIEND):  # a creature may come without finding one
-        perform(state, seat, creature, EFFECTS[card])
+        write_log(state, seat, f"{CARDS[card].name} has lost its target")
+    elif target or CARDS[card].target not in (FOE, FRIEND):  # a creature may have been cast without a target
+        apply_effects(state, seat, creature, EFFECTS[card])
 
 
 def _end_turn(state: State) -> None:
-    """Discard down to seven, let damage and boosts end, and begin the other player's turn."""
+    """Discard down to the hand limit, end damage and boosts, and begin the opponent's turn."""
     hand = state.sides[state.active].hand
     while len(hand) > HAND_LIMIT:
         card = hand.pop()
         state.sides[state.active].graveyard.append(card)
-        tell(state, state.active, f"discards {CARDS[card].name}")
+        write_log(state, state.active, f"discards {CARDS[card].name}")
     for side in state.sides:
         for creature in side.creatures:
             creature.damage = creature.blocked = creature.blocking = 0
@@ -250,8 +260,8 @@ def _end_turn(state: State) -> None:
             if creature.boost is not NO_BOOST:
                 creature.boost = NO_BOOST
                 refresh(state, creature)
-    bury(state)  # whom only a boost kept alive
-    settle(state)
+    remove_dead_creatures(state)  # those that only a boost of toughness kept alive
+    check_winner(state)
     if state.winner is not None:
         return
     state.turn += 1
@@ -262,15 +272,15 @@ def _end_turn(state: State) -> None:
 
 
 def _begin_turn(state: State, seat: int) -> None:
-    """Untap, let charms act, and draw."""
+    """Untap, apply the upkeep effects of charms, and draw a card."""
     side = state.sides[seat]
-    tell(state, seat, f"turn {state.turn}")
+    write_log(state, seat, f"turn {state.turn}")
     side.untapped = side.lands[:]
     side.land_played = False
     for creature in side.creatures:
         creature.tapped = creature.sick = False
     for charm in side.charms[:]:
-        if UPKEEPS[charm]:
-            perform(state, seat, None, UPKEEPS[charm])
+        if UPKEEP_EFFECTS[charm]:
+            apply_effects(state, seat, None, UPKEEP_EFFECTS[charm])
     if state.winner is None:
         draw(state, seat, 1)

@@ -1,7 +1,7 @@
-"""A duel as data: what lies where, whose decision it is, and how it is copied and saved. ``rules`` plays it.
+"""The state of a duel as data, with copying, determinization and saving. ``rules`` plays it.
 
-A ``State`` has two ``Side``s (everything that belongs to one player, see ``pieces``) and a ``stack`` of ``Spell``s that
-wait to resolve. All of it is changed in place, so a clone copies it, and saved as a flat row of ints.
+A ``State`` has two ``Side``s (everything of one player, see ``pieces``) and a ``stack`` of ``Spell``s that are not yet
+resolved. All of it is mutable, so ``clone`` copies it. It is saved as a flat list of 32-bit ints.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["State"]
 
 
 class State:
-    """A duel between two decisions. Whoever changes it by hand sets ``options`` to None."""
+    """The state of a duel at a decision. Code that changes it directly has to set ``options`` to None."""
 
     __slots__ = (
         "active",
@@ -37,30 +37,31 @@ class State:
     )
 
     decks: tuple[int, int]
-    """Which of ``decks.DECK_NAMES`` each player plays. Known to both."""
+    """The deck of each player, as an index into ``decks.DECK_NAMES``. Both players know both decks."""
     sides: tuple[Side, Side]
+    """Everything of player 0 and of player 1."""
     stack: list[Spell]
-    """Spells waiting to resolve, the next one last. While there are any, ``to_act`` may answer the last one."""
+    """Spells that are not yet resolved, the next one last; ``to_act`` may respond to the last one."""
     turn: int
-    """Counts both players' turns, from 1."""
+    """The number of this turn, counting both players' turns from 1."""
     active: int
-    """Whose turn it is."""
+    """The player whose turn it is."""
     phase: int
     """``MAIN``, ``RAIDING``, ``BLOCKING`` or ``FIGHTING``."""
     passed: bool
-    """In ``FIGHTING``: the active player has passed, the other may still cast."""
+    """Whether, in ``FIGHTING``, the active player has passed, so that only the other player may still cast."""
     to_act: int
-    """Whose decision it is, 0 or 1; 0 began the game."""
+    """The player who decides next, 0 or 1; player 0 has the first turn."""
     winner: int | None
-    """None while it goes on, then 0, 1, or 2 for a draw."""
+    """None while the duel lasts, then the player that won, or 2 for a draw."""
     uids: int
-    """How many uids have been given out."""
+    """The number of uids that have been assigned."""
     chance: int
-    """State of the generator that cards with chance draw from; nobody sees it."""
+    """The state of the random number generator of effects such as discard; hidden from both players."""
     options: list[Action] | None
-    """The legal actions, or None until somebody asks."""
+    """The legal actions of ``to_act``; None if they are not computed yet."""
     log: list[str] | None
-    """What both players saw happen, line by line, each beginning with the seat as in "0: "; None: not kept."""
+    """What both players saw happen, one line each, beginning with the player as in "0: "; None to keep no log."""
 
     def __init__(self, decks: tuple[int, int]) -> None:
         self.decks = decks
@@ -78,19 +79,19 @@ class State:
         self.log: list[str] | None = None
 
     def new_uid(self, seat: int) -> int:
-        """Give a number to a creature or a spell of ``seat``."""
+        """Return a new uid for a creature or a spell of ``seat``."""
         self.uids += 1
         return self.uids << 1 | seat
 
     def find(self, uid: int) -> Creature | None:
-        """Look for a creature on the board; None if it is gone."""
+        """Return the creature with this uid, or None if it is not on the board."""
         for creature in self.sides[uid & 1].creatures:
             if creature.uid == uid:
                 return creature
         return None
 
     def clone(self) -> Self:
-        """Make an independent copy, which keeps no log."""
+        """Return an independent copy that keeps no log."""
         new = self.__class__.__new__(self.__class__)
         new.decks = self.decks
         new.sides = (self.sides[0].clone(), self.sides[1].clone())
@@ -108,35 +109,36 @@ class State:
         return new
 
     def determinized(self, seat: int, rng: random.Random) -> Self:
-        """Make a clone in which all that ``seat`` cannot see is dealt anew: the other hand, and both libraries.
+        """Return a clone in which everything hidden from ``seat`` is sampled: the opponent's hand and both libraries.
 
-        The result depends only on ``rng`` and on what ``seat`` sees. If the other player is to act, the new hand may
-        leave a single option.
+        This is a determinization (Cowling, Powley and Whitehouse 2012, doi:10.1109/TCIAIG.2012.2200894). It depends
+        only on ``rng`` and on what ``seat`` sees. If the opponent is to act, the sampled hand may leave a single legal
+        action.
         """
         new = self.clone()
-        mine, other = new.sides[seat], new.sides[1 - seat]
-        mine.library = _shuffled(mine.library, rng)
-        unseen = _shuffled(other.library + other.hand, rng)
-        kept = len(other.library)
-        other.library = unseen[:kept]
-        other.hand = sorted(unseen[kept:])
+        own, opponent = new.sides[seat], new.sides[1 - seat]
+        own.library = _shuffled(own.library, rng)
+        unseen = _shuffled(opponent.library + opponent.hand, rng)
+        library_size = len(opponent.library)
+        opponent.library = unseen[:library_size]
+        opponent.hand = sorted(unseen[library_size:])
         new.chance = rng.getrandbits(31)
         if new.to_act != seat:
             new.options = None
         return new
 
     def get_state(self) -> bytes:
-        """Save everything but the log, exactly."""
-        row = [FINGERPRINT, *self.decks, self.turn, self.active, self.phase, self.passed, self.to_act]
-        row += [-1 if self.winner is None else self.winner, self.uids, self.chance, len(self.stack)]
+        """Return everything but the log as bytes, for ``set_state``."""
+        numbers = [FINGERPRINT, *self.decks, self.turn, self.active, self.phase, self.passed, self.to_act]
+        numbers += [-1 if self.winner is None else self.winner, self.uids, self.chance, len(self.stack)]
         for spell in self.stack:
-            row += spell
-        row += self.sides[0].row()
-        row += self.sides[1].row()
-        return struct.pack(f"<{len(row)}i", *row)
+            numbers += spell
+        numbers += self.sides[0].row()
+        numbers += self.sides[1].row()
+        return struct.pack(f"<{len(numbers)}i", *numbers)
 
     def set_state(self, data: bytes) -> None:
-        """Become the duel that was saved; the log, if any, goes on."""
+        """Restore what ``get_state`` returned; the log is left as it is."""
         try:
             numbers = iter(struct.unpack(f"<{len(data) // 4}i", data))
             if next(numbers) != FINGERPRINT:
@@ -147,14 +149,14 @@ class State:
             if next(numbers, None) is not None:
                 raise IndexError
         except (struct.error, StopIteration, IndexError):
-            raise ValueError(f"{len(data)} bytes are no saved duel; give what get_state() returned") from None
+            raise ValueError(f"{len(data)} bytes are not a saved duel; pass what get_state() returned") from None
         first, second, self.turn, self.active, self.phase, passed, self.to_act, winner, self.uids, self.chance = head
         self.decks, self.passed, self.winner = (first, second), bool(passed), None if winner < 0 else winner
         self.stack, self.sides, self.options = stack, sides, None
 
     @classmethod
     def from_state(cls, data: bytes) -> Self:
-        """Make the duel that was saved."""
+        """Return a duel with the state that ``get_state`` returned."""
         new = cls((0, 0))
         new.set_state(data)
         return new
@@ -166,10 +168,13 @@ class State:
 
 
 def _shuffled(cards: list[int], rng: random.Random) -> list[int]:
-    """Put cards in an order that follows from ``rng`` and from which cards they are; faster than ``rng.shuffle``."""
+    """Shuffle cards in place and return them; the result depends on ``rng`` and the set of cards, not on their order.
+
+    A Fisher-Yates shuffle that is faster than ``rng.shuffle``.
+    """
     cards.sort()
     draw = rng.random
-    for place in range(len(cards) - 1, 0, -1):
-        other = int(draw() * (place + 1))
-        cards[place], cards[other] = cards[other], cards[place]
+    for i in range(len(cards) - 1, 0, -1):
+        j = int(draw() * (i + 1))
+        cards[i], cards[j] = cards[j], cards[i]
     return cards

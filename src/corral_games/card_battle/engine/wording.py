@@ -1,8 +1,9 @@
-"""Cards, creatures and actions in words."""
+"""Texts that describe cards, creatures and actions to players."""
 
 from __future__ import annotations
 
 from corral_games.card_battle.engine.cards import (
+    CARD_NUMBERS,
     CARDS,
     CHARM,
     CREATURE,
@@ -21,14 +22,14 @@ from corral_games.card_battle.engine.state import State
 
 __all__ = ["card_text", "creature_text", "describe"]
 
-_TARGETS = {
+_TARGET_TEXTS = {
     FOE: "a creature of the other side",
     FRIEND: "one of your creatures",
     FOE_OR_FACE: "the other player or one of their creatures",
     SPELL: "the spell that it answers",
 }
 
-_PHRASES = {
+_EFFECT_TEXTS = {
     "bite": "your strongest creature deals its power to {target}",
     "boost": "{target} gets {size} until the end of the turn",
     "boost_all": "your creatures get {size} until the end of the turn",
@@ -59,78 +60,81 @@ _PHRASES = {
 
 
 def card_text(card: Card) -> str:
-    """Say what is on a card, as in "Ember Bolt (1E, instant): 3 damage to the other player or …"."""
+    """Describe a card, as in "Ember Bolt (1E, instant): 3 damage to the other player or …"."""
     if card.kind == TERRAIN:
         return f"{card.name} (land)"
     size = f" {card.power}/{card.toughness}" if card.kind == CREATURE else ""
     parts = [", ".join(keyword_names(card.keywords))] if card.keywords else []
     if card.grants != (0, 0, 0):
-        whose = "your creatures get" if card.kind == CHARM else f"put on {_TARGETS[card.target]}:"
-        parts.append(f"{whose} {_size_text(*card.grants)}")
+        receiver = "your creatures get" if card.kind == CHARM else f"put on {_TARGET_TEXTS[card.target]}:"
+        parts.append(f"{receiver} {_grants_text(*card.grants)}")
     when = "when it comes, " if card.kind == CREATURE else ""
-    parts += [when + _phrase(card, effect) for effect in card.effects]
-    parts += ["when it dies, " + _phrase(card, effect) for effect in card.death]
-    parts += ["at the beginning of your turn, " + _phrase(card, effect) for effect in card.upkeep]
+    parts += [when + _effect_text(card, effect) for effect in card.effects]
+    parts += ["when it dies, " + _effect_text(card, effect) for effect in card.death]
+    parts += ["at the beginning of your turn, " + _effect_text(card, effect) for effect in card.upkeep]
     cost = f"{card.cost_text}, " if card.cost_text else ""
     text = f": {'; '.join(parts)}" if parts else ""
     return f"{card.name} ({cost}{KIND_NAMES[card.kind]}{size}){text}"
 
 
-def _phrase(card: Card, effect: Effect) -> str:
-    """Put one effect into words."""
-    word, *rest = effect
+def _effect_text(card: Card, effect: Effect) -> str:
+    """Describe one effect of a card."""
+    name, *arguments = effect
     size = ""
-    if word in ("boost", "boost_all"):
-        power, toughness, keywords = rest
+    if name in ("boost", "boost_all"):
+        power, toughness, keywords = arguments
         size = f"{power:+}/{toughness:+}" + (f" and {keywords}" if keywords else "")
-    elif word == "token":
-        token = next(other for other in CARDS if other.name == rest[0])
-        keywords = "".join(f" {name}" for name in keyword_names(token.keywords))
+    elif name == "token":
+        token = CARDS[CARD_NUMBERS[str(arguments[0])]]
+        keywords = "".join(f" {keyword}" for keyword in keyword_names(token.keywords))
         size = f"{token.power}/{token.toughness}{keywords}"
-    return _PHRASES[str(word)].format(
-        n=rest[0] if rest else "", many=rest[-1] if rest else "", size=size, target=_TARGETS.get(card.target, "")
+    return _EFFECT_TEXTS[str(name)].format(
+        n=arguments[0] if arguments else "",
+        many=arguments[-1] if arguments else "",
+        size=size,
+        target=_TARGET_TEXTS.get(card.target, ""),
     )
 
 
-def _size_text(power: int, toughness: int, keywords: int) -> str:
-    """Say what a charm or a mark gives."""
+def _grants_text(power: int, toughness: int, keywords: int) -> str:
+    """Describe what a charm or a mark grants."""
     names = ", ".join("cannot attack or block" if name == "bound" else name for name in keyword_names(keywords))
     size = f"{power:+}/{toughness:+}" if power or toughness else ""
     return " and ".join(part for part in (size, names) if part)
 
 
 def creature_text(creature: Creature) -> str:
-    """Name a creature with its present strength, as in "Bog Stalker (3/2)"."""
+    """Describe a creature by its name, its power and the damage that would kill it, as in "Bog Stalker (3/2)"."""
     return f"{CARDS[creature.card].name} ({creature.power}/{creature.toughness - creature.damage})"
 
 
 def describe(state: State, action: Action) -> str:
-    """Say what an action is, as in "cast Ember Bolt on Bog Stalker (3/2)"."""
+    """Describe an action, as in "cast Ember Bolt on Bog Stalker (3/2)"."""
     kind, subject, target = action
     if kind == LAND:
         return f"play {CARDS[subject].name}"
     if kind == CAST:
-        return f"cast {CARDS[subject].name}{_aim(state, subject, target)}"
+        return f"cast {CARDS[subject].name}{_target_text(state, subject, target)}"
     if kind == ATTACK:
-        return f"attack with {_find_text(state, subject)}"
+        return f"attack with {_uid_text(state, subject)}"
     if kind == BLOCK:
-        return f"block {_find_text(state, target)} with {_find_text(state, subject)}"
+        return f"block {_uid_text(state, target)} with {_uid_text(state, subject)}"
     if state.stack:
         return "no answer"
     return {RAIDING: "done attacking", BLOCKING: "done blocking"}.get(state.phase, "pass")
 
 
-def _aim(state: State, card: int, target: int) -> str:
+def _target_text(state: State, card: int, target: int) -> str:
     if target == FACE:
         return " at the other player"
     if target <= 0:
         return ""
     if CARDS[card].target == SPELL:
-        spells = [CARDS[spell.card].name for spell in state.stack if spell.uid == target]
-        return f" against {spells[0]}" if spells else ""
-    return f" on {_find_text(state, target)}"
+        names = [CARDS[spell.card].name for spell in state.stack if spell.uid == target]
+        return f" against {names[0]}" if names else ""
+    return f" on {_uid_text(state, target)}"
 
 
-def _find_text(state: State, uid: int) -> str:
+def _uid_text(state: State, uid: int) -> str:
     creature = state.find(uid)
     return creature_text(creature) if creature is not None else "a creature that is gone"

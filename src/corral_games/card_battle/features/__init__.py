@@ -1,1 +1,1 @@
-"""The card game as numbers: the observation and a row for each legal action."""
+"""The features of the card game: the observation, and a row of numbers for each legal action."""

@@ -1,6 +1,6 @@
-"""What one side of a duel sees, as 36 numbers between -1 and 2, each with a name in ``FEATURES``.
+"""The observation of one player: 36 numbers between -1 and 2, named in ``FEATURES``.
 
-Only what the rules show to that side is read: its own hand, the size of the other one, and all that lies open.
+It depends only on what that player can see: their own hand, the size of the opponent's hand, and the public zones.
 """
 
 from __future__ import annotations
@@ -27,47 +27,48 @@ from corral_games.card_battle.engine.state import State
 __all__ = ["FEATURES", "HIGH", "LOW", "lead", "observe"]
 
 LOW, HIGH = -1.0, 2.0
-"""Bounds of every feature."""
+"""The bounds of every feature."""
 
 FEATURES = {
     "my_life": "life, 1 = 20",
-    "foe_life": "the other player's life, 1 = 20",
-    "lead": "who leads in life and on the board, -1 to 1",
+    "foe_life": "the opponent's life, 1 = 20",
+    "lead": "lead in life and on the board, -1 to 1, above 0 if ahead",
     "my_library": "cards in the library, 1 = 60",
-    "foe_hand": "cards in the other player's hand, 1 = 7",
+    "foe_hand": "cards in the opponent's hand, 1 = 7",
     "my_lands": "lands, 1 = 8",
-    "foe_lands": "the other side's lands, 1 = 8",
+    "foe_lands": "the opponent's lands, 1 = 8",
     "my_mana": "untapped lands, 1 = 8",
-    "foe_mana": "the other side's untapped lands, 1 = 8",
-    "land_drop": "1 while a land may still be played this turn",
-    "my_turn": "1 in one's own turn",
-    "main": "1 while lands and spells are played",
+    "foe_mana": "the opponent's untapped lands, 1 = 8",
+    "land_drop": "1 in this player's turn while no land has been played in it",
+    "my_turn": "1 in this player's turn",
+    "main": "1 in the main phase, in which lands and spells are played",
     "raiding": "1 while attackers are chosen",
     "blocking": "1 while blockers are chosen",
-    "fighting": "1 after blocks, before the damage",
+    "fighting": "1 after blockers are chosen, before combat damage",
     "turn": "turns of both players so far, 1 = 20",
-    "threat": "cost of the other side's spell that waits to resolve, 1 = 6, and 0.2 more; 0 if there is none",
+    "threat": "0.2 plus the cost, 1 = 6, of the opponent's spell on top of the stack; 0 if there is none",
     "my_creatures": "creatures, 1 = 6",
-    "foe_creatures": "the other side's creatures, 1 = 6",
+    "foe_creatures": "the opponent's creatures, 1 = 6",
     "my_power": "power on the board, 1 = 15",
-    "foe_power": "the other side's power, 1 = 15",
-    "my_toughness": "toughness on the board less damage, 1 = 15",
-    "foe_toughness": "the other side's toughness less damage, 1 = 15",
-    "my_evasion": "power that the other side's untapped creatures cannot block, 1 = 10",
-    "foe_evasion": "the other side's power that one's own untapped creatures cannot block, 1 = 10",
-    "my_ready": "power that could attack now, or does, 1 = 15",
+    "foe_power": "the opponent's power on the board, 1 = 15",
+    "my_toughness": "toughness on the board minus damage, 1 = 15",
+    "foe_toughness": "the opponent's toughness on the board minus damage, 1 = 15",
+    "my_evasion": "power that the opponent's untapped creatures cannot block, 1 = 10",
+    "foe_evasion": "the opponent's power that this player's untapped creatures cannot block, 1 = 10",
+    "my_ready": "power that could attack now or is attacking, 1 = 15",
     "my_guards": "creatures that could block, 1 = 6",
-    "foe_guards": "the other side's creatures that could block, 1 = 6",
-    "raid": "power of attackers that nobody blocks: one's own above 0, the other side's below, 1 = 10",
-    "blocked": "power of attackers that are blocked: one's own above 0, the other side's below, 1 = 10",
+    "foe_guards": "the opponent's creatures that could block, 1 = 6",
+    "raid": "power of unblocked attackers, 1 = 10; the opponent's attackers count negative",
+    "blocked": "power of blocked attackers, 1 = 10; the opponent's attackers count negative",
     "lethal": "1 if the unblocked attackers will win the game, -1 if they will lose it",
-    "my_charms": "lasting effects on the board less those of the other side, 1 = 3",
+    "my_charms": "charms on the board minus those of the opponent, 1 = 3",
     "hand_lands": "lands in hand, 1 = 4",
     "hand_creatures": "creatures in hand, 1 = 4",
     "hand_spells": "other cards in hand, 1 = 4",
     "castable": "cards in hand that the untapped lands can pay for, 1 = 4",
 }
-"""The observation, in order: name and meaning. What is counted stops at 2 times its 1."""
+"""The features of an observation, in order, with their meaning. "1 = 20" is the amount that gives 1; values are clipped
+at 2."""
 
 _PHASES = {
     MAIN: (1.0, 0.0, 0.0, 0.0),
@@ -75,19 +76,24 @@ _PHASES = {
     BLOCKING: (0.0, 0.0, 1.0, 0.0),
     FIGHTING: (0.0, 0.0, 0.0, 1.0),
 }
-_AIR = FLYING | REACH
+_BLOCKS_FLYING = FLYING | REACH
 
 
-def _shares(unit: int, most: int) -> tuple[float, ...]:
-    """0, 1, … ``most`` counted in units, stopping at ``HIGH``."""
-    return tuple(min(number / unit, HIGH) for number in range(most + 1))
+def _scaled_counts(unit: int) -> tuple[float, ...]:
+    """Return the counts 0 to 64 divided by ``unit`` and clipped at ``HIGH``: a table is faster than dividing."""
+    return tuple(min(count / unit, HIGH) for count in range(65))
 
 
-_BY_4, _BY_6, _BY_7, _BY_8, _BY_60 = _shares(4, 64), _shares(6, 64), _shares(7, 64), _shares(8, 64), _shares(60, 64)
+_BY_4, _BY_6, _BY_7, _BY_8, _BY_60 = (_scaled_counts(unit) for unit in (4, 6, 7, 8, 60))
 
 
-class _Force:
-    """What the creatures of one side amount to."""
+class _BoardTotals:
+    """Totals over the creatures of one side.
+
+    ``guards`` counts possible blockers, ``air_guards`` those that can block flying; all other totals but ``toughness``
+    are sums of power: ``ready`` of creatures that attack or could, ``raid`` of unblocked and ``blocked`` of blocked
+    attackers, ``flying`` and ``menace`` of creatures with that keyword.
+    """
 
     __slots__ = ("air_guards", "blocked", "flying", "guards", "menace", "power", "raid", "ready", "toughness")
 
@@ -109,7 +115,7 @@ class _Force:
                 if keywords & BOUND:
                     continue
                 guards += 1
-                if keywords & _AIR:
+                if keywords & _BLOCKS_FLYING:
                     air_guards += 1
                 if not keywords & DEFENDER and (not creature.sick or keywords & HASTE):
                     ready += strength
@@ -120,17 +126,17 @@ class _Force:
         self.power, self.toughness, self.flying, self.menace = power, toughness, flying, menace
         self.guards, self.air_guards, self.ready, self.raid, self.blocked = guards, air_guards, ready, raid, blocked
 
-    def evasion(self, other: _Force) -> int:
-        """Power that the other side has nobody to block with."""
-        if not other.guards:
+    def evasion(self, opponent: _BoardTotals) -> int:
+        """Return the power that the opponent's untapped creatures cannot block."""
+        if not opponent.guards:
             return self.power
-        return (0 if other.air_guards else self.flying) + (self.menace if other.guards < 2 else 0)
+        return (0 if opponent.air_guards else self.flying) + (self.menace if opponent.guards < 2 else 0)
 
 
 def observe(state: State, seat: int) -> npt.NDArray[np.float32]:
-    """What ``seat`` sees: a new array of 36 numbers, in the order of ``FEATURES``."""
+    """Return what ``seat`` sees as a new array, in the order of ``FEATURES``."""  # [36]
     me, foe = state.sides[seat], state.sides[1 - seat]
-    mine, theirs = _Force(me.creatures), _Force(foe.creatures)
+    mine, theirs = _BoardTotals(me.creatures), _BoardTotals(foe.creatures)
     mana, untapped = sum(me.untapped), me.untapped
     lands = creatures = castable = 0
     for card in me.hand:
@@ -196,7 +202,7 @@ def observe(state: State, seat: int) -> npt.NDArray[np.float32]:
 
 
 def lead(state: State, seat: int) -> float:
-    """Who leads, from what lies open: near 1 if ``seat`` does, near -1 if the other side does."""
+    """Return how far ``seat`` leads in life and on the board, from -1 (far behind) to 1. It depends on public facts."""
     totals = [0, 0]
     for owner, side in enumerate(state.sides):
         for creature in side.creatures:
@@ -206,7 +212,7 @@ def lead(state: State, seat: int) -> float:
 
 
 def _lead(life: int, board: int) -> float:
-    """Squash differences in life and in power + toughness: 10 life, or 20 on the board, count 0.5."""
+    """Map differences in life and in power + toughness to (-1, 1): 10 life, or 20 on the board, give 0.5."""
     balance = life / 10 + board / 20
     return balance / (1 + abs(balance))
 

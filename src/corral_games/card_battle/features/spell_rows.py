@@ -1,11 +1,11 @@
-"""Rows for lands and spells: what a card costs, whom it hits, and what would be gained by it on this table."""
+"""Rows of features for lands and spells: the card, its cost and target, and what it would do on this board."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import NamedTuple
 
-from corral_games.card_battle.bots.lookahead import PLANS, Plan, fight
+from corral_games.card_battle.bots.lookahead import PLANS, Plan, fight, fight_creatures
 from corral_games.card_battle.engine.cards import (
     CARDS,
     CHARM,
@@ -20,148 +20,178 @@ from corral_games.card_battle.engine.cards import (
 )
 from corral_games.card_battle.engine.pieces import CAST, FACE, FIGHTING, LAND, Creature, Side
 from corral_games.card_battle.engine.rules import Duel
-from corral_games.card_battle.features.action_rows import POINTS, body, pass_row, row
+from corral_games.card_battle.features.action_rows import EIGHTHS_PER_UNIT, body_columns, encode_row, pass_row
 
 __all__ = ["spell_rows"]
 
 
-class _Aim(NamedTuple):
-    """What a spell is aimed at, and what comes of it."""
+class _TargetForecast(NamedTuple):
+    """What a spell targets, and what would follow for the target."""
 
-    face: bool = False
-    mine: bool = False
+    is_face: bool = False
+    """Whether the target is the opponent."""
+    is_mine: bool = False
+    """Whether the target is a creature of the player to act."""
     power: int = 0
     toughness: int = 0
+    """The target's toughness, without damage taken."""
     busy: bool = False
+    """Whether the target is in combat, or the target of the spell on top of the stack."""
     kills: int = 0
-    """10 for good, less if it may come back."""
+    """10 if a creature dies or is removed permanently, less if it may return, 0 if neither."""
     saves: bool = False
+    """Whether the spell saves the player or the target from dying."""
 
 
-_AT_NOBODY, _AT_FACE = _Aim(), _Aim(face=True)
+_NO_TARGET, _FACE_TARGET = _TargetForecast(), _TargetForecast(is_face=True)
 
 
 def spell_rows(duel: Duel, swings: list[int]) -> list[bytes]:
-    """Rows while spells may be cast: in the main phase, before the damage, and in answer to a spell."""
+    """Return the rows of the legal actions while spells can be cast; ``swings`` are their quantized scores.
+
+    That is in the main phase, before combat damage, and in response to a spell.
+    """
     seat = duel.to_act
     me, foe = duel.sides[seat], duel.sides[1 - seat]
     my_life, foe_life = max(me.life, 1), max(foe.life, 1)
     mana = sum(me.untapped)
-    raid = incoming = 0
+    outgoing = incoming = 0
     if duel.phase == FIGHTING:
         attackers = duel.sides[duel.active].creatures
         unblocked = sum([c.power for c in attackers if c.attacking and not c.blocked and c.power > 0])
-        raid, incoming = (unblocked, 0) if duel.active == seat else (0, unblocked)
+        outgoing, incoming = (unblocked, 0) if duel.active == seat else (0, unblocked)
     rows = []
     for (kind, card, target), swing in zip(duel.legal(), swings, strict=True):
         if kind == CAST:
-            plan = PLANS[card]
-            aim, face = _AT_NOBODY, plan.face
-            if target == FACE:
-                aim, face = _AT_FACE, face + plan.damage
-            elif target > 0 and TARGET[card] == SPELL:
-                countered = CARDS[duel.stack[-1].card]
-                aim = _Aim(power=countered.power, toughness=countered.toughness, kills=plan.removal)
-            elif target > 0:
-                creature = duel.find(target)
-                assert creature is not None
-                if creature.seat != seat:
-                    aim = _harm(me, plan, creature, incoming)
-                else:
-                    aim = _help(duel, plan, creature)
-                    if duel.phase == FIGHTING and creature.attacking and not creature.blocked:
-                        face += plan.boost[0]
-            rows.append(_cast_row(card, mana, aim, swing, face, foe_life, foe_life - raid))
+            forecast, face = _forecast_target(duel, card, target, incoming)
+            rows.append(_cast_row(card, mana, forecast, swing, face, foe_life, foe_life - outgoing))
         elif kind == LAND:
-            rows.append(_land_row(_lacking(me, card), swing))
+            rows.append(_land_row(_cards_lacking_colour(me, card), swing))
         else:
-            lethal = 1 if raid >= foe_life else -1 if incoming >= my_life else 0
-            rows.append(pass_row(raid, foe_life, lethal, incoming, my_life))
+            lethal = 1 if outgoing >= foe_life else -1 if incoming >= my_life else 0
+            rows.append(pass_row(outgoing, foe_life, lethal, incoming, my_life))
     return rows
 
 
-def _lacking(me: Side, colour: int) -> int:
-    """Count the cards in hand for which there are too few lands of a colour."""
-    lands, lacking = me.lands[colour], 0
+def _forecast_target(duel: Duel, card: int, target: int, incoming: int) -> tuple[_TargetForecast, int]:
+    """Return the forecast for the target of a spell, and the damage that the spell adds to the opponent's."""
+    plan = PLANS[card]
+    if target == FACE:
+        return _FACE_TARGET, plan.face + plan.damage
+    if target <= 0:
+        return _NO_TARGET, plan.face
+    if TARGET[card] == SPELL:
+        countered = CARDS[duel.stack[-1].card]
+        forecast = _TargetForecast(power=countered.power, toughness=countered.toughness, kills=plan.removal)
+        return forecast, plan.face
+    creature = duel.find(target)
+    assert creature is not None
+    if creature.seat != duel.to_act:
+        return _forecast_harm(duel.sides[duel.to_act], plan, creature, incoming), plan.face
+    face = plan.face
+    if duel.phase == FIGHTING and creature.attacking and not creature.blocked:
+        face += plan.boost[0]
+    return _forecast_help(duel, plan, creature), face
+
+
+def _cards_lacking_colour(me: Side, colour: int) -> int:
+    """Count the cards in hand that require more lands of a colour than are on the board."""
+    n_lands, n_lacking = me.lands[colour], 0
     for card in me.hand:
-        for wanted, number in PIPS[card]:
-            if wanted == colour and number > lands:
-                lacking += 1
-    return lacking
+        for required, number in PIPS[card]:
+            if required == colour and number > n_lands:
+                n_lacking += 1
+    return n_lacking
 
 
 @lru_cache(1 << 10)
-def _land_row(lacking: int, swing: int) -> bytes:
-    return row(land=1.0, use=lacking / 3, swing=swing / POINTS)
+def _land_row(n_lacking: int, swing: int) -> bytes:
+    return encode_row(land=1.0, use=n_lacking / 3, swing=swing / EIGHTHS_PER_UNIT)
 
 
-def _harm(me: Side, plan: Plan, target: Creature, incoming: int) -> _Aim:
-    """A spell aimed at a creature of the other side."""
-    power, left = target.power, target.toughness - target.damage
-    kills = 10 if plan.harm >= left or (plan.bites and _bitten(me, left)) else plan.removal
+def _forecast_harm(me: Side, plan: Plan, target: Creature, incoming: int) -> _TargetForecast:
+    """Forecast a spell that targets a creature of the opponent."""
+    power, toughness = target.power, target.toughness - target.damage
+    kills = 10 if plan.harm >= toughness or (plan.bites and _bite_kills(me, toughness)) else plan.removal
     stops = kills > 0 and target.attacking and not target.blocked
-    saves = stops and incoming >= me.life > incoming - power
-    return _Aim(False, False, power, left, target.attacking or target.blocking != 0, kills, saves)
+    return _TargetForecast(
+        power=power,
+        toughness=toughness,
+        busy=target.attacking or target.blocking != 0,
+        kills=kills,
+        saves=stops and incoming >= me.life > incoming - power,
+    )
 
 
-def _help(duel: Duel, plan: Plan, target: Creature) -> _Aim:
-    """A spell aimed at one of one's own creatures."""
-    now = (target.power, target.toughness - target.damage, target.keywords)
-    then = (now[0] + plan.boost[0], now[1] + plan.boost[1], now[2] | plan.boost[2])
+def _forecast_help(duel: Duel, plan: Plan, target: Creature) -> _TargetForecast:
+    """Forecast a spell that targets a creature of the player to act."""
+    toughness = target.toughness - target.damage
+    more_power, more_toughness, more_keywords = plan.boost
+    boosted_toughness = toughness + more_toughness
     busy, kills, saves = target.attacking or target.blocking != 0, 0, False
     if duel.stack and duel.stack[-1].target == target.uid:
-        busy, saves = True, now[1] <= PLANS[duel.stack[-1].card].harm < then[1]
-    enemy = _enemy(target, duel.sides[1 - target.seat]) if duel.phase == FIGHTING else None
+        busy, saves = True, toughness <= PLANS[duel.stack[-1].card].harm < boosted_toughness
+    enemy = _strongest_enemy(target, duel.sides[1 - target.seat]) if duel.phase == FIGHTING else None
     if enemy is not None:
-        its = (enemy.power, enemy.toughness - enemy.damage, enemy.keywords)
-        before, after = fight(*now, *its), fight(*then, *its)
+        before = fight_creatures(target, enemy)
+        after = fight(
+            target.power + more_power,
+            boosted_toughness,
+            target.keywords | more_keywords,
+            enemy.power,
+            enemy.toughness - enemy.damage,
+            enemy.keywords,
+        )
         saves = saves or (before.first_dies and not after.first_dies)
         kills = 10 if after.second_dies and not before.second_dies else 0
-    return _Aim(False, True, now[0], now[1], busy, kills, saves)
+    return _TargetForecast(is_mine=True, power=target.power, toughness=toughness, busy=busy, kills=kills, saves=saves)
 
 
-def _bitten(me: Side, left: int) -> bool:
-    """Whether the strongest of one's creatures would kill with its bite."""
+def _bite_kills(me: Side, toughness: int) -> bool:
+    """Return whether the damage of the side's strongest creature kills one with this remaining toughness."""
     if not me.creatures:
         return False
-    hunter = max(me.creatures, key=lambda creature: creature.power)
-    return hunter.power >= left or (hunter.power > 0 and hunter.keywords & DEATHTOUCH != 0)
+    strongest = max(me.creatures, key=lambda creature: creature.power)
+    return strongest.power >= toughness or (strongest.power > 0 and strongest.keywords & DEATHTOUCH != 0)
 
 
-def _enemy(creature: Creature, foe: Side) -> Creature | None:
-    """The strongest of those that a creature in combat fights."""
-    found = None
+def _strongest_enemy(creature: Creature, foe: Side) -> Creature | None:
+    """Return the strongest creature that a creature fights in combat, or None."""
+    strongest = None
     for other in foe.creatures:
-        meets = other.blocking == creature.uid or creature.blocking == other.uid
-        if meets and (found is None or other.power > found.power):
-            found = other
-    return found
+        is_enemy = other.blocking == creature.uid or creature.blocking == other.uid
+        if is_enemy and (strongest is None or other.power > strongest.power):
+            strongest = other
+    return strongest
 
 
 @lru_cache(1 << 14)
-def _cast_row(card: int, mana: int, aim: _Aim, swing: int, face: int, foe_life: int, to_take: int) -> bytes:
+def _cast_row(
+    card: int, mana: int, forecast: _TargetForecast, swing: int, face: int, foe_life: int, foe_life_left: int
+) -> bytes:
+    """Return the row of a spell; ``foe_life_left`` is the opponent's life after the unblocked damage of this combat."""
     data, plan = CARDS[card], PLANS[card]
     is_creature = data.kind == CREATURE
     power, toughness, keywords = (data.power, data.toughness, data.keywords) if is_creature else plan.boost
-    return row(
+    return encode_row(
         cast=1.0,
         creature=is_creature,
         instant=data.kind == INSTANT,
         lasting=data.kind in (CHARM, MARK),
         cost=data.cost / 6,
         use=data.cost / max(mana, 1),
-        **body(power, toughness, keywords),
+        **body_columns(power, toughness, keywords),
         damage=max(plan.damage, plan.face) / 6,
         cards=plan.cards / 2,
         life=(plan.life + (power if keywords & LIFELINK else 0)) / 5,
-        on_mine=aim.mine,
-        on_face=aim.face,
-        target_power=aim.power / 6,
-        target_toughness=aim.toughness / 6,
-        target_busy=aim.busy,
-        kills=aim.kills / 10,
-        saves=aim.saves,
-        swing=swing / POINTS,
+        on_mine=forecast.is_mine,
+        on_face=forecast.is_face,
+        target_power=forecast.power / 6,
+        target_toughness=forecast.toughness / 6,
+        target_busy=forecast.busy,
+        kills=forecast.kills / 10,
+        saves=forecast.saves,
+        swing=swing / EIGHTHS_PER_UNIT,
         face=face / foe_life,
-        lethal=0 < to_take <= face,
+        lethal=0 < foe_life_left <= face,
     )
