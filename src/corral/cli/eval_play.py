@@ -14,7 +14,7 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.progress import Progress
 
-from corral.cli.flags import own_kwargs
+from corral.cli.flags import merge_env_flags
 from corral.cli.recipes import play_matches
 from corral.config.schema import parse_env_kwargs
 from corral.core.entry_points import import_callable
@@ -315,7 +315,7 @@ def _find_subject(options: argparse.Namespace) -> _Subject:
         raise UsageError(f"{options.run} is an env, not a run: random moves are drawn anyway; leave --sample out")
     if options.env or options.policy or options.checkpoint != "best":
         raise UsageError(f"{options.run} is an env, not a run: --env, --policy and --checkpoint mean nothing for it")
-    kwargs = parse_env_kwargs(own_kwargs(options, options.run, options.env_kwargs))
+    kwargs = parse_env_kwargs(merge_env_flags(options, options.run, options.env_kwargs))
     try:
         return _Subject(None, resolve_env(options.run, kwargs), None, options.run)
     except UsageError as error:
@@ -331,7 +331,7 @@ def _load_run(options: argparse.Namespace) -> _Subject:
     directory = find_run(options.run)
     config = directory.read_config()
     require_same_code(config, options.env, options.policy)
-    overrides = parse_env_kwargs(own_kwargs(options, config.env, options.env_kwargs))
+    overrides = parse_env_kwargs(merge_env_flags(options, config.env, options.env_kwargs))
     factory = resolve_env(options.env or config.env, {**config.env_kwargs, **overrides})
     policy = options.policy or config.policy
     network = import_callable(policy, "policy") if policy is not None else None

@@ -1,7 +1,7 @@
-"""Flags made from the typed config: the flag, the YAML key and the attribute are one word.
+"""Flags of the command line, made from the config: a flag, a YAML key and a field of the config have one name.
 
-Flags carry no types of their own. What was typed goes, as text, through the same validation as a YAML file, so there
-is one set of rules and one kind of message.
+Flags have no types. The text of a flag goes through the same validation as a value in a YAML file, so there is one set
+of rules and of error messages.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from corral.core.errors import UsageError, cut_words
 from corral.core.suggestions import did_you_mean
 from corral.envs.registry import BUILT_IN, OWN_FLAGS, PATHS, SWITCHES, own_flags
 
-__all__ = ["Parser", "add_config_flags", "add_directory_flags", "add_own_flags", "own_kwargs"]
+__all__ = ["Parser", "add_config_flags", "add_directory_flags", "add_env_flags", "merge_env_flags"]
 
 _FLAGS = {"timesteps": ("--timesteps", "--total-timesteps"), "hooks": ("--hook",)}
-"""Flags of settings that have another than their own name, or more than one."""
-_TITLES = {
+"""By setting, its flags, if they are not just the name of the setting."""
+_GROUP_TITLES = {
     "budget": "budget (whichever is reached first; a small one gets shorter rollouts where --n-steps is not given)",
     "environment": "environment",
     "parallel": "parallelism (never changes the result, except for --n-envs and --overlap)",
@@ -37,118 +37,137 @@ _TITLES = {
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line, with the nearest flag that exists."""
+    """An argument parser whose errors are one line, which suggests the nearest flag."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
-        self._negative_number_matcher = re.compile(r"^-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")  # argparse's own lacks 1e-3
+        # With the expression of argparse, -1e-3 would be a flag.
+        self._negative_number_matcher = re.compile(r"^-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and exit with code 2."""
+        """Print what is wrong and exit with code 2."""
         unknown = re.match(r"unrecognized arguments: (\S+)", message)
         if unknown:
             flag = unknown[1].split("=")[0]
-            known = [option for action in self._actions for option in action.option_strings if option != "--help"]
-            message = f"unknown flag {flag}{did_you_mean(flag, known)}" if flag.startswith("-") else message
+            all_flags = [option for action in self._actions for option in action.option_strings if option != "--help"]
+            message = f"unknown flag {flag}{did_you_mean(flag, all_flags)}" if flag.startswith("-") else message
         self.exit(2, f"{self.prog}: {cut_words(message)}. `{self.prog} --help` explains.\n")
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Like argparse's, except that an unknown flag is matched against this verb's own flags."""
-        found, unknown = self.parse_known_args(args, namespace)
+        """Parse arguments as argparse does; the error for an unknown flag suggests one of this parser's flags."""
+        options, unknown = self.parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {unknown[0]}")
-        return found
+        return options
 
 
 def add_config_flags(
     parser: argparse.ArgumentParser, shown: Container[str] | None = None, hidden: Container[str] = ()
 ) -> None:
-    """Add a flag for every field of the config; ``shown`` and ``hidden`` say which of them help mentions.
+    """Add a flag for every field of the config that the parser does not have yet.
 
-    Only what was typed ends up in the namespace.
+    The help lists all of them, or those in ``shown``, without those in ``hidden``. Parsed options contain only flags
+    that were typed.
     """
     groups: dict[str, Any] = {}
     for name, field in TrainConfig.model_fields.items():
         if name in ("env", "stages") or any(action.dest == name for action in parser._actions):
             continue
         extra = field.json_schema_extra
-        group = extra["group"] if isinstance(extra, dict) else "run"
-        title = _TITLES[str(group)]
+        title = _GROUP_TITLES[str(extra["group"] if isinstance(extra, dict) else "run")]
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
         flags = _FLAGS.get(name, (f"--{name.replace('_', '-')}",))
-        text = (field.description or "").replace("%", "%%")
-        silent = name in hidden or (shown is not None and name not in shown)
-        text = argparse.SUPPRESS if silent else text + _default(field.default)
-        options: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": text}
-        if bool in (field.annotation, *get_args(field.annotation)):
-            options["action"] = argparse.BooleanOptionalAction
-        elif name in ("net_arch", "env_kwargs"):
-            options |= {"nargs": "+", "metavar": "SIZE" if name == "net_arch" else "KEY=VALUE"}
-            options |= {"action": "extend"} if name == "env_kwargs" else {}
-        elif name == "hooks":
-            options |= {"action": "append", "metavar": "NAME"}
-        else:
-            options["metavar"] = "|".join(("auto", *BACKENDS)) if name == "backend" else _metavar(field.annotation)
-        groups[title].add_argument(*flags, **options)
+        is_hidden = name in hidden or (shown is not None and name not in shown)
+        text = (field.description or "").replace("%", "%%") + _default_in_help(field.default)
+        groups[title].add_argument(
+            *flags,
+            dest=name,
+            default=argparse.SUPPRESS,
+            help=argparse.SUPPRESS if is_hidden else text,
+            **_argument_kind(name, field.annotation),
+        )
+
+
+def _argument_kind(name: str, annotation: Any) -> dict[str, Any]:
+    """Return the arguments of ``add_argument`` that say how many values a setting's flag takes."""
+    if bool in (annotation, *get_args(annotation)):
+        return {"action": argparse.BooleanOptionalAction}
+    if name == "net_arch":
+        return {"nargs": "+", "metavar": "SIZE"}
+    if name == "env_kwargs":
+        return {"nargs": "+", "metavar": "KEY=VALUE", "action": "extend"}
+    if name == "hooks":
+        return {"action": "append", "metavar": "NAME"}
+    return {"metavar": "|".join(("auto", *BACKENDS)) if name == "backend" else _metavar(annotation)}
 
 
 class _OneDirectory(argparse.Action):
-    """Takes a directory under any of its flags, but only one."""
+    """Takes a directory by any of several flags, and refuses two different ones."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        before = getattr(namespace, self.dest, values)
-        if before != values:
-            parser.error(f"a run has one directory, but {before} and {values} were given")
+        earlier = getattr(namespace, self.dest, values)
+        if earlier != values:
+            parser.error(f"a run has one directory, but {earlier} and {values} were given")
         setattr(namespace, self.dest, values)
 
 
 def add_directory_flags(parser: argparse.ArgumentParser) -> None:
-    """Add ``--output-dir`` with the names that training scripts give it."""
-    names = "--output-dir", "--save-path", "--checkpoint-dir", "--log-path"
-    text = "the run directory, which holds checkpoints and logs [runs/<env>-<date>-<time>]"
+    """Add ``--output-dir``, also under the names that it has in other training scripts."""
     parser.add_argument(
-        *names, dest="output_dir", metavar="DIR", action=_OneDirectory, default=argparse.SUPPRESS, help=text
+        "--output-dir",
+        "--save-path",
+        "--checkpoint-dir",
+        "--log-path",
+        dest="output_dir",
+        metavar="DIR",
+        action=_OneDirectory,
+        default=argparse.SUPPRESS,
+        help="the run directory, which holds checkpoints and logs [runs/<env>-<date>-<time>]",
     )
 
 
-def add_own_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that built-in envs have of their own: short for ``--env-kwargs``."""
+def add_env_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags for arguments of built-in envs, which are short for ``--env-kwargs``."""
     for env, flags in OWN_FLAGS.items():
         group = parser.add_argument_group(env)
         for name, text in flags.items():
-            how: Any = {"action": argparse.BooleanOptionalAction} if name in SWITCHES else {}
-            group.add_argument(f"--{name.replace('_', '-')}", dest=name, default=argparse.SUPPRESS, help=text, **how)
+            kind: Any = {"action": argparse.BooleanOptionalAction} if name in SWITCHES else {}
+            group.add_argument(f"--{name.replace('_', '-')}", dest=name, default=argparse.SUPPRESS, help=text, **kind)
 
 
-def own_kwargs(options: argparse.Namespace, env: str, given: Any) -> Any:
-    """``env_kwargs``, with the env's own flags among them."""
-    own = {name for flags in OWN_FLAGS.values() for name in flags}
-    typed = {name: value for name, value in vars(options).items() if name in own}
-    for name, value in typed.items():
-        flag = f"--{'no-' if value is False else ''}{name.replace('_', '-')}"
+def merge_env_flags(options: argparse.Namespace, env: str, env_kwargs: Any) -> Any:
+    """Return ``env_kwargs`` with the values of the flags that ``add_env_flags`` added.
+
+    Raise ``UsageError`` for a flag of another env, or for a value that is given in both ways.
+    """
+    flag_names = {name for flags in OWN_FLAGS.values() for name in flags}
+    values = {name: value for name, value in vars(options).items() if name in flag_names}
+    for name, value in values.items():
         if name not in own_flags(env):
-            whose = ", ".join(owner for owner, flags in OWN_FLAGS.items() if name in flags)
-            alone = env in BUILT_IN or name in SWITCHES
-            hint = "" if alone else f"; {env} may take it as --env-kwargs {name}={value}"
-            raise UsageError(f"{flag} is a flag of {whose}, not of {env}{hint}")
-    if not typed:
-        return given
-    if twice := sorted(typed.keys() & parse_env_kwargs(vars(options).get("env_kwargs", [])).keys()):
-        raise UsageError(f"{twice[0]} is given twice: as a flag and in --env-kwargs; leave one out")
-    paths = {name: str(Path(value).absolute()) for name, value in typed.items() if name in PATHS}
-    words = [f"{name}={value}" for name, value in typed.items() if name not in PATHS]
-    return parse_env_kwargs(given) | parse_env_kwargs(words) | paths
+            flag = f"--{'no-' if value is False else ''}{name.replace('_', '-')}"
+            owners = ", ".join(owner for owner, flags in OWN_FLAGS.items() if name in flags)
+            may_be_kwarg = env not in BUILT_IN and name not in SWITCHES
+            hint = f"; {env} may take it as --env-kwargs {name}={value}" if may_be_kwarg else ""
+            raise UsageError(f"{flag} is a flag of {owners}, not of {env}{hint}")
+    if not values:
+        return env_kwargs
+    if given_twice := sorted(values.keys() & parse_env_kwargs(vars(options).get("env_kwargs", [])).keys()):
+        raise UsageError(f"{given_twice[0]} is given twice: as a flag and in --env-kwargs; leave one out")
+    paths = {name: str(Path(value).absolute()) for name, value in values.items() if name in PATHS}
+    others = [f"{name}={value}" for name, value in values.items() if name not in PATHS]
+    return parse_env_kwargs(env_kwargs) | parse_env_kwargs(others) | paths
 
 
 def _metavar(annotation: Any) -> str:
+    """Return what the help shows in the place of a flag's value."""
     if get_origin(annotation) is Literal:
         return "|".join(get_args(annotation))
-    words = {int: "N", float: "X", str: "NAME"}
-    return next((words[kind] for kind in (annotation, *get_args(annotation)) if kind in words), "VALUE")
+    metavars = {int: "N", float: "X", str: "NAME"}
+    return next((metavars[kind] for kind in (annotation, *get_args(annotation)) if kind in metavars), "VALUE")
 
 
-def _default(default: Any) -> str:
+def _default_in_help(default: Any) -> str:
     if default is None or default in ({}, ()):
         return ""
     if isinstance(default, dict):

@@ -9,7 +9,7 @@ from pathlib import Path
 import gymnasium as gym
 from rich.console import Console
 
-from corral.cli.flags import own_kwargs
+from corral.cli.flags import merge_env_flags
 from corral.config.schema import parse_env_kwargs
 from corral.core.errors import UsageError, one_line
 from corral.core.files import read_json
@@ -40,7 +40,7 @@ def run_doctor(options: argparse.Namespace) -> int:
         if options.env_kwargs:
             raise UsageError("--replay has the env's arguments in its file; leave --env-kwargs out")
         return _replay(console, options.env, options.replay)
-    kwargs = parse_env_kwargs(own_kwargs(options, options.env, options.env_kwargs))
+    kwargs = parse_env_kwargs(merge_env_flags(options, options.env, options.env_kwargs))
     counts = dict.fromkeys(_COLOURS, 0)
     for finding in examine(options.env, kwargs, options.n_envs, options.steps):
         counts[finding.level] += 1

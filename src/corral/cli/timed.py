@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.bench.timed import timed_settings, write_benchmark_metrics
-from corral.cli.flags import own_kwargs
+from corral.cli.flags import merge_env_flags
 from corral.cli.main import guarded
 from corral.cli.recipes import train_and_play
 from corral.cli.verbs import Script, verbs_of
@@ -43,7 +43,7 @@ def _train(options: argparse.Namespace, sequential: bool) -> int:
     settings: dict[str, Any] = {"env": _ENV, "duration": _DURATION}
     settings |= timed_settings(options.config, flags, sequential)
     env = settings.pop("env")
-    settings["env_kwargs"] = own_kwargs(options, env, settings.get("env_kwargs", {}))
+    settings["env_kwargs"] = merge_env_flags(options, env, settings.get("env_kwargs", {}))
     train_and_play(lambda: _timed(env, settings), options.eval_games, env, settings.get("policy"))
     return 0
 

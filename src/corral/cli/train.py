@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from corral.cli.flags import own_kwargs
+from corral.cli.flags import merge_env_flags
 from corral.config.schema import TrainConfig
 from corral.config.yaml_file import load_yaml
 from corral.core.errors import UsageError
@@ -41,7 +41,7 @@ def settings_of(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     if not isinstance(env, str):
         raise UsageError(f"env {short_repr(env)}: should be the name of an env")
     values.pop("env", None)
-    if kwargs := own_kwargs(options, env, values.get("env_kwargs", {})):
+    if kwargs := merge_env_flags(options, env, values.get("env_kwargs", {})):
         values["env_kwargs"] = kwargs
     return env, values
 

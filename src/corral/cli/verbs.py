@@ -1,4 +1,4 @@
-"""The verbs of ``corral VERB …`` as a table: what each is called, what its help says, and which function it calls."""
+"""The table of the verbs of ``corral VERB …``: their names, help texts, flags and functions."""
 
 from __future__ import annotations
 
@@ -8,30 +8,40 @@ from dataclasses import dataclass
 from typing import Any
 
 from corral import __version__
-from corral.cli.flags import Parser, add_config_flags, add_directory_flags, add_own_flags
+from corral.cli.flags import Parser, add_config_flags, add_directory_flags, add_env_flags
 from corral.config.schema import RESUMABLE
 
 __all__ = ["VERBS", "Script", "Verb", "verbs_of"]
 
-_TIMED = ("env_kwargs", "n_envs", "num_workers", "n_steps", "batch_size", "n_epochs", "net_arch", "policy", "overlap")
-"""Settings that help of ``tune`` and ``bench`` mentions; all of training's are taken."""
+_SPEED_SETTINGS = (
+    "env_kwargs",
+    "n_envs",
+    "num_workers",
+    "n_steps",
+    "batch_size",
+    "n_epochs",
+    "net_arch",
+    "policy",
+    "overlap",
+)
+"""Settings that the help of ``tune`` and ``bench`` lists. These verbs accept all settings of training."""
 _ENV_HELP = "a built-in env, a Gymnasium id, envpool:ID, package.module:callable or file.py:callable"
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script that stands for a verb: it has the verb's flags, and ``--env`` instead of the word ENV."""
+    """A script that does what a verb does: it has the verb's flags, and the flag ``--env`` instead of an argument."""
 
     name: str
-    """How its errors begin."""
+    """The script's name, with which its errors begin."""
     about: str
-    """What ``--help`` says first."""
+    """The description at the beginning of ``--help``."""
     env: str
-    """The env that is trained on without ``--env``."""
+    """The env if ``--env`` is not given."""
 
 
 AddFlags = Callable[[Parser, Script | None], object]
-"""Adds one flag or several to the parser of a verb, or of the script that stands for it."""
+"""A function that adds flags to the parser of a verb, or to that of a script that does what the verb does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,33 +49,36 @@ class Verb:
     """A verb of the command line."""
 
     name: str
-    words: str
-    """What is typed after it, as its usage says."""
+    arguments: str
+    """The arguments after the verb, as its usage shows them."""
     function: str
-    """What it calls, as ``module:function``: imported only when it is used."""
+    """The function that carries it out, as ``module:function``; imported when the verb is used."""
     summary: str
     examples: str
     flags: tuple[AddFlags, ...]
-    """In the order in which help lists them."""
+    """The flags in the order in which the help lists them."""
 
 
 def verbs_of(script: Script | None = None) -> tuple[Parser, dict[str, tuple[Parser, str]]]:
-    """The parser of the command line; and of each verb, or of the ``script`` for it, with its ``module:function``."""
+    """Return the parser of ``corral`` and, by verb, the verb's parser and its ``module:function``.
+
+    With ``script``, the parsers of verbs are for that script.
+    """
     verbs = {verb.name: (_parser_of(verb, script), verb.function) for verb in VERBS}
-    about = "\n".join(f"  {verb.name:<8} {verb.summary}" for verb in VERBS)
-    top = Parser(
+    summaries = "\n".join(f"  {verb.name:<8} {verb.summary}" for verb in VERBS)
+    corral_parser = Parser(
         prog="corral",
-        description=f"Parallel PPO training that uses every core.\n\nverbs:\n{about}",
+        description=f"Parallel PPO training that uses every core.\n\nverbs:\n{summaries}",
         epilog="`corral VERB --help` explains a verb. Start with:  corral train CartPole-v1",
     )
-    top.add_argument("--version", action="version", version=f"corral {__version__}")
-    return top, verbs
+    corral_parser.add_argument("--version", action="version", version=f"corral {__version__}")
+    return corral_parser, verbs
 
 
 def _parser_of(verb: Verb, script: Script | None) -> Parser:
     if script is None:
         prog, examples = f"corral {verb.name}", f"examples:\n{verb.examples}"
-        usage = f"{prog} {verb.words} [--flag value ...]"
+        usage = f"{prog} {verb.arguments} [--flag value ...]"
         parser = Parser(prog=prog, usage=usage, description=verb.summary, epilog=examples)
     else:
         parser = Parser(prog=script.name, usage=f"{script.name} [--flag value ...]", description=script.about)
@@ -86,6 +99,7 @@ def _config_flags(shown: Container[str] | None = None, hidden: Container[str] = 
 
 
 def _env_flags(parser: Parser, script: Script | None, config: bool = True) -> None:
+    """Add the env, its arguments and, unless ``config`` is false, ``--config``."""
     if script is None:
         parser.add_argument("env", metavar="ENV", nargs="?", help=_ENV_HELP)
     else:
@@ -96,7 +110,7 @@ def _env_flags(parser: Parser, script: Script | None, config: bool = True) -> No
         parser.add_argument("--config", metavar="FILE", help="YAML file with settings; flags override it")
     else:
         parser.set_defaults(config=None)
-    add_own_flags(parser)
+    add_env_flags(parser)
 
 
 def _train_flags(parser: Parser, script: Script | None) -> None:
@@ -125,12 +139,12 @@ def _eval_games(default: int | None = 100) -> AddFlags:
 def _timing_flags(seconds: float, repeats: int) -> tuple[AddFlags, ...]:
     return (
         _env_flags,
-        _flag("--seconds", type=float, default=seconds, metavar="X", help=f"of each run [{seconds:g}]"),
-        _flag("--repeats", type=int, default=repeats, metavar="N", help=f"runs of each [{repeats}]"),
+        _flag("--seconds", type=float, default=seconds, metavar="X", help=f"seconds of each measurement [{seconds:g}]"),
+        _flag("--repeats", type=int, default=repeats, metavar="N", help=f"measurements of each setting [{repeats}]"),
     )
 
 
-_env_own_flags: AddFlags = lambda parser, script: add_own_flags(parser)  # noqa: E731
+_env_argument_flags: AddFlags = lambda parser, script: add_env_flags(parser)  # noqa: E731
 _CODE_FLAGS = (
     _flag("--env", help="the env again, where it is code of yours"),
     _flag("--policy", help="the policy again, where it is code of yours"),
@@ -149,7 +163,7 @@ _POLICY_FLAGS = (
     _flag(
         "--env-kwargs", nargs="+", metavar="KEY=VALUE", default=[], help="arguments for the env; for a run's, changes"
     ),
-    _env_own_flags,
+    _env_argument_flags,
 )
 _SELF_PLAY_FLAGS = (
     _flag("--current-weight", type=float, metavar="X", help="share against the policy itself [0.2]"),
@@ -261,7 +275,7 @@ VERBS = (
         "play",
         "RUN",
         "corral.cli.eval_play:run_play",
-        "Show a policy (or, for an env, random legal moves) at play, or save it as a picture that moves.",
+        "Show a policy (or, for an env, random legal moves) at play, or save it as a clip or a picture.",
         "  corral play latest --save clip.gif\n  corral play CartPole-v1 --save random.mp4 --episodes 2\n"
         "  corral play latest --save episode.png\n  corral play territory --watch\n  corral play game-boy --human",
         (
@@ -293,7 +307,7 @@ VERBS = (
             _flag("--n-envs", type=int, default=8, metavar="N", help="envs you mean to use [8]"),
             _flag("--replay", metavar="FILE", help="play an episode again in which the env raised"),
             _flag("--steps", type=int, default=1000, metavar="N", help="steps to try [1000]"),
-            _env_own_flags,
+            _env_argument_flags,
         ),
     ),
     Verb(
@@ -306,7 +320,7 @@ VERBS = (
             *_timing_flags(seconds=2.0, repeats=2),
             _flag("--max-envs", type=int, default=64, metavar="N", help="try no more envs than this [64]"),
             _flag("--output", metavar="DIR", help="where the picture goes [runs/tune-<env>-<date>-<time>]"),
-            _config_flags(shown=_TIMED),
+            _config_flags(shown=_SPEED_SETTINGS),
         ),
     ),
     Verb(
@@ -315,7 +329,7 @@ VERBS = (
         "corral.cli.bench:run_bench",
         "Time an env in one process and with workers: speed-up, efficiency, and where the time goes.",
         "  corral bench CartPole-v1\n  corral bench my_game.py:make_env --n-envs 16 --num-workers 4",
-        (*_timing_flags(seconds=4.0, repeats=3), _config_flags(shown=_TIMED)),
+        (*_timing_flags(seconds=4.0, repeats=3), _config_flags(shown=_SPEED_SETTINGS)),
     ),
     Verb(
         "sweep",
@@ -357,7 +371,7 @@ VERBS = (
         "  corral compare runs/sequential runs/parallel\n  corral compare runs/my-run latest --output comparison",
         (
             _flag("a", metavar="A", help="a run directory, or latest; speed-up is B over A"),
-            _flag("b", metavar="B", help="another"),
+            _flag("b", metavar="B", help="another run directory, or latest"),
             _flag("--output", metavar="DIR", help="where picture and report go [comparison-<date>-<time> beside A]"),
         ),
     ),
