@@ -1,4 +1,4 @@
-"""Step transports: real Gymnasium vector envs, in this process or in workers, with one contract. No torch."""
+"""Vector envs with Gymnasium's interface, in this process or in worker processes. Nothing here imports torch."""
 
 from corral.vec.api import CorralVectorEnv
 from corral.vec.make_vec import make_vector_env

@@ -1,14 +1,14 @@
-"""What serial and process vector envs have in common: the arrays of a step, and Gymnasium's face on top of them.
+"""What serial and process vector envs have in common: the arrays of a step, and Gymnasium's ``VectorEnv`` interface.
 
-Training reads ``arrays`` directly and never builds an info dictionary; everyone else uses ``reset`` and ``step`` as
-of any ``gymnasium.vector.VectorEnv``.
+Training reads ``arrays`` directly and builds no info dictionaries. All other callers use ``reset`` and ``step`` as with
+any ``gymnasium.vector.VectorEnv``.
 """
 
 from __future__ import annotations
 
 import warnings
 from abc import ABC, ABCMeta, abstractmethod
-from collections.abc import Callable, Collection, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol
 
@@ -39,34 +39,34 @@ __all__ = [
     "OpponentSampler",
     "OpponentSamplerSpec",
     "StepArrays",
-    "StepperOptions",
     "merge_sums",
 ]
 
 Array = npt.NDArray[Any]
 Env = gym.Env[Any, Any]
 InfoMode = Literal["full", "summed"]
-"""``full``: infos as the envs give them. ``summed``: numbers are added up where the env lives, the rest is dropped."""
+"""``full``: infos as the envs return them. ``summed``: the numbers in infos are added up in the process of the env, and
+everything else in them is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepArrays:
-    """The arrays of one step of N envs. Rows are written where the env lives and read by the parent, with no copy."""
+    """The arrays of one step of N envs. The process of an env writes its row, and the parent process reads it there."""
 
-    observations: Leaves  # each [N, ...]; after an episode's end, already the next one's first
+    observations: Leaves  # each [N, ...]; where an episode ended, the first observation of the next one
     final_observations: Leaves  # each [N, ...]; valid where an episode ended in this step
     actions: Leaves  # each [N, ...]
     rewards: npt.NDArray[np.float64]  # [N]
     terminated: npt.NDArray[np.bool_]  # [N]
     truncated: npt.NDArray[np.bool_]  # [N]
-    life_lost: npt.NDArray[np.bool_]  # [N] the return ends here, though the episode goes on
-    episode: npt.NDArray[np.int64]  # [N] how many episodes the env has begun, less one
-    opponent: npt.NDArray[np.int64]  # [N] who of the lineup plays the other side in it; -1 without one
-    masks: npt.NDArray[np.bool_]  # [N, A]; A = 0 where no action can be masked
+    life_lost: npt.NDArray[np.bool_]  # [N] the return ends here, though the episode continues
+    episode: npt.NDArray[np.int64]  # [N] the number of the env's episode, from 0; -1 before its first
+    opponent: npt.NDArray[np.int64]  # [N] the opponent's number in the opponent table; -1 without one
+    masks: npt.NDArray[np.bool_]  # [N, A] true for legal actions; A = 0 if no action can be masked
 
     @classmethod
     def named(cls, observation: Layout, codec: ActionCodec, n: int) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-        """Shape and dtype of every array, under the names that ``of`` expects."""
+        """Return the shape and dtype of every array, by the names that ``from_arrays`` expects."""
         boolean, double = np.dtype(np.bool_), np.dtype(np.float64)
         shapes = {f"observations:{leaf.path}": ((n, *leaf.shape), leaf.dtype) for leaf in observation.leaves}
         shapes |= {f"final_observations:{leaf.path}": ((n, *leaf.shape), leaf.dtype) for leaf in observation.leaves}
@@ -78,107 +78,87 @@ class StepArrays:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array]) -> StepArrays:
-        """Assemble from named arrays."""
+        """Return an instance made of arrays with the names of ``named``."""
         return cls(**to_columns(arrays))
 
     def begin(self) -> None:
-        """No env has begun an episode yet."""
+        """Set the arrays to their values before the first episode."""
         self.episode.fill(-1)
         self.opponent.fill(-1)
 
     def opponent_options(self, i: int) -> dict[str, Any] | None:
-        """The reset options of an env's episode, as far as the lineup gave them."""
+        """Return the reset option that names the opponent of an env's episode; None if it has no opponent."""
         return None if self.opponent[i] < 0 else {OPPONENT: int(self.opponent[i])}
 
     def rows(self, first: int, stop: int) -> StepArrays:
-        """A view of some of the envs."""
-        part = slice(first, stop)
+        """Return a view of the rows from ``first`` to ``stop``."""
+        rows = slice(first, stop)
         columns: dict[str, Any] = {}
         for column in fields(self):
             value = getattr(self, column.name)
-            columns[column.name] = {k: v[part] for k, v in value.items()} if isinstance(value, dict) else value[part]
+            columns[column.name] = {k: v[rows] for k, v in value.items()} if isinstance(value, dict) else value[rows]
         return StepArrays(**columns)
 
 
 @dataclass(frozen=True, slots=True)
 class InfoRow:
-    """What one env had to say: ``final`` is the info of the step that ended an episode."""
+    """The info of one env's reset or step."""
 
     env: int
     info: dict[str, Any]
+    """If the step ended an episode, this is the info of the reset that followed, and ``final`` that of the step."""
     final: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EnvReport:
-    """What envs had to say since they were last asked."""
+    """What happened in envs since the last report."""
 
     infos: list[dict[str, InfoSums]]
-    """By env: in mode ``summed``, the sums of the numbers in infos."""
+    """By env, in mode ``summed``: the sums of the numbers in infos."""
     recovery_counts: RecoveryCounts = field(default_factory=RecoveryCounts)
     faults: Sequence[EnvFault] = ()
-    """What they raised that did not end the run."""
+    """Exceptions of envs that did not end the run."""
     states: Mapping[int, bytes] = field(default_factory=dict)
-    """By env, of those that offer ``get_state``: where they are now."""
+    """By env, for those that have ``get_state``: their current states, if they were read for this report."""
 
 
-def merge_sums(parts: Sequence[dict[str, InfoSums]]) -> dict[str, InfoSums]:
-    """Add up what the envs reported, in env order, so that rounding does not depend on who held which env."""
+def merge_sums(sums_by_env: Sequence[dict[str, InfoSums]]) -> dict[str, InfoSums]:
+    """Return the sums over all envs, added in env order, so that rounding does not depend on the number of workers."""
     merged: dict[str, InfoSums] = {}
-    for part in parts:
-        for key, sums in part.items():
+    for env_sums in sums_by_env:
+        for key, sums in env_sums.items():
             merged.setdefault(key, InfoSums()).add(sums.total, sums.count)
     return merged
 
 
 class OpponentSampler(Protocol):
-    """Decides who plays the other side, in whatever process the env lives."""
+    """Chooses the opponent of each episode, in the process of the env."""
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether somebody there remembers earlier moves, which no state of an env tells: it has to be replayed."""
+        """Whether an opponent may be a recurrent policy, whose hidden state is not part of any env's state."""
         ...
 
     def draw(self, seed: int) -> int:
-        """The opponent of an episode with this seed, by number."""
+        """Return the number of the opponent for the episode with this seed."""
         ...
 
     def options(self, opponent: int) -> dict[str, Any]:
-        """What an env is reset with, to play against it."""
+        """Return the reset options with which an env plays against this opponent."""
         ...
 
 
 class OpponentSamplerSpec(Protocol):
-    """How to build seats, in any process."""
+    """A description of an opponent sampler, from which any process can build it."""
 
     def build(self, arrays: Mapping[str, Array]) -> OpponentSampler:
-        """Seats that read what the trainer writes into ``arrays``."""
+        """Return a sampler that reads ``arrays``, into which the trainer writes weights and probabilities."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class StepperOptions:
-    """How a stepper seeds its envs, recovers from their exceptions, and reports."""
-
-    factory: Callable[[], Env]
-    """Makes new copies of envs."""
-    first_env: int = 0
-    """The index in the run of the stepper's first env."""
-    seed: int | None = None
-    """The root seed, from which the seeds of all episodes follow."""
-    infos: InfoMode = "full"
-    heal: bool = False
-    """Whether envs that raise are replaced by new copies."""
-    known_to_work: bool = False
-    """Whether the env has completed steps elsewhere; if not, an exception before its first step is a wrong set-up."""
-    heartbeat: MutableSequence[int] | None = None
-    """Cells that the stepper changes while it makes progress (see ``env_stepper``)."""
-    seed_globals: bool = False
-    """Whether Python's and numpy's global random generators are seeded when an env is made or reset."""
-
-
 class _VectorEnvClass(ABCMeta):
-    """Adds a hint to the class in f-strings, because Stable-Baselines3 refuses envs of other kinds with such a text."""
+    """Adds a hint to the class's name in f-strings: Stable-Baselines3 puts it into its error for unknown env types."""
 
     def __format__(cls, spec: str) -> str:
         hint = f"{cls!r} (with Stable-Baselines3, use corral.sb3.make_parallel_env)"
@@ -186,12 +166,11 @@ class _VectorEnvClass(ABCMeta):
 
 
 class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC, metaclass=_VectorEnvClass):
-    """N copies of an env. Episodes restart in the step that ends them, with the final observation kept.
+    """N copies of an env, reset in the step that ends their episode (``AutoresetMode.SAME_STEP``).
 
-    Subclasses say where the envs live, by giving ``send``, ``recv``, ``_begin_reset``, ``_finish_reset``,
-    ``_begin_apply``, ``_finish_apply``, ``drain``, ``restore`` and ``seat``.
-    With a root ``seed``, episode ``k`` of env ``i`` is reset with a seed that depends on (seed, i, k) alone;
-    without one, seeds are Gymnasium's: given to ``reset``, and None from then on.
+    Subclasses define the abstract methods, and so in which process the envs are.
+    With a root ``seed``, the seed of episode ``k`` of env ``i`` depends only on (seed, i, k). Without one, envs are
+    seeded as in Gymnasium: by ``reset(seed=...)``, and with None in later episodes.
     """
 
     def __init__(self, env_info: EnvInfo, n_envs: int) -> None:
@@ -206,31 +185,31 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC, metaclass=_Vecto
         self.layout = Layout(env_info.observation_space)
         self.codec = ActionCodec(env_info.action_space)
         self.has_masks: bool | None = None
-        """Whether the envs mask their actions; known after the first reset."""
+        """Whether the envs mask their actions; None before the first reset."""
         self.mask_dtype: np.dtype[Any] | None = None
-        """The dtype of the masks in the envs' infos; None where infos have none. Known after the first reset."""
+        """The dtype of the masks in infos; None before the first reset, and where infos have none."""
         self.state = CallState.IDLE
         self.arrays: StepArrays
 
-    # ---- what a subclass gives -------------------------------------------------------------------------------
+    # ---- to be defined by subclasses -------------------------------------------------------------------------
 
     @abstractmethod
     def _begin_reset(
         self, seeds: list[int | None], options: list[dict[str, Any] | None], chosen: npt.NDArray[np.bool_] | None
     ) -> None:
-        """Ask for an episode to begin in every env, or in the ``chosen`` ones; each list has an entry for each env."""
+        """Request a reset of every env, or of the ``chosen`` [N]; each list has an entry for each of the N envs."""
 
     @abstractmethod
     def _finish_reset(self, timeout: float | None = None) -> list[InfoRow]:
-        """Wait for it; sets ``has_masks`` and ``mask_dtype``."""
+        """Wait for the requested reset, set ``has_masks`` and ``mask_dtype``, and return the infos."""
 
     @abstractmethod
     def _begin_apply(self, function: Callable[[Env], Any], envs: Sequence[int] | None) -> None:
-        """Ask for ``function(env)`` to be called where each env lives."""
+        """Request a call of ``function(env)`` in the process of each of these envs, or of all."""
 
     @abstractmethod
     def _finish_apply(self, timeout: float | None = None) -> list[Any]:
-        """Wait for the results, in the order of ``envs``."""
+        """Wait for the requested calls and return their results, in the order of ``envs``."""
 
     @abstractmethod
     def send(self) -> None:
@@ -238,26 +217,26 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC, metaclass=_Vecto
 
     @abstractmethod
     def recv(self, timeout: float | None = None) -> list[InfoRow]:
-        """Finish the step: ``arrays`` hold its outcome. Infos only in mode ``full``, and only where there are any."""
+        """Wait for the step, whose outcome is then in ``arrays``; in mode ``full`` return infos that are not empty."""
 
     @abstractmethod
     def drain(self) -> EnvReport:
-        """What there is to say since the last call."""
+        """Return what happened in the envs since the last call."""
 
     def drain_recovery_counts(self) -> RecoveryCounts:
-        """What was mended since the last ``drain``, as far as it is known here."""
+        """Return the recoveries since the last ``drain`` that this process knows of, without asking workers."""
         return RecoveryCounts()
 
     @abstractmethod
     def restore(self, positions: Sequence[EnvPosition], there: Collection[int] = ()) -> list[int]:
-        """Bring every env to a position, except those that are ``there`` already; after a reset.
+        """Bring every env to its position, except those in ``there``, which are at theirs already; after a reset.
 
-        Returns the envs that did not get there, whose episodes end in the next step.
+        Returns the envs that could not be restored; their episodes are truncated in the next step.
         """
 
     @abstractmethod
     def seat(self, setup: OpponentSamplerSpec, shared: SharedArrays) -> None:
-        """Let ``setup``, built wherever envs live, decide on the opponents of the episodes that begin from now on."""
+        """Choose the opponents of new episodes by this sampler, built in each process that has envs."""
 
     # ---- for training ----------------------------------------------------------------------------------------
 
@@ -269,16 +248,16 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC, metaclass=_Vecto
     def reset_arrays(
         self, seeds: list[int | None] | None = None, options: list[dict[str, Any] | None] | None = None
     ) -> list[InfoRow]:
-        """Reset every env; ``arrays.observations`` and ``masks`` hold the outcome. Lists have an entry for each env."""
+        """Reset every env; the outcome is then in ``arrays``. Each list has an entry for each env."""
         calls.check_state(self, self.state, "reset")
-        nothing: list[Any] = [None] * self.num_envs
-        self._begin_reset(seeds or nothing, options or nothing, None)
+        no_values: list[Any] = [None] * self.num_envs
+        self._begin_reset(seeds or no_values, options or no_values, None)
         return self._finish_reset()
 
     def apply(
         self, function: Callable[[Env], Any], envs: Sequence[int] | None = None, name: str = "apply"
     ) -> list[Any]:
-        """Call ``function(env)`` where each env lives; the results in the order of ``envs``. Errors name the call."""
+        """Return ``function(env)`` for each of ``envs``, called in its process; errors call it ``name``."""
         calls.check_state(self, self.state, name)
         self._begin_apply(function, envs)
         return self._finish_apply()
@@ -286,9 +265,9 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC, metaclass=_Vecto
     # ---- Gymnasium -------------------------------------------------------------------------------------------
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset every env, or those where ``options["reset_mask"]`` is true, and return what all of them show.
+        """Reset every env, or those where ``options["reset_mask"]`` is true; return the observations and infos of all.
 
-        An int seeds env ``i`` with ``seed + i``; a sequence gives each its own.
+        An int seeds env ``i`` with ``seed + i``; a sequence has a seed for each env.
         """
         self.reset_async(seed, options)
         return self.reset_wait()
@@ -297,8 +276,8 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC, metaclass=_Vecto
         """Begin a reset."""
         calls.check_state(self, self.state, "reset_async")
         seeds = calls.to_seeds(seed, self.num_envs) or [None] * self.num_envs
-        rest, chosen = calls.split_reset_mask(options, self.arrays.episode)
-        self._begin_reset(seeds, [rest] * self.num_envs, chosen)
+        env_options, chosen = calls.split_reset_mask(options, self.arrays.episode)
+        self._begin_reset(seeds, [env_options] * self.num_envs, chosen)
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Finish the reset that ``reset_async`` began; for ``timeout`` see ``step_wait``."""
@@ -319,8 +298,8 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC, metaclass=_Vecto
     def step_wait(self, timeout: float | None = None) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
         """Finish the step that ``step_async`` began.
 
-        If it takes longer than ``timeout`` seconds, there is a ``TimeoutError``. The step goes on, and ``step_wait``
-        can be called again. Envs in this process (serial) step here, and are not interrupted.
+        After ``timeout`` seconds a ``TimeoutError`` is raised. The step continues, and ``step_wait`` can be called
+        again. The serial backend steps its envs in this call, and does not interrupt them.
         """
         rows = self._wait("step", self.recv, timeout)
         a = self.arrays
@@ -340,12 +319,12 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC, metaclass=_Vecto
     def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
         """Begin a call of a method of every env."""
 
-        def use(env: Env) -> Any:
-            found = env.get_wrapper_attr(name)
-            return found(*args, **kwargs) if callable(found) else found
+        def call_or_read(env: Env) -> Any:
+            attribute = env.get_wrapper_attr(name)
+            return attribute(*args, **kwargs) if callable(attribute) else attribute
 
         calls.check_state(self, self.state, "call_async")
-        self._begin_apply(use, None)
+        self._begin_apply(call_or_read, None)
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """Finish the call that ``call_async`` began; for ``timeout`` see ``step_wait``."""
@@ -353,12 +332,12 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC, metaclass=_Vecto
 
     @property
     def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
-        """The seed of each env's random numbers."""
+        """The seed of each env's random generator."""
         return self.get_attr("np_random_seed")
 
     @property  # type: ignore[misc]
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
-        """Each env's random numbers; from a worker process, a copy of them."""
+        """Each env's random generator; a copy, if the env is in a worker process."""
         return self.get_attr("np_random")
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
@@ -366,7 +345,7 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC, metaclass=_Vecto
         return tuple(self.apply(lambda env: env.get_wrapper_attr(name), name="get_attr"))
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute of every env: one value for all, or a list with one for each."""
+        """Set an attribute of every env: to one value for all, or to those in a list with a value for each env."""
         if not isinstance(values, list | tuple):
             values = [values] * self.num_envs
         if len(values) != self.num_envs:
@@ -375,7 +354,7 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC, metaclass=_Vecto
             self.apply(lambda env, value=value: env.set_wrapper_attr(name, value), [index], "set_attr")  # type: ignore[misc]
 
     def close(self, **kwargs: Any) -> None:
-        """Close the envs, in the middle of a call too."""
+        """Close the envs, even while a call is pending."""
         if self.state.is_pending and not self.closed:
             name = self.state.value
             text = f"Calling `close` while waiting for a pending call to `{name}` to complete."
@@ -383,18 +362,20 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC, metaclass=_Vecto
         super().close(**kwargs)
 
     def render(self) -> tuple[Any, ...]:
-        """A frame of every env."""
+        """Return a frame of every env."""
         return self.call("render")
 
-    # ---- inside ----------------------------------------------------------------------------------------------
+    # ---- private ---------------------------------------------------------------------------------------------
 
     def _allocate(self) -> StepArrays:
+        """Return arrays in this process's own memory."""
         named = StepArrays.named(self.layout, self.codec, self.num_envs)
         arrays = StepArrays.from_arrays({name: poisoned(shape, dtype) for name, (shape, dtype) in named.items()})
         arrays.begin()
         return arrays
 
     def _infos(self, rows: list[InfoRow]) -> dict[str, Any]:
+        """Return infos as Gymnasium's vector envs do: one dictionary of arrays."""
         infos: dict[str, Any] = {}
         for row in rows:
             infos = self._add_info(infos, row.info, row.env)
@@ -410,11 +391,12 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC, metaclass=_Vecto
         return infos
 
     def _wait(self, call: AsyncCall, finish: Callable[[float | None], Any], timeout: float | None) -> Any:
+        """Return ``finish(timeout)``; if that times out, raise ``CallTimeout``."""
         calls.check_wait(self, self.state, call)
         try:
             return finish(timeout)
         except TimeoutError:
-            if self.state is not CallState(call):  # the env's own: it was raised by a method that was called
+            if self.state is not CallState(call):  # the env raised it, in a method that was called
                 raise
             text = f"The call to `{call}_wait` has timed out after {timeout} s; it can be called again"
             raise CallTimeout(text) from None

@@ -25,10 +25,11 @@ from corral.core.types import LIFE_LOST, Leaves
 from corral.envs.factory import EnvFactory
 from corral.envs.lifecycle import ENV_EXCEPTIONS, close_env, named
 from corral.envs.vector_adapter import SubEnvView, VectorEnv, autoresets_in_same_step, info_of, mask_methods
-from corral.vec.api import EnvReport, InfoRow, OpponentSampler, StepArrays, StepperOptions
+from corral.vec.api import EnvReport, InfoRow, OpponentSampler, StepArrays
 from corral.vec.env_stepper import CURRENT_ENV, OTHER_CALLS, STEPS_STARTED
 from corral.vec.episode_ledger import MAX_FAULTY_EPISODES, EpisodeLedger, VectorInfoSums
 from corral.vec.replay_log import EnvPosition
+from corral.vec.stepper_options import StepperOptions
 from corral.vec.validation import MASK, InvalidRow, RowWriter, public_info, shape_of
 
 __all__ = ["BatchStepper"]
@@ -212,27 +213,28 @@ class BatchStepper:
     def _begin_next_episodes(self, ended: npt.NDArray[np.bool_], leaves: Leaves, infos: Infos) -> list[InfoRow]:
         """Keep the final observations of the envs whose episodes ``ended`` [N], begin their next, and return the infos.
 
-        ``leaves`` and ``infos`` are what the step returned. A vector env with same-step autoreset has begun the next
-        episodes already: they show the first observations, and ``infos`` has the final ones.
+        ``leaves`` and ``infos`` are what the step returned.
         """
         envs = np.flatnonzero(ended)  # [K]
-        has_reset_itself = autoresets_in_same_step(self.vector)
-        if has_reset_itself:
+        if autoresets_in_same_step(self.vector):
+            # ``leaves`` and ``infos`` are those of the next episodes; ``infos`` has the final ones as entries.
             for i in envs.tolist():
                 _write_row(i, self.row_writer.write_observation, infos["final_obs"][i])
-        self._keep_final_observations(envs)
-        new_episodes = _NewEpisodes(envs, leaves, infos, rows=envs) if has_reset_itself else self._reset_envs(envs)
+            self._keep_final_observations(envs)
+            final_infos, new_episodes = infos.get("final_info", {}), _NewEpisodes(envs, leaves, infos, rows=envs)
+        else:
+            self._keep_final_observations(envs)
+            final_infos, new_episodes = infos, self._reset_envs(envs)
         self._write_first_observations(new_episodes)
         self._ended[envs] = True
         self._write_masks(infos, new_episodes)
-        final_infos = infos.get("final_info", {}) if has_reset_itself else infos
         if self.infos == "full":
             return self._info_rows(infos, final_infos, new_episodes)
-        if has_reset_itself:  # then ``infos`` has, for envs whose episode ended, the info of the reset
+        if final_infos is infos:
+            self._info_sums.add(infos)
+        else:
             self._info_sums.add(infos, ~ended)
             self._info_sums.add(final_infos, ended)
-        else:
-            self._info_sums.add(infos)
         return []
 
     def _keep_final_observations(self, envs: Indices) -> None:

@@ -1,4 +1,4 @@
-"""One way to make a vector env, for training and for people who want nothing else from Corral."""
+"""Functions that make vector envs: for training, and for users who want only a fast vector env."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def make_vector_env(
     infos: InfoMode = "full",
     recovery: RecoveryConfig | None = None,
 ) -> CorralVectorEnv:
-    """A vector env of either kind; apart from speed they behave the same."""
+    """Return a vector env of ``n_envs`` copies with this backend. The backends differ only in speed."""
     if backend not in ("serial", "process"):
-        raise UsageError(f"backend {backend!r}: should be serial or process")
+        raise UsageError(f"backend is {backend!r}, expected 'serial' or 'process'")
     if backend == "serial":
         recovery = recovery or RecoveryConfig()
         return SerialVectorEnv(
@@ -53,19 +53,20 @@ def make_parallel_env(
     step_timeout: float | None = None,
     **env_kwargs: Any,
 ) -> CorralVectorEnv:
-    """A parallel ``gymnasium.vector.VectorEnv`` of ``n_envs`` copies of ``env`` (8 of them, if it is not given).
+    """Return a parallel ``gymnasium.vector.VectorEnv`` of ``n_envs`` copies of ``env`` (default: 8).
 
-    ``env`` is a name (as on the command line) or any callable that returns an env: lambdas and local classes work.
-    Or it is a list of those with one for each env, whose length is the number of envs.
-    ``seed`` fixes the seed of every episode of every env; without it, seed through ``reset(seed=...)``.
+    ``env`` is a name (as on the command line) or any callable that returns an env: lambdas and local classes work. It
+    may also be a list of names and callables, one for each env; the length of the list is then the number of envs.
+    ``seed`` determines the seed of every episode of every env; without it, seed the envs by ``reset(seed=...)``.
 
-    A worker that dies, or gives no sign of life for ``step_timeout`` seconds, is replaced, and its envs are brought
-    back to where they were, with a warning; so is an env that raises. Where that cannot be done exactly (as in
-    episodes that have no known seed) the episode ends as truncated. What was set with ``set_attr`` is not set again.
+    A worker that dies, or makes no progress for ``step_timeout`` seconds, is restarted with a warning, and its envs are
+    restored to where they were by replaying their episodes. An env that raises is restored in the same way. Where that
+    cannot be done exactly (for example in episodes without a known seed), the episode is truncated. Attributes that
+    were set by ``set_attr`` are not restored.
     """
     factory, n_envs = resolve_envs(env, n_envs, env_kwargs, default=8)
     if num_workers is not None and not 1 <= num_workers <= n_envs:
-        raise UsageError(f"num_workers {num_workers}: should be from 1 to n_envs {n_envs}")
+        raise UsageError(f"num_workers is {num_workers}, expected 1 to n_envs ({n_envs})")
     if backend == "serial" and (num_workers or start_method != "auto" or step_timeout is not None):
         raise UsageError("num_workers, start_method and step_timeout are for backend process, but backend is serial")
     return make_vector_env(

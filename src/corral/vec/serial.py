@@ -1,4 +1,4 @@
-"""All envs in this process, one after the other: the reference that every parallel path is compared with."""
+"""The serial backend: all envs in this process. Every parallel backend is tested for the same results."""
 
 from __future__ import annotations
 
@@ -14,13 +14,18 @@ from corral.processes.shared_memory import SharedArrays
 from corral.vec import calls, stepper_factory
 from corral.vec.api import CallState, CorralVectorEnv, EnvReport, InfoMode, InfoRow, OpponentSamplerSpec
 from corral.vec.replay_log import EnvPosition
-from corral.vec.stepper_factory import StepperOptions
+from corral.vec.stepper_options import StepperOptions
 
 __all__ = ["SerialVectorEnv"]
 
 
 class SerialVectorEnv(CorralVectorEnv):
-    """N envs stepped in a loop."""
+    """N envs in this process.
+
+    ``first_env`` is the index of the first env in the run. ``heal``: replace envs that raise by new copies.
+    ``known_to_work``: the env has completed steps elsewhere, so that an exception is no mistake in the set-up.
+    ``heartbeat``: cells that a parent process watches. ``envs``: use these envs instead of making new ones.
+    """
 
     def __init__(
         self,
@@ -35,45 +40,55 @@ class SerialVectorEnv(CorralVectorEnv):
         heartbeat: MutableSequence[int] | None = None,
         envs: Sequence[gym.Env[Any, Any]] = (),
     ) -> None:
-        seed_globals = infos == "summed"  # in training alone: elsewhere these generators are the caller's
-        made = list(envs) or stepper_factory.build(factory, first_env, n_envs, seed, seed_globals)
+        seed_globals = infos == "summed"  # only in training; otherwise the global generators belong to the caller
+        made_envs = list(envs) or stepper_factory.make_envs(factory, first_env, n_envs, seed, seed_globals)
         try:
-            super().__init__(stepper_factory.read_env_info(made), n_envs)
+            super().__init__(stepper_factory.read_env_info(made_envs), n_envs)
         except BaseException:
-            stepper_factory.close_all(made, first_env)
+            stepper_factory.close_envs(made_envs, first_env)
             raise
         self.arrays = self._allocate()
-        self._asked: Callable[[], list[Any]] = list  # what was begun, until it is waited for
-        options = StepperOptions(factory, first_env, seed, infos, heal, known_to_work, heartbeat, seed_globals)
-        self.stepper = stepper_factory.stepper_of(made, self.arrays, options)
+        self._pending_call: Callable[[], list[Any]] = list  # the reset or apply to execute when it is waited for
+        options = StepperOptions(
+            factory=factory,
+            first_env=first_env,
+            seed=seed,
+            infos=infos,
+            heal=heal,
+            known_to_work=known_to_work,
+            heartbeat=heartbeat,
+            seed_globals=seed_globals,
+        )
+        self.stepper = stepper_factory.make_stepper(made_envs, self.arrays, options)
 
     @property
     def envs(self) -> list[gym.Env[Any, Any]]:
-        """The envs themselves."""
+        """The envs, or, of a vector env, a view of each of its envs."""
         return self.stepper.envs
 
     def _begin_reset(
         self, seeds: list[int | None], options: list[dict[str, Any] | None], chosen: npt.NDArray[np.bool_] | None
     ) -> None:
-        self._asked = functools.partial(self.stepper.reset, seeds, options, None if chosen is None else chosen.tolist())
+        reset_mask = None if chosen is None else chosen.tolist()
+        self._pending_call = functools.partial(self.stepper.reset, seeds, options, reset_mask)
         self.state = CallState.RESETTING
 
     def _finish_reset(self, timeout: float | None = None) -> list[InfoRow]:
         self.state = CallState.FAILED
-        asked, self._asked = self._asked, list
-        rows: list[InfoRow] = asked()
+        pending_call, self._pending_call = self._pending_call, list
+        rows: list[InfoRow] = pending_call()
         self.state = CallState.IDLE
         self.has_masks, self.mask_dtype = self.stepper.has_masks, self.stepper.row_writer.mask_dtype
         return rows
 
     def send(self) -> None:
-        """Begin a step: nothing happens until ``recv``."""
+        """Begin a step. The envs are stepped in ``recv``."""
         if self.state is not CallState.IDLE:
             calls.check_state(self, self.state, "send")
         self.state = CallState.STEPPING
 
     def recv(self, timeout: float | None = None) -> list[InfoRow]:
-        """Step every env."""
+        """Step every env and return the infos."""
         if self.state is not CallState.STEPPING:
             calls.check_wait(self, self.state, "step")
         self.state = CallState.FAILED
@@ -82,25 +97,25 @@ class SerialVectorEnv(CorralVectorEnv):
         return rows
 
     def _begin_apply(self, function: Callable[[gym.Env[Any, Any]], Any], envs: Sequence[int] | None) -> None:
-        wanted = range(self.num_envs) if envs is None else envs
-        self._asked = lambda: [function(self.envs[i]) for i in wanted]
+        indices = range(self.num_envs) if envs is None else envs
+        self._pending_call = lambda: [function(self.envs[i]) for i in indices]
         self.state = CallState.CALLING
 
     def _finish_apply(self, timeout: float | None = None) -> list[Any]:
-        asked, self._asked = self._asked, list
+        pending_call, self._pending_call = self._pending_call, list
         self.state = CallState.IDLE
-        return asked()
+        return pending_call()
 
     def drain(self) -> EnvReport:
-        """What there is to say since the last call."""
+        """Return what happened in the envs since the last call."""
         return self.stepper.drain()
 
     def seat(self, setup: OpponentSamplerSpec, shared: SharedArrays) -> None:
-        """Build the seats here."""
+        """Choose the opponents of new episodes by this sampler."""
         self.stepper.opponent_sampler = setup.build(shared.arrays)
 
     def restore(self, positions: Sequence[EnvPosition], there: Collection[int] = ()) -> list[int]:
-        """Bring every env to a position."""
+        """Bring every env to its position, except those in ``there``; return the envs that could not be restored."""
         calls.check_state(self, self.state, "restore")
         assert self.has_masks is not None
         return self.stepper.restore(positions, self.has_masks, there)

@@ -1,4 +1,4 @@
-"""Which stepper steps which envs: those that are made one by one, or those that come many at a time."""
+"""Make envs and the stepper for them: ``Stepper`` for single envs, ``BatchStepper`` for a vector env."""
 
 from __future__ import annotations
 
@@ -22,26 +22,25 @@ from corral.envs.lifecycle import (
     seeding_maker,
 )
 from corral.envs.vector_adapter import VectorEnv, unsupported_reason
-from corral.vec.api import StepArrays, StepperOptions
+from corral.vec.api import StepArrays
 from corral.vec.batch_stepper import BatchStepper
 from corral.vec.env_stepper import Stepper
+from corral.vec.stepper_options import StepperOptions
 
-__all__ = [
-    *("STEPPERS", "AnyStepper", "StepperOptions"),
-    *("build", "close_all", "read_env_info", "is_inseparable", "stepper_of"),
-]
+__all__ = ["STEPPERS", "AnyStepper", "close_envs", "is_inseparable", "make_envs", "make_stepper", "read_env_info"]
 
 AnyStepper = Stepper | BatchStepper
-Made = VectorEnv | list[gym.Env[Any, Any]]
-"""Envs as a factory made them: one by one, or all at once."""
+MadeEnvs = VectorEnv | list[gym.Env[Any, Any]]
+"""Envs as a factory made them: one vector env, or a list of single envs."""
 
 
-def build(
+def make_envs(
     factory: Callable[[], gym.Env[Any, Any]], first_env: int, n: int, seed: int | None, seed_globals: bool = False
-) -> Made:
-    """Make ``n`` envs; with a factory of vector envs one of those, if its envs can live as single ones would.
+) -> MadeEnvs:
+    """Make ``n`` envs: one vector env if the factory makes vector envs that Corral can step, otherwise single envs.
 
-    ``seed_globals``: before each env is made, Python's and numpy's global generators are seeded for it.
+    ``first_env`` is the index of the first of them in the run. ``seed_globals``: seed Python's and numpy's global
+    random generators before each single env is made.
     """
     if not isinstance(factory, EnvFactory) or not factory.is_vector or (n == 1 and seed is None):
         return build_envs(seeding_maker(factory, first_env, seed if seed_globals else None), first_env, n)
@@ -53,23 +52,25 @@ def build(
             raise
         location = EnvLocation(first_env, episode=-1, seed=None, step=0)
         raise EnvFault(f"making the envs failed: {named(error)}", location, own_traceback(error), True) from error
-    alone = n == 1 and not factory.seeded_at_construction  # whether several could live together does not show
-    if (
-        why := _separation_reason(factory) if alone else unsupported_reason(vector, factory.seeded_at_construction)
-    ) is None:
+    if n == 1 and not factory.seeded_at_construction:
+        # A vector env of one env does not show whether several can be seeded and reset independently.
+        reason = _separation_reason(factory)
+    else:
+        reason = unsupported_reason(vector, factory.seeded_at_construction)
+    if reason is None:
         return vector
     close_env(vector, first_env)
-    warnings.warn(f"the vector env {factory.name} is made once for each env, which is slower: {why}", stacklevel=2)
+    warnings.warn(f"the vector env {factory.name} is made once for each env, which is slower: {reason}", stacklevel=2)
     return build_envs(factory, first_env, n)
 
 
 def is_inseparable(factory: EnvFactory) -> bool:
-    """Whether envs of a factory come in vector envs that cannot be taken apart, and so never come back."""
+    """Return whether a factory makes vector envs that are stepped as a whole; such envs cannot be restored."""
     return factory.is_vector and _separation_reason(factory) is None
 
 
 def _separation_reason(factory: EnvFactory) -> str | None:
-    """Why envs of a factory are made one by one; None if they need not be."""
+    """Return why a vector env has to be made once for each env, with a vector env as a probe; None if it need not."""
     vector = factory.make_vector(1 if factory.seeded_at_construction else 2)
     try:
         return unsupported_reason(vector, factory.seeded_at_construction)
@@ -77,26 +78,26 @@ def _separation_reason(factory: EnvFactory) -> str | None:
         vector.close()
 
 
-def read_env_info(made: Made) -> EnvInfo:
-    """What envs are like."""
-    return EnvInfo.from_vector_env(made) if isinstance(made, gym.vector.VectorEnv) else EnvInfo.from_env(made[0])
+def read_env_info(envs: MadeEnvs) -> EnvInfo:
+    """Return the spaces and metadata of envs that ``make_envs`` made."""
+    return EnvInfo.from_vector_env(envs) if isinstance(envs, gym.vector.VectorEnv) else EnvInfo.from_env(envs[0])
 
 
-def close_all(made: Made, first_env: int) -> None:
-    """Close what ``build`` made."""
-    if isinstance(made, list):
-        for i, env in enumerate(made):
+def close_envs(envs: MadeEnvs, first_env: int) -> None:
+    """Close envs that ``make_envs`` made."""
+    if isinstance(envs, list):
+        for i, env in enumerate(envs):
             close_env(env, first_env + i)
     else:
-        close_env(made, first_env)
+        close_env(envs, first_env)
 
 
-def _step_each(made: Made, arrays: StepArrays, options: StepperOptions) -> Stepper | None:
-    """Step envs one after the other."""
-    if not isinstance(made, list):
+def _env_stepper(envs: MadeEnvs, arrays: StepArrays, options: StepperOptions) -> Stepper | None:
+    """Return a ``Stepper`` for a list of single envs; None for a vector env."""
+    if not isinstance(envs, list):
         return None
     return Stepper(
-        made,
+        envs,
         arrays,
         first_env=options.first_env,
         seed=options.seed,
@@ -108,17 +109,15 @@ def _step_each(made: Made, arrays: StepArrays, options: StepperOptions) -> Stepp
     )
 
 
-def _step_together(made: Made, arrays: StepArrays, options: StepperOptions) -> BatchStepper | None:
-    """Step a vector env."""
-    if isinstance(made, list):
-        return None
-    return BatchStepper(made, arrays, options)
+def _batch_stepper(envs: MadeEnvs, arrays: StepArrays, options: StepperOptions) -> BatchStepper | None:
+    """Return a ``BatchStepper`` for a vector env; None for a list of single envs."""
+    return None if isinstance(envs, list) else BatchStepper(envs, arrays, options)
 
 
-STEPPERS: list[Callable[[Made, StepArrays, StepperOptions], AnyStepper | None]] = [_step_each, _step_together]
-"""Each returns a stepper for envs that it can step, and None for others. A new kind of stepper is one more entry."""
+STEPPERS: list[Callable[[MadeEnvs, StepArrays, StepperOptions], AnyStepper | None]] = [_env_stepper, _batch_stepper]
+"""Each function returns a stepper for the envs that it supports, and None for others. New kinds are added here."""
 
 
-def stepper_of(made: Made, arrays: StepArrays, options: StepperOptions) -> AnyStepper:
-    """Return the first of ``STEPPERS`` that steps such envs."""
-    return next(stepper for make in STEPPERS if (stepper := make(made, arrays, options)) is not None)
+def make_stepper(envs: MadeEnvs, arrays: StepArrays, options: StepperOptions) -> AnyStepper:
+    """Return a stepper made by the first entry of ``STEPPERS`` that supports these envs."""
+    return next(stepper for make in STEPPERS if (stepper := make(envs, arrays, options)) is not None)

@@ -29,7 +29,8 @@ from corral.processes.worker_bootstrap import CLOSE, ERROR, OK, VALUE, pickle_er
 from corral.vec import stepper_factory
 from corral.vec.api import InfoMode, InfoRow, OpponentSamplerSpec, StepArrays
 from corral.vec.replay_log import EnvPosition
-from corral.vec.stepper_factory import AnyStepper, StepperOptions
+from corral.vec.stepper_factory import AnyStepper
+from corral.vec.stepper_options import StepperOptions
 
 __all__ = ["ApplyRequest", "ResetReply", "ResetRequest", "RestoreRequest", "WorkerReady", "WorkerSetup", "serve"]
 
@@ -102,7 +103,7 @@ class ResetReply:
 def serve(pipe: Connection, setup: WorkerSetup) -> None:
     """Make the worker's envs, then execute the parent's requests until it sends ``CLOSE``."""
     try:
-        envs = stepper_factory.build(setup.factory, setup.first_env, setup.n_envs, setup.seed, seed_globals=True)
+        envs = stepper_factory.make_envs(setup.factory, setup.first_env, setup.n_envs, setup.seed, seed_globals=True)
         env_info = stepper_factory.read_env_info(envs)
         Layout(env_info.observation_space)  # raises an error that names the space, if Corral does not support it
         ActionCodec(env_info.action_space)  # likewise
@@ -115,14 +116,14 @@ def serve(pipe: Connection, setup: WorkerSetup) -> None:
         shared = shared_memory.attach(pipe)
         signal = WorkerSignal(pipe, shared.arrays.pop(CELLS), setup.index, setup.may_spin)
         arrays = StepArrays.from_arrays(shared.arrays).rows(setup.first_env, setup.first_env + setup.n_envs)
-        stepper = stepper_factory.stepper_of(envs, arrays, _stepper_options(setup, signal.heartbeat))
+        stepper = stepper_factory.make_stepper(envs, arrays, _stepper_options(setup, signal.heartbeat))
         pipe.send_bytes(OK)
         _execute_requests(pipe, signal, stepper, setup.recovery.max_rss)
     finally:
         if stepper is not None:
             stepper.close()
         else:
-            stepper_factory.close_all(envs, setup.first_env)
+            stepper_factory.close_envs(envs, setup.first_env)
 
 
 def _stepper_options(setup: WorkerSetup, heartbeat: MutableSequence[int]) -> StepperOptions:
