@@ -106,9 +106,9 @@ def test_a_config_file_is_heeded_and_refused_as_keywords_are():
     Path("opponent.yaml").write_text("opponent: random\n")
     for file, recipes in {"stages.yaml": (selfplay, hybrid), "opponent.yaml": (selfplay, hybrid, curriculum)}.items():
         for recipe in recipes:
-            with pytest.raises(UsageError, match=f"{Path(file).stem}: .* who the opponents are"):
+            with pytest.raises(UsageError, match=f"{Path(file).stem}: .* the opponents"):
                 recipe(HighCard, config=file, **SMALL)
-    with pytest.raises(UsageError, match="stages: this recipe says"):
+    with pytest.raises(UsageError, match="stages: this recipe chooses"):
         hybrid(HighCard, stages=[{"name": "a", "opponent": "random"}], **SMALL)
 
 
@@ -116,7 +116,7 @@ def test_stages_of_ones_own_leave_no_room_for_a_preset(capsys):
     Path("stages.yaml").write_text("stages: [{name: one, opponent: random, timesteps: 128}]\n")
     for words in (["--preset", "v1"], ["--fast"]):
         assert main(["curriculum", ENV, *FLAGS, "--config", "stages.yaml", *words]) == 2
-        assert "there are stages of your own" in capsys.readouterr().err
+        assert "but stages are given" in capsys.readouterr().err
     words = ["--eval-games", "0", "--output-dir", "run"]
     assert main(["curriculum", ENV, *FLAGS, "--config", "stages.yaml", *words]) == 0
     assert [stage.name for stage in find_run("run").read_config().stages] == ["one"]
@@ -147,7 +147,7 @@ def test_a_signal_while_the_end_is_written_is_heard(monkeypatch):
         signal.raise_signal(signal.SIGTERM)
         return summarize(run, reason)
 
-    monkeypatch.setattr("corral.training.api.summarize", interrupted)
+    monkeypatch.setattr("corral.training.run_session.summarize", interrupted)
     assert main(["train", ENV, *FLAGS, "--timesteps", "128", "--output-dir", "run"]) == 143
     assert json.loads(Path("run/summary.json").read_text())["exit_reason"] == "timesteps"
     assert not Path("run/matches.json").exists() and corral.load("run").timesteps == 128
@@ -169,7 +169,7 @@ def test_parts_are_played_by_whom_an_env_has():
     assert reference_opponents(HighCard, {}) == ReferenceOpponents("random", "miser")
     with pytest.raises(UsageError, match="has no opponents"):
         selfplay(Counter, timesteps=100, **SMALL)
-    with pytest.raises(UsageError, match="says who the opponents are"):
+    with pytest.raises(UsageError, match="chooses the opponents"):
         selfplay(HighCard, timesteps=100, opponent="random", **SMALL)
 
 
@@ -257,6 +257,6 @@ def test_an_env_that_names_its_stages_is_trained_through_them(words, expected, c
 
 def test_an_env_that_names_its_stages_has_no_presets(capsys):
     assert main(["curriculum", "tests.toy_envs:Leveled", "--preset", "v1"]) == 2
-    assert "names stages of its own" in capsys.readouterr().err
+    assert "defines its stages itself" in capsys.readouterr().err
     assert main(["curriculum", "CartPole-v1"]) == 2
     assert "has no opponents" in capsys.readouterr().err

@@ -265,7 +265,7 @@ def test_a_signal_while_a_trial_writes_its_end_ends_the_sweep(monkeypatch, capsy
 
     words = ["sweep", "CartPole-v1", *FLAGS, "--preset", "A", "B", "--output-dir", "s"]
     with monkeypatch.context() as patch:
-        patch.setattr("corral.training.api.summarize", interrupted)
+        patch.setattr("corral.training.run_session.summarize", interrupted)
         assert run(*words) == 130
     assert "interrupted after 1 of 2 trials" in capsys.readouterr().out
     assert summary("s/trials/A")["exit_reason"] == "timesteps" and not Path("s/trials/B").exists()

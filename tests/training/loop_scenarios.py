@@ -25,7 +25,7 @@ from corral.core.types import EpisodeRecord, RecoveryCounts, Rollout
 from corral.ppo.learner import UpdateStats
 from corral.ppo.normalization import ReturnScaler, RunningMoments
 from corral.storage.checkpoint import Checkpoint
-from corral.training.evaluate import EvaluationResult
+from corral.training.evaluate import EpisodePlan, EvaluationResult
 from corral.training.hooks.hook import Hook
 from corral.training.progress import Progress
 from corral.training.run import Run, capture
@@ -184,24 +184,24 @@ class World:
             recovery=None,
             seed=1,
             backend=None,
-            why_device="",
+            device_reason="",
             batch_layout="",
             source=SourceStandIn(self),
             actor=ActorStandIn(),
             learner=learner,
             eval_env=EvalEnvStandIn(self) if scenario.evaluation else None,
-            single_env=lambda seed: None,
+            make_single_env=lambda seed: None,
             return_scaler=ReturnScaler(N, config.gamma),
-            moments={"": RunningMoments((1,))},
+            observation_moments={"": RunningMoments((1,))},
             spaces={},
-            masked=False,
+            has_masks=False,
             env_opponents=(),
             render_modes=(),
             progress=Progress(),
             opponents=None if scenario.stages == "none" else LeagueStandIn(self),
             meter=SimpleNamespace(sample=lambda: {"system/trainer_mb": 1.0}),
         )
-        run.open(Folder(self, "run"), ReporterStandIn(self))
+        run.set_outputs(Folder(self, "run"), ReporterStandIn(self))
         return run
 
     def _resume(self) -> None:
@@ -211,7 +211,7 @@ class World:
         run.progress = Progress(2, 2 * SIZE, 2, 10.0, recent=recent, best_reward=-2.0)
         run.learner.policy.version += 2
         run.learner.n_updates = 4
-        run.moments[""].merge(np.ones((2 * SIZE, 1)))
+        run.observation_moments[""].merge(np.ones((2 * SIZE, 1)))
         if self.scenario.kl_reference:
             run.learner.reference = {"version": torch.tensor([0.5])}
         run.overrides = {"ent_coef": 0.01} if self.hooks else {}
@@ -222,7 +222,7 @@ class World:
         if self.scenario.overlap:
             point = dataclasses.replace(point, lagged_weights={"version": torch.tensor([1.0]), "mean": torch.tensor([0.0])})
         run.recovery_point = point
-        run.open(run.directory, run.reporter)
+        run.set_outputs(run.directory, run.reporter)
 
     def _callback(self, state: Any) -> None:
         CLOCK.seconds += 1
@@ -245,7 +245,7 @@ def journal_of(world: World, train: Callable[[World], str]) -> list[str]:
         world.enter("raised", repr(error))
     assert run.recovery_point is not None
     world.enter("recovery point", content_of(run.recovery_point))
-    world.enter("left behind", run.last_saved_step, run.faults_told, run.overrides, run.progress.state())
+    world.enter("left behind", run.last_saved_step, run.n_faults_logged, run.overrides, run.progress.state())
     return world.journal
 
 
@@ -364,7 +364,7 @@ class SourceStandIn:
 
     def drain_recovery_counts(self) -> RecoveryCounts:
         self.drained = True
-        self._world.enter("drain mishaps")
+        self._world.enter("drain recovery counts")
         return RecoveryCounts(restarts=1)
 
 
@@ -512,8 +512,8 @@ def _check_replay(run: Any) -> None:
     run.reporter.world.enter("check replay")
 
 
-def _evaluate_actor(env: EvalEnvStandIn, actor: ActorStandIn, *settings: Any, **options: Any) -> EvaluationResult:
-    env.world.enter("evaluate", actor.version, settings, options)
+def _evaluate_actor(env: EvalEnvStandIn, actor: ActorStandIn, plan: EpisodePlan) -> EvaluationResult:
+    env.world.enter("evaluate", actor.version, plan)
     CLOCK.seconds += 5
     env.world.reach("evaluation")
     return EvaluationResult((-abs(actor.version - 2.5),), (7,), 0, {})

@@ -19,14 +19,14 @@ from corral.core.schedules import is_due
 from corral.ppo.learner import UpdateSettings
 from corral.ppo.loss_terms import terms_at
 from corral.reporting.episode_lines import episode_lines, epoch_line, update_line
-from corral.training.evaluate import evaluate_run
+from corral.training.evaluate import EpisodePlan, evaluate_run
 from corral.training.hooks.episode_log import EpisodeLog
 from corral.training.hooks.hook import HookList
 from corral.training.hooks.hook_order import order_hooks
 from corral.training.loop import train_loop
 from corral.training.metrics_row import metrics_row, progress_row
 from corral.training.pipeline import RolloutPipeline
-from corral.training.progress import Stopwatch, budgets_of, ended_by, learning_rate, seconds_left
+from corral.training.progress import Stopwatch, budgets_of, exhausted_budget, learning_rate, seconds_left
 from corral.training.run import Run, capture
 from tests.training import loop_scenarios as stand_in
 from tests.training.loop_scenarios import CLOCK, NO_EXTRA_TERMS, VALUES, Scenario, World, journal_of
@@ -54,7 +54,7 @@ def train_inlined(world: World) -> str:
     league, policy = run.opponents, run.learner.policy
 
     def budget_reached() -> str | None:
-        return ended_by(config, progress) or ("stages" if league is not None and league.finished else None)
+        return exhausted_budget(config, progress) or ("stages" if league is not None and league.finished else None)
 
     def save() -> None:
         stand_in._save_checkpoint(run.directory.checkpoints, run.recovery_point)
@@ -82,9 +82,9 @@ def train_inlined(world: World) -> str:
         with signals.allowed():
             stand_in._check_replay(run)
             run.actor.load(policy.state_dict())
-            settings = config.eval_episodes, run.seed, config.eval_max_steps
             options = None if league is None else league.eval_options
-            result = stand_in._evaluate_actor(run.eval_env, run.actor, *settings, options=options, sample=False)
+            plan = EpisodePlan(config.eval_episodes, run.seed, config.eval_max_steps, options, sample=False)
+            result = stand_in._evaluate_actor(run.eval_env, run.actor, plan)
             report = run.eval_env.drain()
         progress.recovery_counts += report.recovery_counts
         run.log_faults(report.faults)
@@ -125,7 +125,7 @@ def train_inlined(world: World) -> str:
         save()
     begun, row = False, {}
     mark = CLOCK.seconds - progress.eval_seconds  # training time before the last update; evaluations do not count
-    run.watch = Stopwatch(progress)
+    run.stopwatch = Stopwatch(progress)
     deadline = None if config.duration is None else CLOCK.seconds + seconds_left(config.duration, progress)
     try:
         while reason is None:
@@ -177,9 +177,9 @@ def train_inlined(world: World) -> str:
             source.publish(policy.state_dict(), progress.iteration)
             run.recovery_point, reason = capture(run), budget_reached()
 
-            run.watch.collect_seconds, run.watch.update_seconds = collected - started, CLOCK.seconds - collected
+            run.stopwatch.collect_seconds, run.stopwatch.update_seconds = collected - started, CLOCK.seconds - collected
             row = metrics_row(run, rollout, update, settings, lag)
-            n_measured = len(row)
+            n_common_metrics = len(row)
             save_due = is_due(config.checkpoint_freq, steps, progress.timesteps)
             if config.log_episodes:
                 total, times = config.num_episodes, (before.seconds, before.seconds + training)
@@ -208,7 +208,7 @@ def train_inlined(world: World) -> str:
                     row |= {} if "eval/mean_reward" in row else evaluate_policy()
             finally:
                 save_due = save_due or state.checkpoint_requested
-                keep = len(row) > n_measured or stage_ended is not None or reason is not None or save_due
+                keep = len(row) > n_common_metrics or stage_ended is not None or reason is not None or save_due
                 run.reporter.write(row, budgets_of(config, progress)[0].done, keep)
                 if stage_ended is not None or reason is not None:
                     write_stage_files()
@@ -407,13 +407,13 @@ def episode_log_from_counters_after_the_commit(patch, wrong):
 
 def games_noted_after_the_next_rollout_began(patch, wrong):
     class LatePipeline(RolloutPipeline):
-        def next(self):
+        def next_rollout(self):
             run, source = self._run, self._run.source
-            run.watch.start_rollout()
+            run.stopwatch.start_rollout()
             if self._deadline is not None and run.progress.iteration > 0:
                 source.set_deadline(self._deadline)
-            if not self._begun:
-                self._begin_first()
+            if not self._has_begun:
+                self._begin_first_rollout()
             try:
                 rollout = source.collect()
             except DeadlinePassed:
@@ -421,18 +421,18 @@ def games_noted_after_the_next_rollout_began(patch, wrong):
             steps = run.progress.timesteps + run.config.rollout_size
             if not wrong:
                 self._note(rollout, steps)
-            self._begun = run.config.overlap and not self._is_last()
-            if self._begun:
-                self._prepare(run.learner.policy.state_dict(), steps)
+            self._has_begun = run.config.overlap and not self._is_last()
+            if self._has_begun:
+                self._choose_opponents(run.learner.policy.state_dict(), steps)
                 source.begin(run.progress.iteration + 1)
             if wrong:
                 self._note(rollout, steps)
-            run.watch.end_rollout()
+            run.stopwatch.end_rollout()
             return rollout
 
         def _note(self, rollout, steps):
             league = self._run.opponents
-            self.stage_ended = None if league is None else league.note(rollout.episodes, steps)
+            self.stage_end_message = None if league is None else league.note(rollout.episodes, steps)
 
     patch.setattr("corral.training.loop.RolloutPipeline", LatePipeline)
     return order_hooks

@@ -14,6 +14,7 @@ from corral.opponents import matches
 from corral.opponents.frozen_policy import PolicyPlayer
 from corral.opponents.matches import play_match
 from corral.storage.checkpoint import newest_checkpoint
+from corral.training.evaluate import EpisodePlan
 from corral.training.play_episodes import play_episodes
 from tests.toy_envs import BrightSquare, Counter, HighCard, HighCardWithState, MortalHighCard, Shuffled
 
@@ -189,8 +190,8 @@ def test_an_opponent_that_is_shown_forgets_between_games(monkeypatch):
         return choose(player, *args)
 
     monkeypatch.setattr(PolicyPlayer, "__call__", watched)
-    how = {"render_mode": "ansi", "episodes": 3, "seed": 0, "max_steps": 50}
-    moments = play_episodes(resolve_env(Shown), None, options={"opponent": player}, **how)
+    plan = EpisodePlan(episodes=3, seed=0, max_steps=50, options={"opponent": player})
+    moments = play_episodes(resolve_env(Shown), None, plan, render_mode="ansi")
     assert sum(moment.done for moment in moments) == 3
     assert seen.count(False) == 3 and seen.count(True) > 3
 
@@ -241,13 +242,13 @@ def test_an_evaluation_is_what_predict_plays():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"policy": lambda a, b: None}, "a network of one's own is not told of a memory; leave one out"),
+        ({"policy": lambda a, b: None}, "a network of your own gets no recurrent state; leave one"),
         ({"compile": True}, "a loop over steps does not compile well"),
         ({"learner": "numpy"}, "recurrent gru needs learner torch, but learner is numpy"),
         ({"sequence_length": 5}, "sequence_length 5 does not divide both n_steps 32 and the 64 steps"),
-        ({"n_steps": 30, "batch_size": 24}, "have only sequences of 6 in common"),
+        ({"n_steps": 30, "batch_size": 24}, "have only sequences of 6 steps in common"),
         ({"learner_shares": 3, "env": BrightSquare}, "learner_shares 3 is more than the 2 sequences in a minibatch"),
-        ({"recurrent": "none"}, "recurrent_size 16 is of no use without recurrent"),
+        ({"recurrent": "none"}, "recurrent_size 16 has no effect without recurrent"),
         ({"expert": "miser", "env": HighCard}, "imitation learns from single steps"),
     ],
     ids=["network", "compile", "numpy", "length", "nothing in common", "shares", "size", "expert"],

@@ -78,7 +78,7 @@ def test_an_env_that_does_not_repeat_itself_is_told_once(env, warns, way, capsys
 @pytest.mark.parametrize(("seconds", "warns"), [(0.4, False), (0.6, True)])
 def test_what_would_take_long_is_not_played_again(seconds, warns, way, monkeypatch, capsys):
     """64 steps of env 0, of 128 steps that took 1 s in all: half a second in one process, 1 s of one of two workers."""
-    monkeypatch.setattr(replay_check, "_MOST_SECONDS", seconds * way.get("num_workers", 1))
+    monkeypatch.setattr(replay_check, "_MAX_SECONDS", seconds * way.get("num_workers", 1))
     advance = Progress.advance
 
     def take_a_second(progress, rollout, _):
@@ -107,6 +107,6 @@ def test_an_evaluation_env_that_fails_then_is_made_again(way, monkeypatch):
         env.state = CallState.FAILED
         raise WorkerDied("it died")
 
-    monkeypatch.setattr(replay_check, "_gets_there", fail)
+    monkeypatch.setattr(replay_check, "_reaches", fail)
     summary, evaluations = trained(Long, way)
     assert (summary.weights_sha256, evaluations) == (expected[0].weights_sha256, expected[1])

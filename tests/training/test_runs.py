@@ -292,7 +292,7 @@ def test_who_meets_a_run_in_the_output_directory_is_told_how_to_go_on_with_it(co
         Path("run/summary.json").write_text(summary)
     with pytest.raises(UsageError) as raised:
         train("CartPole-v1")
-    assert re.search(rf"already holds a run; go on with `(\S+ )?{re.escape(hint)}`, or", str(raised.value)), (
+    assert re.search(rf"already holds a run; continue it with `(\S+ )?{re.escape(hint)}`, or", str(raised.value)), (
         raised.value
     )
 
@@ -315,7 +315,7 @@ def test_a_lock_that_is_another_file_each_time_is_given_up(monkeypatch):
 def test_a_run_without_checkpoints_says_so(tmp_path):
     run = train(eval_freq=0, timesteps=64).run_dir
     shutil.rmtree(run / "checkpoints")
-    with pytest.raises(CheckpointError, match="no checkpoint to go on from"):
+    with pytest.raises(CheckpointError, match="no checkpoint to continue from"):
         corral.resume(run, quiet=True)
     with pytest.raises(UsageError, match="not a run directory"):
         corral.resume(tmp_path / "nothing", quiet=True)
@@ -403,7 +403,7 @@ def test_of_a_run_that_never_began_only_its_own_files_are_removed(theirs):
     [
         (
             {"env": "FrozenLake-v1", "normalize_obs": True},
-            "normalize_obs scales floats, and integers that are no picture",
+            "normalize_obs scales floats, and integers that are no image",
         ),
         ({"log_std_init": -1}, "log_std_init is for continuous actions"),
         ({"n_steps": 10**9, "n_envs": 64, "batch_size": 64 * 10**9}, "does not fit"),

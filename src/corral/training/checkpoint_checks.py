@@ -1,6 +1,7 @@
-"""Whether what a checkpoint holds fits what it is loaded into: a run directory may come from anywhere.
+"""Checks that a checkpoint fits the run that loads it.
 
-Every check comes before the first use, and an error is one line that names what does not fit.
+A run directory may come from an untrusted source. Every value is checked before its first use. An error is one line
+that names what does not fit.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from corral.core.types import RECOVERY_KEYS
 from corral.policy.factory import build_policy
 from corral.ppo.learner import check_adjustable
 from corral.storage.checkpoint import Checkpoint
-from corral.training.progress import RECENT
+from corral.training.progress import RECENT_EPISODES
 from corral.vec.replay_log import REPLAY_LIMIT
 
 __all__ = ["check_checkpoint", "check_envs", "check_state", "check_tensors", "spaces_of"]
 
 Array = npt.NDArray[Any]
-_MOST = 2**53
-"""Steps or episodes that can be counted: more than any run takes, with room to count on from there."""
-_Count = Annotated[int, Field(ge=0, le=_MOST)]
+_MAX_COUNT = 2**53
+"""The largest accepted number of steps or episodes: more than any run reaches, and far from an overflow of int64."""
+_Count = Annotated[int, Field(ge=0, le=_MAX_COUNT)]
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _MISFIT = "the envs' positions do not fit this run's config"
@@ -46,7 +47,7 @@ class _Spaces(BaseModel):
 
 
 class _State(BaseModel):
-    """What ``state.json`` must hold, as plain data; what it means is checked by whoever restores it."""
+    """The keys and types of ``state.json``. What ``parts``, ``opponents`` and ``hooks`` contain is checked later."""
 
     model_config = ConfigDict(strict=True)
     iteration: _Count
@@ -55,7 +56,7 @@ class _State(BaseModel):
     seconds: _Seconds
     eval_seconds: _Seconds
     discarded_seconds: _Seconds = 0.0
-    recent: Annotated[list[_Pair], Field(max_length=RECENT)]
+    recent: Annotated[list[_Pair], Field(max_length=RECENT_EPISODES)]
     best_reward: _Number | None
     last_eval_reward: _Number | None
     mishaps: dict[str, _Count]
@@ -70,57 +71,58 @@ class _State(BaseModel):
 
 
 def check_state(state: Mapping[str, Any]) -> None:
-    """Refuse a ``state.json`` with other keys or values than a run writes."""
+    """Raise a CheckpointError if ``state.json`` has values that no run writes, or lacks a key."""
     try:
-        told = _State.model_validate(state)
+        checked = _State.model_validate(state)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = "/".join(map(str, first["loc"]))
-        raise CheckpointError(f"state.json does not fit: {one_line(place)}: {one_line(first['msg'])}") from None
-    if any(length < 0 or length != int(length) for _, length in told.recent):
+        key = "/".join(map(str, first["loc"]))
+        raise CheckpointError(f"state.json does not fit: {one_line(key)}: {one_line(first['msg'])}") from None
+    if any(length < 0 or length != int(length) for _, length in checked.recent):
         raise CheckpointError("state.json does not fit: recent has an episode whose length is no number of steps")
-    for name, value in told.overrides.items():
+    for name, value in checked.overrides.items():
         try:
             check_adjustable(name, value)
         except UsageError as error:
             raise CheckpointError(f"state.json does not fit: {one_line(error)}") from None
-    if strangers := told.mishaps.keys() - {*RECOVERY_KEYS.values()}:
-        raise CheckpointError(f"state.json does not fit: mishaps counts {one_line(sorted(strangers)[0])!r}")
+    if unknown := checked.mishaps.keys() - {*RECOVERY_KEYS.values()}:
+        raise CheckpointError(f"state.json does not fit: mishaps has an unknown key {one_line(min(unknown))!r}")
 
 
 def spaces_of(state: Mapping[str, Any]) -> tuple[gym.Space[Any], gym.Space[Any]]:
-    """The spaces of the env that a run was made with: of observations and of actions."""
+    """Return the observation space and the action space that the run was made with."""
     try:
         observation, action = (space_from_data(state["spaces"][name]) for name in ("observation", "action"))
         Layout(observation)
         ActionCodec(action)
     except CorralError as error:
         raise CheckpointError(f"state.json does not fit: {one_line(error)}") from None
-    except Exception as error:  # whatever Gymnasium and numpy raise for numbers that make no space
-        raise CheckpointError(f"state.json does not fit: its spaces are none ({one_line(error)})") from None
+    except Exception as error:  # what Gymnasium and numpy raise for impossible sizes and bounds
+        raise CheckpointError(f"state.json does not fit: its spaces are invalid ({one_line(error)})") from None
     return observation, action
 
 
-def check_tensors(what: str, given: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Refuse tensors whose names, shapes or types are not the expected ones, or whose numbers are not finite."""
-    for name in [*(expected.keys() - given.keys()), *(given.keys() - expected.keys())]:
+def check_tensors(what: str, tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Raise a CheckpointError if names, shapes or types are not the expected ones, or if a number is not finite."""
+    misfit = f"the {what} does not fit this run's config"
+    for name in [*(expected.keys() - tensors.keys()), *(tensors.keys() - expected.keys())]:
         problem = "has no" if name in expected else "has an unknown"
-        raise CheckpointError(f"the {what} does not fit this run's config: it {problem} {one_line(name, 80)!r}")
-    for name, tensor in given.items():
-        wanted = expected[name]
-        if is_lazy(wanted):
-            continue  # of a network of the user's own, which takes the shape that it is given
-        if tensor.shape != wanted.shape or tensor.dtype != wanted.dtype:
+        raise CheckpointError(f"{misfit}: it {problem} {one_line(name, 80)!r}")
+    for name, tensor in tensors.items():
+        like = expected[name]
+        if is_lazy(like):
+            continue  # a parameter of the user's network that takes the shape of what is loaded
+        if tensor.shape != like.shape or tensor.dtype != like.dtype:
             raise CheckpointError(
-                f"the {what} does not fit this run's config: {name} is {tensor.dtype} of shape {tuple(tensor.shape)}, "
-                f"expected {wanted.dtype} of shape {tuple(wanted.shape)}"
+                f"{misfit}: {name} is {tensor.dtype} of shape {tuple(tensor.shape)}, "
+                f"expected {like.dtype} of shape {tuple(like.shape)}"
             )
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise CheckpointError(f"the {what} does not fit this run's config: {name} is not finite")
+            raise CheckpointError(f"{misfit}: {name} is not finite")
 
 
 def check_checkpoint(config: TrainConfig, checkpoint: Checkpoint) -> None:
-    """Refuse a checkpoint that cannot be of a run with this config, before anything of its size is made."""
+    """Raise a CheckpointError if no run with this config writes this checkpoint. Allocates no memory of its size."""
     state = checkpoint.state
     check_state(state)
     if state["timesteps"] != state["iteration"] * config.rollout_size:
@@ -129,62 +131,75 @@ def check_checkpoint(config: TrainConfig, checkpoint: Checkpoint) -> None:
             f"{config.n_steps} x n_envs {config.n_envs} are not {state['timesteps']:,} steps"
         )
     spaces = spaces_of(checkpoint.state)
-    if config.policy is None:  # the built-in network, whose size is what the config says
+    if config.policy is None:  # a built-in network, whose size the config decides
         try:
-            with torch.device("meta"):  # shapes without memory
+            with torch.device("meta"):  # tensors with a shape but without memory
                 expected = build_policy(config, *spaces, None).state_dict()
         except CorralError:
             raise
-        except Exception as error:  # sizes that overflow
+        except Exception as error:  # what torch raises for sizes that overflow
             raise CheckpointError(f"the network does not fit into memory: {one_line(error)}") from None
         check_tensors("policy", checkpoint.policy, expected)
 
 
 def check_envs(
-    given: Mapping[str, Tensor], n_envs: int, layout: Layout, codec: ActionCodec, masked: bool, n_state: int
+    envs: Mapping[str, Tensor], n_envs: int, layout: Layout, codec: ActionCodec, has_masks: bool, n_state: int
 ) -> None:
-    """Refuse positions of envs that these envs cannot be in."""
+    """Raise a CheckpointError if the saved positions of the envs are impossible for these envs."""
     columns: dict[str, tuple[npt.DTypeLike, tuple[int, ...]]] = {
         "episode": (np.int64, (n_envs,)),
         "length": (np.int64, (n_envs,)),
         "reward": (np.float64, (n_envs,)),
         "opponent": (np.int64, (n_envs,)),
         **{f"observation/{leaf.path}": (leaf.dtype, (n_envs, *leaf.shape)) for leaf in layout.leaves},
-        **({"masks": (np.bool_, (n_envs, codec.n_mask))} if masked else {}),
+        **({"masks": (np.bool_, (n_envs, codec.n_mask))} if has_masks else {}),
         **({"memory": (np.float32, (n_envs, n_state))} if n_state else {}),
     }
-    arrays = {name: tensor.numpy() for name, tensor in given.items()}
+    arrays = {name: tensor.numpy() for name, tensor in envs.items()}
     for name, (dtype, shape) in columns.items():
         if name in arrays and (arrays[name].dtype != dtype or arrays[name].shape != shape):
             raise CheckpointError(f"{_MISFIT}: {one_line(name, 80)} should be {np.dtype(dtype)} of shape {shape}")
-    shown = [name in arrays for name in columns if name.startswith("observation/")]
-    if not {"episode", "length", "reward"} <= arrays.keys() or any(shown) != all(shown):
+    has_observation = [name in arrays for name in columns if name.startswith("observation/")]
+    if not {"episode", "length", "reward"} <= arrays.keys() or any(has_observation) != all(has_observation):
         raise CheckpointError(f"{_MISFIT}: some of them are missing")
+    _check_numbers(arrays)
+    by_env = {name: array for name, array in arrays.items() if name not in columns}
+    for i in range(n_envs):
+        actions, state = by_env.pop(f"actions/{i}", None), by_env.pop(f"state/{i}", None)
+        _check_replay_data(actions, state, int(arrays["length"][i]), codec)
+    for name in by_env:
+        raise CheckpointError(f"{_MISFIT}: {one_line(name, 80)!r} is unknown")
+
+
+def _check_numbers(arrays: Mapping[str, Array]) -> None:
+    """Raise a CheckpointError if the number or length of an episode is impossible, or a float is not finite."""
     if (arrays["episode"] < 0).any() or (arrays["length"] < 0).any():
         raise CheckpointError(f"{_MISFIT}: an episode or its length is negative")
-    if (arrays["episode"] > _MOST).any() or (arrays["length"] > _MOST).any():
+    if (arrays["episode"] > _MAX_COUNT).any() or (arrays["length"] > _MAX_COUNT).any():
         raise CheckpointError(f"{_MISFIT}: an episode or its length is more than 2**53")
     for name, array in arrays.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise CheckpointError(f"{_MISFIT}: {one_line(name, 80)} is not finite")
-    rest = {name: array for name, array in arrays.items() if name not in columns}
-    for i in range(n_envs):
-        _check_played(rest.pop(f"actions/{i}", None), rest.pop(f"state/{i}", None), int(arrays["length"][i]), codec)
-    for name in rest:
-        raise CheckpointError(f"{_MISFIT}: {one_line(name, 80)!r} is none of theirs")
 
 
-def _check_played(rows: Array | None, state: Array | None, length: int, codec: ActionCodec) -> None:
-    """Refuse actions [L, D] that no policy plays, and a number of them that is not the episode's length."""
+def _check_replay_data(actions: Array | None, state: Array | None, length: int, codec: ActionCodec) -> None:
+    """Raise a CheckpointError if an env cannot be restored from these actions [L, D] and this state (bytes).
+
+    Without a state, there must be an action for each of the ``length`` steps of the episode. With one, there are only
+    the actions since it was taken.
+    """
     if state is not None and (state.dtype != np.uint8 or state.ndim != 1):
         raise CheckpointError(f"{_MISFIT}: a state should be bytes")
-    if rows is None:
+    if actions is None:
         return
-    if rows.dtype != codec.dtype or rows.ndim != 2 or rows.shape[1] != codec.n_actions or len(rows) > REPLAY_LIMIT:
+    if actions.ndim != 2 or actions.shape[1] != codec.n_actions or actions.dtype != codec.dtype:
         raise CheckpointError(f"{_MISFIT}: actions should be {codec.dtype} of shape (steps, {codec.n_actions})")
-    if len(rows) != length and (state is None or len(rows) > length):
-        raise CheckpointError(f"{_MISFIT}: {len(rows):,} actions in an episode of {length:,} steps")
+    n_steps = len(actions)
+    if n_steps > REPLAY_LIMIT:
+        raise CheckpointError(f"{_MISFIT}: {n_steps:,} actions of an env are more than {REPLAY_LIMIT:,}")
+    if n_steps != length and (state is None or n_steps > length):
+        raise CheckpointError(f"{_MISFIT}: {n_steps:,} actions in an episode of {length:,} steps")
     for head in codec.heads:
-        played, choices = rows[:, head.actions], head.size if head.kind == "categorical" else 2
-        if head.kind != "gaussian" and not ((played >= 0) & (played < choices) & (played == np.rint(played))).all():
-            raise CheckpointError(f"{_MISFIT}: an action is not among the {choices:,} that there are")
+        chosen, choices = actions[:, head.actions], head.size if head.kind == "categorical" else 2
+        if head.kind != "gaussian" and not ((chosen >= 0) & (chosen < choices) & (chosen == np.rint(chosen))).all():
+            raise CheckpointError(f"{_MISFIT}: an action is not one of the {choices:,} choices")

@@ -1,9 +1,10 @@
-"""How a run ended: as data, and as the table that closes it."""
+"""The end of a run: its summary as data, and the table that the console shows."""
 
 from __future__ import annotations
 
 import shlex
 import signal
+from typing import NamedTuple
 
 from corral.core.stdio import command
 from corral.core.types import RecoveryCounts
@@ -13,19 +14,27 @@ from corral.storage.run_dir import RunDirectory
 from corral.storage.summary_file import Summary
 from corral.training.run import Run, weights_hash
 
-__all__ = ["closing_table", "summarize", "where"]
+__all__ = ["ClosingTable", "closing_table", "describe_location", "summarize"]
 
 
-def where(run: Run) -> str:
-    """Where a run's envs live."""
-    workers = run.backend.num_workers
+class ClosingTable(NamedTuple):
+    """The table that the console shows at the end of a run, and lines of advice below it."""
+
+    title: str
+    rows: list[tuple[str, str]]
+    advice: list[str]
+
+
+def describe_location(run: Run) -> str:
+    """Return as text in which processes the envs of a run are."""
+    n_workers = run.backend.num_workers
     if run.backend.backend == "serial":
         return "in this process"
-    return f"in {workers} worker process{'es' if workers > 1 else ''}"
+    return f"in {n_workers} worker process{'es' if n_workers > 1 else ''}"
 
 
 def summarize(run: Run, reason: str) -> Summary:
-    """What is known of a run at its end."""
+    """Return the summary of a run that ended for this reason."""
     progress, choice = run.progress, run.backend
     assert run.recovery_point is not None
     return Summary(
@@ -52,56 +61,56 @@ def summarize(run: Run, reason: str) -> Summary:
     )
 
 
-def _uses(processes: list[ProcessUse]) -> list[tuple[str, str]]:
-    """Processor time and memory: of the trainer, and of its workers one by one, or together if they are many."""
-
-    def told(uses: list[ProcessUse]) -> str:
-        words = [f"{use.cpu:.0%} of a core, {use.memory_mb:,.0f} MB" for use in uses]
-        if len(words) <= 4:
-            return "; ".join(words)
-        cpu, memory = sum(use.cpu for use in uses) / len(uses), sum(use.memory_mb for use in uses)
-        return f"{len(uses)} of them, {cpu:.0%} of a core each, {memory:,.0f} MB together"
-
+def _process_rows(processes: list[ProcessUse]) -> list[tuple[str, str]]:
+    """Return a row with CPU time and memory of the trainer, and one for its workers if there are any."""
     trainer, workers = processes[:1], processes[1:]
-    return [("trainer used", told(trainer)), *([("workers used", told(workers))] if workers else [])]
+    worker_rows = [("workers used", _describe_use(workers))] if workers else []
+    return [("trainer used", _describe_use(trainer)), *worker_rows]
 
 
-def _mended(recovery_counts: RecoveryCounts) -> str:
-    """What went wrong and was put right."""
-    words = {
+def _describe_use(uses: list[ProcessUse]) -> str:
+    """Return CPU time and memory as text: of each process, or of all together if there are more than four."""
+    if len(uses) <= 4:
+        return "; ".join(f"{use.cpu:.0%} of a core, {use.memory_mb:,.0f} MB" for use in uses)
+    cpu, memory = sum(use.cpu for use in uses) / len(uses), sum(use.memory_mb for use in uses)
+    return f"{len(uses)} of them, {cpu:.0%} of a core each, {memory:,.0f} MB together"
+
+
+def _describe_recoveries(recovery_counts: RecoveryCounts) -> str:
+    """Return as text how many faults the run recovered from, by kind."""
+    descriptions = {
         "restarts": ("worker", "replaced"),
         "recycled": ("worker", "replaced because of memory"),
-        "retries": ("step", "tried again"),
-        "env_faults": ("episode", "cut off where the env raises"),
-        "inexact": ("episode", "cut off because the env could not be brought back"),
+        "retries": ("step", "retried"),
+        "env_faults": ("episode", "truncated where the env raises"),
+        "inexact": ("episode", "truncated because the env could not be restored"),
     }
-    counts = {name: count for name, count in recovery_counts.counts().items() if count}
-    told = [f"{n:,} {words[name][0]}{'s' if n > 1 else ''} {words[name][1]}" for name, n in counts.items()]
-    return ", ".join(told) or "nothing"
+    parts = []
+    for name, count in recovery_counts.counts().items():
+        if count:
+            noun, event = descriptions[name]
+            parts.append(f"{count:,} {noun}{'s' if count > 1 else ''} {event}")
+    return ", ".join(parts) or "nothing"
 
 
-def _games(run: Run) -> list[tuple[str, str]]:
-    """How the games went: against each kind of opponent, and stage by stage."""
+def _game_rows(run: Run) -> list[tuple[str, str]]:
+    """Return rows about the games: win rates against each kind of opponent, and the result of each stage."""
     if run.opponents is None:
         return []
-    rates = run.opponents.win_rates()
-    rows = [
-        ("won in training, last 100 games", ", ".join(f"{rate:.0%} against {kind}" for kind, rate in rates.items()))
-    ]
+    win_rates = run.opponents.win_rates()
+    by_kind = ", ".join(f"{rate:.0%} against {kind}" for kind, rate in win_rates.items())
+    rows = [("won in training, last 100 games", by_kind)] if win_rates else []
     if len(run.opponents.stages) > 1:
-        words = {True: "PASS", False: "FAIL", None: "done"}
+        verdicts = {True: "PASS", False: "FAIL", None: "done"}
         for stage in run.opponents.results():
             target = "" if stage.target is None else f", target {stage.target:.0%}"
-            rows.append((f"stage {stage.name}", f"{words[stage.passed]}: {stage.told}{target}, {stage.steps:,} steps"))
-    return rows if rates else rows[1:]
+            result = f"{verdicts[stage.passed]}: {stage.told}{target}, {stage.steps:,} steps"
+            rows.append((f"stage {stage.name}", result))
+    return rows
 
 
-def closing_table(run: Run, directory: RunDirectory, summary: Summary) -> tuple[str, list[tuple[str, str]], list[str]]:
-    """Title, rows and advice: what a person sees at the end."""
-
-    def number(value: float | None) -> str:
-        return "none" if value is None else f"{value:,.2f}"
-
+def closing_table(run: Run, directory: RunDirectory, summary: Summary) -> ClosingTable:
+    """Return the table and the commands that are printed at the end of a run."""
     rows = [
         ("ended by", summary.exit_reason),
         ("steps", f"{summary.steps:,}"),
@@ -109,21 +118,31 @@ def closing_table(run: Run, directory: RunDirectory, summary: Summary) -> tuple[
         ("seconds", f"{summary.seconds:,.1f} (learning included)"),
         ("steps per second", f"{summary.fps:,.0f}"),
         ("episodes per second", f"{summary.episodes / summary.seconds if summary.seconds else 0:,.2f}"),
-        ("mean reward, last 100 episodes", number(summary.mean_reward)),
-        ("evaluation reward, last / best", f"{number(summary.eval_reward)} / {number(summary.best_eval_reward)}"),
-        *_games(run),
-        ("envs", f"{summary.n_envs}, {where(run)}"),
-        ("mended on the way", _mended(run.progress.recovery_counts)),
-        *_uses(run.meter.totals()),
+        ("mean reward, last 100 episodes", _format(summary.mean_reward)),
+        ("evaluation reward, last / best", f"{_format(summary.eval_reward)} / {_format(summary.best_eval_reward)}"),
+        *_game_rows(run),
+        ("envs", f"{summary.n_envs}, {describe_location(run)}"),
+        ("recovered from", _describe_recoveries(run.progress.recovery_counts)),
+        *_process_rows(run.meter.totals()),
     ]
-    path, code = shlex.quote(directory.display_path), code_flags(run.config)
-    advice = [f"results in {path}", f"  curves:   {command('tensorboard')} --logdir {path}"]
-    if not needs_python(run.config):  # no command could name it
-        words = f"{path} {code}".rstrip()
-        more = None if summary.exit_reason in signal.Signals.__members__ else 2 * summary.steps
-        advice += [
-            f"  evaluate: {command()} eval {words}",
-            f"  watch:    {command()} play {words}{' --save clip.gif' if 'rgb_array' in run.render_modes else ''}",
-            f"  go on:    {resume_command(directory.display_path, run.config, more)}",
-        ]
-    return run.config.env, rows, advice
+    return ClosingTable(run.config.env, rows, _next_commands(run, directory, summary))
+
+
+def _format(value: float | None) -> str:
+    return "none" if value is None else f"{value:,.2f}"
+
+
+def _next_commands(run: Run, directory: RunDirectory, summary: Summary) -> list[str]:
+    """Return lines with commands that show, evaluate or continue the run."""
+    path = shlex.quote(directory.display_path)
+    lines = [f"results in {path}", f"  curves:   {command('tensorboard')} --logdir {path}"]
+    if needs_python(run.config):  # no command can name the env, the policy or a hook
+        return lines
+    arguments = f"{path} {code_flags(run.config)}".rstrip()
+    timesteps = None if summary.exit_reason in signal.Signals.__members__ else 2 * summary.steps  # as before, or more
+    return [
+        *lines,
+        f"  evaluate: {command()} eval {arguments}",
+        f"  watch:    {command()} play {arguments}{' --save clip.gif' if 'rgb_array' in run.render_modes else ''}",
+        f"  continue: {resume_command(directory.display_path, run.config, timesteps)}",
+    ]

@@ -1,4 +1,4 @@
-"""What hooks see: a run that starts, an iteration that is complete, a run that ends."""
+"""The arguments of hooks: a run that starts, a completed iteration, and a run that ends."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from corral.training.model import Model
 from corral.training.run import Counters, Run
 from corral.training.signals import Interrupts
 
-__all__ = ["End", "Iteration", "Start", "TrainingState"]
+__all__ = ["End", "Iteration", "LearnedRollout", "Start", "TrainingState"]
 
-_LONGEST_REASON = _LONGEST_NAME = 200
-_OWN_PREFIXES = (INFO_PREFIX, "opponents/", "system/")
-"""How names of metrics begin of which there is one for each opponent, process or number that envs report."""
+_MAX_NAME_LENGTH = _MAX_REASON_LENGTH = 200
+_RESERVED_PREFIXES = (INFO_PREFIX, "opponents/", "system/")
+"""How the names of metrics begin that Corral writes for each opponent, process or number in ``info``."""
 
 
 @dataclass(slots=True)
 class Start:
-    """A run before its first rollout, new or resumed. Whatever changes the weights belongs here."""
+    """A new or resumed run before its first rollout. Hooks that change the weights must do it here."""
 
     run: Run
     signals: Interrupts
@@ -46,71 +46,76 @@ class Start:
 
     @property
     def run_dir(self) -> Path:
-        """Where the run's files are."""
+        """The run directory."""
         return self.run.directory.path
 
     def stop(self, reason: str) -> None:
-        """Train no further: for what a hook knows from its state. The first reason that is given counts."""
+        """End the run before its first rollout, because of the hook's state, for example. The first reason counts."""
         self.stop_reason = self.stop_reason or _checked_reason(reason)
 
     def interruptible(self) -> AbstractContextManager[Any]:
-        """In this block Ctrl-C takes effect at once; else it waits for the first rollout."""
+        """Let Ctrl-C interrupt this block at once; elsewhere it waits for the first rollout."""
         return self.signals.allowed()
 
 
 @dataclass(slots=True)
 class End:
-    """A run after its last checkpoint; ``reason`` is None if something was raised."""
+    """A run after its last checkpoint; ``reason`` is None if an exception ended it."""
 
     run: Run
     reason: str | None
 
     @property
     def run_dir(self) -> Path:
-        """Where the run's files are."""
+        """The run directory."""
         return self.run.directory.path
 
 
+@dataclass(frozen=True, slots=True)
+class LearnedRollout:
+    """A rollout and the update that learned from it."""
+
+    before: Counters
+    """The run's counters before the rollout."""
+    rollout: Rollout
+    lag: float | None
+    """With ``overlap``, the mean importance weight of the rollout (see ``RolloutPipeline.measure_lag``)."""
+    settings: UpdateSettings
+    update: UpdateStats
+    stage_end_message: str | None
+    """A line for the console if a stage of opponents ended with the rollout."""
+
+
 class Iteration:
-    """One rollout that was collected and learned from, and what a hook may do about it."""
+    """A completed iteration (one rollout, one update): its results, and the actions that a hook may take."""
 
     def __init__(
-        self,
-        run: Run,
-        signals: Interrupts,
-        *,
-        before: Counters,
-        rollout: Rollout,
-        update: UpdateStats,
-        settings: UpdateSettings,
-        metrics: Metrics,
-        stage_ended: str | None,
-        stop_reason: str | None,
+        self, run: Run, signals: Interrupts, learned: LearnedRollout, metrics: Metrics, stop_reason: str | None
     ) -> None:
         self.run, self._signals = run, signals
         self.iteration = run.progress.iteration
-        """How many iterations are complete."""
+        """The number of completed iterations."""
         self.timesteps = run.progress.timesteps
         """Steps taken so far, all envs together."""
         self.episodes = run.progress.episodes
-        """Episodes that ended so far."""
-        self.before = before
+        """Episodes that have ended so far."""
+        self.before = learned.before
         """The run's counters before this rollout."""
-        self.rollout = rollout
-        """Its arrays are used again after the call: copy what is kept."""
-        self.update, self.settings = update, settings
+        self.rollout = learned.rollout
+        """The rollout. Its arrays are reused after the call: copy what you keep."""
+        self.update, self.settings = learned.update, learned.settings
         self.metrics = metrics
-        """The row of this iteration."""
-        self.n_measured = len(metrics)
-        """How many of its numbers are there in every iteration."""
-        self.stage_ended = stage_ended
-        """What to say if a stage ended with this rollout."""
+        """The row of metrics of this iteration."""
+        self.n_common_metrics = len(metrics)
+        """The number of metrics before evaluations and hooks added theirs."""
+        self.stage_end_message = learned.stage_end_message
+        """A line for the console if a stage of opponents ended with this rollout."""
         self._stop_reason = stop_reason
         self._checkpoint_requested = False
 
     @property
     def run_dir(self) -> Path:
-        """Where the run's files are."""
+        """The run directory."""
         return self.run.directory.path
 
     @property
@@ -120,9 +125,9 @@ class Iteration:
 
     def log(self, name: str, value: float) -> None:
         """Add a number to this iteration's row of metrics."""
-        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
+        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _MAX_NAME_LENGTH:
             raise UsageError(f"log({short_repr(name)}, ...): should be a name such as 'mine/number'")
-        if name in METRICS or name.startswith(_OWN_PREFIXES):
+        if name in METRICS or name.startswith(_RESERVED_PREFIXES):
             raise UsageError(f"log({name!r}, ...): this is a metric of Corral's own; choose another name")
         self.metrics[name] = float(value)
 
@@ -132,27 +137,32 @@ class Iteration:
 
     @property
     def stop_reason(self) -> str | None:
-        """Why the run ends after this iteration, if it does."""
+        """Why the run ends after this iteration; None if it continues."""
         return self._stop_reason
 
     def evaluate(self) -> Metrics:
-        """Evaluate the policy now, and keep it in ``best/`` if none was better; return the ``eval/`` numbers."""
-        measured = evaluate_run(self.run, self._signals)
-        self.metrics |= measured
-        return measured
+        """Evaluate the policy, save it in ``best/`` if it is the best so far, and return the ``eval/`` metrics."""
+        eval_metrics = evaluate_run(self.run, self._signals)
+        self.metrics |= eval_metrics
+        return eval_metrics
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether the policy was evaluated in this iteration."""
+        return "eval/mean_reward" in self.metrics
 
     def save_checkpoint(self) -> None:
-        """Save the run at the end of this iteration, when all hooks were called and the row of metrics is on disk."""
+        """Request a checkpoint at the end of this iteration, after all hooks and the row of metrics."""
         self._checkpoint_requested = True
 
     @property
     def checkpoint_due(self) -> bool:
-        """Whether the run is saved at the end of this iteration."""
+        """Whether a checkpoint is saved at the end of this iteration."""
         due = is_due(self.config.checkpoint_freq, self.before.timesteps, self.timesteps)
         return due or self._checkpoint_requested
 
     def model(self) -> Model:
-        """Return a copy of the policy that can be asked for actions."""
+        """Return a copy of the policy that predicts actions, as ``corral.load`` does."""
         assert self.run.recovery_point is not None
         return Model(self.run.config, self.run.recovery_point, self.run.network)
 
@@ -162,20 +172,20 @@ class Iteration:
         self.run.overrides[name] = float(value)
 
     def generator(self, name: str) -> np.random.Generator:
-        """Return a generator that depends on the run's seed, ``name`` and the iteration alone."""
+        """Return a random generator that depends only on the run's seed, ``name`` and the number of the iteration."""
         return hook_generator(self.run.seed, name, self.iteration)
 
     def interruptible(self) -> AbstractContextManager[Any]:
-        """In this block Ctrl-C takes effect at once; else at the next evaluation or after the hooks."""
+        """Let Ctrl-C interrupt this block at once; elsewhere it waits for the next evaluation or rollout."""
         return self._signals.allowed()
 
 
 def _checked_reason(reason: str) -> str:
-    """Return a reason that ``summary.json`` can keep as ``exit_reason``."""
-    if not isinstance(reason, str) or not reason.isprintable() or not 0 < len(reason) <= _LONGEST_REASON:
+    """Return the reason if ``summary.json`` can hold it as ``exit_reason``; otherwise raise a UsageError."""
+    if not isinstance(reason, str) or not reason.isprintable() or not 0 < len(reason) <= _MAX_REASON_LENGTH:
         raise UsageError(f"stop({short_repr(reason)}): should be a few words that say why")
     return reason
 
 
 TrainingState = Iteration
-"""The name that callbacks know it by."""
+"""The name of ``Iteration`` in the signatures of callbacks."""

@@ -1,6 +1,14 @@
-"""The training loop: collect, estimate advantages, update; everything else is a hook.
+"""The training loop: collect a rollout, update the policy with PPO, call the hooks; repeat until the run ends.
 
-What varies (who steps, who acts, what network) was decided before it starts.
+The loop does not depend on the number of processes, the env or the network: ``training/assemble`` has chosen them.
+
+- A *run* (``training/run``) holds all parts: rollout source, learner, counters, run directory.
+- A *hook* is an object with methods that the loop calls: ``on_start``, ``after_iteration`` and ``on_end``. Evaluation,
+  checkpoints, metrics files and imitation of an expert are hooks, and users add their own. Their order is in
+  ``training/hooks/hook_order``.
+- The *recovery point* is a copy of the run's state in memory, taken after each iteration. If a signal or an error
+  ends an iteration before it is complete, the recovery point is saved as a checkpoint and the iteration is discarded.
+- Shapes: ``T`` steps of each of ``N`` envs.
 """
 
 from __future__ import annotations
@@ -8,7 +16,7 @@ from __future__ import annotations
 from corral.training.evaluate import evaluate_run
 from corral.training.hooks.hook import HookList
 from corral.training.hooks.stage_files import write_stage_files
-from corral.training.iteration import End, Iteration, Start
+from corral.training.iteration import End, Iteration, LearnedRollout, Start
 from corral.training.metrics_row import metrics_row, progress_row
 from corral.training.pipeline import RolloutPipeline
 from corral.training.progress import budgets_of
@@ -19,68 +27,71 @@ __all__ = ["train_loop"]
 
 
 def train_loop(run: Run, hooks: HookList, signals: Interrupts) -> str:
-    """Train until a budget is used up or a hook stops the run; return which. The last whole iteration is saved."""
+    """Train until a budget (steps, episodes, time, stages) is used up or a hook stops the run; return the reason.
+
+    Once the hooks have started: however the run ends, its last completed iteration is saved and ``on_end`` is called.
+    """
     resumed = run.recovery_point is not None
     if not resumed:
-        run.take_recovery_point()  # reported if a warm start is interrupted
+        run.take_recovery_point()  # the state to report if a signal arrives while hooks change the first weights
     start = Start(run, signals, resumed)
-    hooks.on_start(start)  # warm start, the user's, KL reference
+    hooks.on_start(start)  # imitate an expert, the user's hooks, keep the reference policy of the KL penalty
     reason = None
     try:
-        run.publish_weights()
+        run.publish_weights()  # to the actors that collect rollouts
         run.take_recovery_point()
-        stop = run.budget_reached() or start.stop_reason
-        if resumed and (stop is None or not run.config.hooks):
-            run.last_saved_step = run.progress.timesteps  # what was resumed is on disk already
-        reason = _iterate(run, hooks, signals, stop)
+        stop_reason = run.budget_reached() or start.stop_reason
+        if resumed and (stop_reason is None or not run.config.hooks):
+            run.last_saved_step = run.progress.timesteps  # the checkpoint that was resumed need not be saved again
+        reason = _run_iterations(run, hooks, signals, stop_reason)
     finally:
         hooks.on_end(End(run, reason))
     return reason
 
 
-def _iterate(run: Run, hooks: HookList, signals: Interrupts, stop: str | None) -> str:
-    """Collect, learn and call the hooks until there is a reason to stop; save the last whole iteration."""
-    run.save_recovery_point()  # a new run has something to resume from its first moment on
+def _run_iterations(run: Run, hooks: HookList, signals: Interrupts, stop_reason: str | None) -> str:
+    """Repeat iterations until there is a reason to stop; return it."""
+    run.save_recovery_point()  # a new run can be resumed before its first iteration is complete
     pipeline = RolloutPipeline(run)
-    evaluated = False
+    is_evaluated = False  # whether the last iteration ended with an evaluation
     try:
-        while stop is None:
-            before = run.counters()
-            with signals.allowed():  # what is cut short in here is discarded
-                rollout = pipeline.next()  # [T, N]; with overlap, the next one begins
-                if rollout is not None:
-                    lag = pipeline.measure_lag(rollout)  # before the update
-                    targets = run.estimate_targets(rollout)  # [T, N]
-                    settings = run.update_settings()
-                    update = run.learner.update(rollout, targets, settings)
-            if rollout is None:
-                _end_without_rollout(run, signals, evaluated)
-                stop = "duration"
-                break
-            run.commit(rollout)  # observation statistics, counters, publish, recovery point
-            iteration = Iteration(
-                run,
-                signals,
-                before=before,
-                rollout=rollout,
-                update=update,
-                settings=settings,
-                metrics=metrics_row(run, rollout, update, settings, lag),
-                stage_ended=pipeline.stage_ended,
-                stop_reason=run.budget_reached(),
-            )
-            hooks.after_iteration(iteration)
-            stop, evaluated = iteration.stop_reason, "eval/mean_reward" in iteration.metrics
+        while stop_reason is None:
+            with signals.allowed():  # Ctrl-C and SIGTERM interrupt this block at once; outside such blocks they wait
+                learned = _collect_and_learn(run, pipeline)
+            if learned is None:
+                _end_without_rollout(run, signals, is_evaluated)
+                return "duration"
+            run.commit(learned.rollout)  # counters, observation statistics, publish weights, recovery point
+            metrics = metrics_row(run, learned.rollout, learned.update, learned.settings, learned.lag)
+            iteration = Iteration(run, signals, learned, metrics, stop_reason=run.budget_reached())
+            hooks.after_iteration(iteration)  # evaluate, log, write metrics, save checkpoints; a hook may stop the run
+            stop_reason, is_evaluated = iteration.stop_reason, iteration.is_evaluated
     finally:
-        run.progress.recovery_counts += run.source.drain_recovery_counts()  # of a rollout that was never finished
+        run.progress.recovery_counts += run.source.drain_recovery_counts()  # worker restarts in an incomplete rollout
         run.save_recovery_point()
-    return stop
+    return stop_reason
 
 
-def _end_without_rollout(run: Run, signals: Interrupts, evaluated: bool) -> None:
-    """End a run whose duration was over in the middle of a rollout, which is discarded."""
+def _collect_and_learn(run: Run, pipeline: RolloutPipeline) -> LearnedRollout | None:
+    """Collect a rollout and update the policy; return None if the run's time was over before the rollout was complete.
+
+    This is one iteration of PPO, Algorithm 1 of Schulman et al. 2017 (arXiv:1707.06347).
+    """
+    before = run.counters()
+    rollout = pipeline.next_rollout()  # [T, N]; with `overlap`, workers collect the next one during the update
+    if rollout is None:
+        return None
+    lag = pipeline.measure_lag(rollout)  # with `overlap`: how far the policy has moved since it collected the rollout
+    targets = run.estimate_targets(rollout)  # advantages and returns [T, N], by generalized advantage estimation
+    settings = run.update_settings()  # learning rate, clip range and coefficients of this update
+    update = run.learner.update(rollout, targets, settings)  # epochs of minibatch gradient steps
+    return LearnedRollout(before, rollout, lag, settings, update, pipeline.stage_end_message)
+
+
+def _end_without_rollout(run: Run, signals: Interrupts, is_evaluated: bool) -> None:
+    """End a run whose time was over before a rollout was complete; evaluate the policy if that was not just done."""
     run.discard_rollout()
-    if run.config.eval_freq and not evaluated:
-        measured = evaluate_run(run, signals)
-        run.reporter.write(progress_row(run) | measured, budgets_of(run.config, run.progress)[0].done)
+    if run.config.eval_freq and not is_evaluated:
+        eval_metrics = evaluate_run(run, signals)
+        run.reporter.write(progress_row(run) | eval_metrics, budgets_of(run.config, run.progress)[0].done)
     write_stage_files(run)

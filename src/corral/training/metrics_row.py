@@ -1,4 +1,4 @@
-"""The row of metrics of an iteration, and the columns that a run's rows can have."""
+"""The row of metrics of one iteration, and the columns that the rows of a run can have."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from corral.training.run import Run
 __all__ = ["Metrics", "metrics_row", "progress_columns", "progress_row"]
 
 Metrics = dict[str, float]
-_OPTIONAL = ("train/rho", "train/kl_ref", "train/kl_ref_coef", "train/std")
-_OF_EVERY_RUN = ("time/", "rollout/", "faults/", "train/", "eval/", "system/trainer")
+_OPTIONAL_METRICS = ("train/rho", "train/kl_ref", "train/kl_ref_coef", "train/std")
+"""Metrics that only some settings or policies have."""
+_COMMON_PREFIXES = ("time/", "rollout/", "faults/", "train/", "eval/", "system/trainer")
+"""How the names of metrics begin that every run has, except for the optional ones."""
 
 
 def progress_columns(run: Run) -> Sequence[str]:
-    """The names of all metrics that the run can have, but for numbers in ``info`` and those of a callback."""
+    """Return the names of all metrics that the run can have, except numbers in ``info`` and what hooks log."""
     config = run.config
-    columns = [name for name in METRICS if name.startswith(_OF_EVERY_RUN) and name not in _OPTIONAL]
+    columns = [name for name in METRICS if name.startswith(_COMMON_PREFIXES) and name not in _OPTIONAL_METRICS]
     present = {
         "train/rho": config.overlap,
         "train/kl_ref": bool(config.kl_ref_coef),
@@ -31,20 +33,20 @@ def progress_columns(run: Run) -> Sequence[str]:
     columns += [name for name, is_present in present.items() if is_present]
     if run.opponents is not None:
         columns += run.opponents.metric_names()
-    workers = len(run.source.pids())
-    return columns + [f"system/worker_{i}_{what}" for i in range(workers) for what in ("cpu", "mb")]
+    n_workers = len(run.source.pids())
+    return columns + [f"system/worker_{i}_{unit}" for i in range(n_workers) for unit in ("cpu", "mb")]
 
 
 def metrics_row(run: Run, rollout: Rollout, stats: UpdateStats, settings: UpdateSettings, lag: float | None) -> Metrics:
-    """Return the row of an iteration. The order of its keys is that of a file's columns."""
+    """Return the metrics of one iteration. The order of the keys is part of the files: ``metrics.jsonl`` keeps it."""
     progress = run.progress
     row: Metrics = {
         "time/total_timesteps": progress.timesteps,
         "time/iterations": progress.iteration,
         "time/fps": progress.fps,
         "time/time_elapsed": progress.seconds,
-        "time/collect_s": run.watch.collect_seconds,
-        "time/update_s": run.watch.update_seconds,
+        "time/collect_s": run.stopwatch.collect_seconds,
+        "time/update_s": run.stopwatch.update_seconds,
         "time/act_s": rollout.seconds.act,
         "time/step_s": rollout.seconds.step,
         "rollout/collectors": rollout.collectors,
@@ -85,7 +87,7 @@ def metrics_row(run: Run, rollout: Rollout, stats: UpdateStats, settings: Update
 
 
 def progress_row(run: Run) -> Metrics:
-    """Return a row for what happens between two iterations."""
+    """Return a row of counters for an evaluation that no iteration belongs to."""
     progress = run.progress
     row: Metrics = {
         "time/total_timesteps": progress.timesteps,

@@ -1,4 +1,4 @@
-"""A trained policy, ready to act: ``corral.load(run).predict(observation)``."""
+"""A trained policy that predicts actions: ``corral.load(run).predict(observation)``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from corral.config.schema import TrainConfig
 from corral.core.errors import CheckpointError, UsageError
 from corral.core.files import is_directory
 from corral.core.seeding import action_noise, fresh_seed
+from corral.core.types import Leaves
 from corral.opponents.frozen_policy import FrozenPolicy
 from corral.policy.factory import build_policy, check_encoding
 from corral.policy.policy import NetworkFactory
@@ -27,22 +28,22 @@ __all__ = ["Model", "Prediction", "load"]
 
 
 class Prediction(NamedTuple):
-    """What ``predict`` answers; unpacks as in Stable-Baselines3."""
+    """The result of ``predict``. It unpacks into action and state, as in Stable-Baselines3."""
 
     action: Any
     state: npt.NDArray[np.float32] | None = None
-    """What a policy with a memory remembers now, [n, S]; to be given with the next observation."""
+    """The state [n, S] of a recurrent policy, to be passed with the next observation; None for other policies."""
 
 
 class Model:
-    """A policy with its spaces. It needs no env, and making one runs no code but Corral's."""
+    """A policy with its spaces. It needs no env, and loading it imports no code that the run directory names."""
 
     def __init__(self, config: TrainConfig, checkpoint: Checkpoint, network: NetworkFactory | None = None) -> None:
         self.config, self.network = config, network
         check_checkpoint(config, checkpoint)
         self.timesteps = checkpoint.timesteps
         self.masked = bool(checkpoint.state["masked"])
-        """Whether it was trained with action masks, and so should be asked with them."""
+        """Whether the policy was trained with action masks, so that ``predict`` should be given masks."""
         self.observation_space, self.action_space = spaces_of(checkpoint.state)
         self.policy = build_policy(config, self.observation_space, self.action_space, network)
         check_encoding(checkpoint.state, self.policy)
@@ -52,14 +53,14 @@ class Model:
         self.actor_setup = actor_setup(self.policy, network, torch.device("cpu"), n_envs=1)
         self.actor = self.actor_setup.build(0, 1)
         self.actor.load(self.policy.state_dict())
-        self._seed, self._drawn = fresh_seed(), 0
+        self._seed, self._n_samples = fresh_seed(), 0
 
     def weights(self) -> dict[str, npt.NDArray[Any]]:
-        """The weights as arrays, for an actor in any process."""
+        """Return the weights as arrays, for an actor in any process."""
         return {name: weight.detach().cpu().numpy() for name, weight in self.policy.state_dict().items()}
 
     def frozen(self, name: str) -> FrozenPolicy:
-        """Return the policy as an opponent of this name."""
+        """Return the policy as an opponent with this name."""
         return FrozenPolicy(name, self.actor_setup, self.weights(), self.observation_space, self.action_space)
 
     def predict(
@@ -70,50 +71,64 @@ class Model:
         deterministic: bool = True,
         action_masks: npt.ArrayLike | None = None,
     ) -> Prediction:
-        """The action for one observation, or for a batch of them: the most likely, or a sample.
+        """Return the action for one observation or a batch of n: the most likely action, or a sampled one.
 
-        ``action_masks`` is what the env's ``action_masks()`` gives: one row, or one for each observation.
-        A policy with a memory is given the ``state`` that it returned last (None: it remembers nothing yet), and
-        ``episode_start`` says where an episode begins, so that it forgets the last; others ignore both.
+        ``action_masks`` is what the env's ``action_masks()`` returns: one row, or one for each observation.
+        A recurrent policy takes the ``state`` of the last prediction (None: zeros); ``episode_start`` says where an
+        episode begins, which sets the state to zero. Other policies ignore both.
         """
-        layout, codec = self.policy.layout, self.policy.codec
-        leaves = layout.unbatch(observation)
-        first = layout.leaves[0]
-        single = leaves[first.path].ndim == len(first.shape)
-        if single:
-            leaves = {path: leaf[None] for path, leaf in leaves.items()}
-        n = len(leaves[first.path])
-        for leaf in layout.leaves:
-            if leaves[leaf.path].shape != (n, *leaf.shape):
-                where = f" at {leaf.path!r}" if leaf.path else ""
-                given = leaves[leaf.path].shape[single:]
-                raise ValueError(f"observation of shape {given}{where}, expected {leaf.shape} or a batch of it")
-        leaves = {leaf.path: leaves[leaf.path].astype(leaf.dtype, copy=False) for leaf in layout.leaves}
-        if isinstance(action_masks, tuple):  # one array for each dimension of a MultiDiscrete
-            action_masks = np.concatenate(action_masks, axis=-1)
+        codec = self.policy.codec
+        leaves, is_single = self._batched(observation)
+        n = len(next(iter(leaves.values())))
         if action_masks is None and self.masked:
             warnings.warn(
                 "this policy was trained with action masks; without them it may choose illegal actions", stacklevel=2
             )
-        masks = None if action_masks is None else np.atleast_2d(np.asarray(action_masks, np.bool_))
-        if masks is not None and (masks.shape != (n, codec.n_mask) or not masks.any(-1).all()):
-            raise ValueError(f"action masks of shape {masks.shape}, expected {(n, codec.n_mask)}, none all false")
-        states = self._remembered(n, state, episode_start) if self.actor.n_state else None
+        masks = self._checked_masks(action_masks, n)
+        states = self._checked_states(n, state, episode_start) if self.actor.n_state else None
         if deterministic:
             rows, states = self.actor.act_greedy(leaves, masks, states)
         else:
-            noise = action_noise(self._seed, np.zeros(1, np.int64), self._drawn, n, codec.gaussian)[:, 0]
-            self._drawn += 1
-            acts = self.actor.act(leaves, masks, noise, states)
-            rows, states = acts.actions, acts.states
+            noise = action_noise(self._seed, np.zeros(1, np.int64), self._n_samples, n, codec.gaussian)[:, 0]
+            self._n_samples += 1
+            sample = self.actor.act(leaves, masks, noise, states)
+            rows, states = sample.actions, sample.states
         actions = codec.layout.allocate(n)
         codec.decode(rows, actions)
-        return Prediction(codec.layout.read(actions, 0) if single else codec.layout.batch(actions, copy=False), states)
+        action = codec.layout.read(actions, 0) if is_single else codec.layout.batch(actions, copy=False)
+        return Prediction(action, states)
 
-    def _remembered(
+    def _batched(self, observation: Any) -> tuple[Leaves, bool]:
+        """Return an observation as leaves [n, ...], and whether it was a single one and not a batch."""
+        layout = self.policy.layout
+        leaves = layout.unbatch(observation)
+        first = layout.leaves[0]
+        is_single = leaves[first.path].ndim == len(first.shape)
+        if is_single:
+            leaves = {path: leaf[None] for path, leaf in leaves.items()}
+        n = len(leaves[first.path])
+        for leaf in layout.leaves:
+            if leaves[leaf.path].shape != (n, *leaf.shape):
+                position = f" at {leaf.path!r}" if leaf.path else ""
+                shape = leaves[leaf.path].shape[is_single:]
+                raise ValueError(f"observation of shape {shape}{position}, expected {leaf.shape} or a batch of it")
+        return {leaf.path: leaves[leaf.path].astype(leaf.dtype, copy=False) for leaf in layout.leaves}, is_single
+
+    def _checked_masks(self, action_masks: npt.ArrayLike | None, n: int) -> npt.NDArray[np.bool_] | None:
+        """Return the action masks as [n, A]; raise a ValueError if they have another shape or allow no action."""
+        if action_masks is None:
+            return None
+        if isinstance(action_masks, tuple):  # one array for each dimension of a MultiDiscrete
+            action_masks = np.concatenate(action_masks, axis=-1)
+        masks, expected = np.atleast_2d(np.asarray(action_masks, np.bool_)), (n, self.policy.codec.n_mask)
+        if masks.shape != expected or not masks.any(-1).all():
+            raise ValueError(f"action masks of shape {masks.shape}, expected {expected}, none all false")
+        return masks
+
+    def _checked_states(
         self, n: int, state: npt.ArrayLike | None, episode_start: npt.ArrayLike | None
     ) -> npt.NDArray[np.float32]:
-        """The states [n, S] to act with."""
+        """Return the recurrent states [n, S] to act with; raise a ValueError if they have another shape."""
         size = self.actor.n_state
         if state is None:
             return np.zeros((n, size), np.float32)
@@ -126,10 +141,10 @@ class Model:
 
 
 def load(run: str | os.PathLike[str], *, checkpoint: str = "best", policy: NetworkFactory | None = None) -> Model:
-    """The trained policy of a run.
+    """Load the trained policy of a run.
 
-    ``checkpoint`` is ``best`` (the best evaluation; the latest, if there was none), ``latest``, or a directory.
-    ``policy`` gives the network again if the run had one of its own.
+    ``checkpoint`` is ``best`` (of the best evaluation; the latest if the run had none), ``latest``, or a directory.
+    ``policy`` is the function that makes the network; it must be given if the run was trained with the user's network.
     """
     directory = find_run(run)
     config = directory.read_config()

@@ -1,4 +1,4 @@
-"""How far a run is, when it is over, and what it learned with: counters and schedules, as plain data."""
+"""Counters, budgets and the learning rate schedule of a run, as plain data."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from corral.config.schema import TrainConfig
 from corral.core.files import to_data
 from corral.core.types import RecoveryCounts, Rollout
 
-__all__ = ["Budget", "Progress", "Stopwatch", "budgets_of", "ended_by", "learning_rate", "seconds_left"]
+__all__ = ["Budget", "Progress", "Stopwatch", "budgets_of", "exhausted_budget", "learning_rate", "seconds_left"]
 
-RECENT = 100
+RECENT_EPISODES = 100
+"""The number of last episodes over which reward and length are averaged, as in Stable-Baselines3."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """Counters of a run; everything here is in its checkpoints."""
+    """The counters of a run. Checkpoints contain all of them."""
 
     iteration: int = 0
     timesteps: int = 0
@@ -30,15 +31,16 @@ class Progress:
     """Time spent collecting and learning."""
     eval_seconds: float = 0.0
     discarded_seconds: float = 0.0
-    """Time spent on a rollout that the end of the duration cut short."""
-    recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=RECENT))
+    """Time spent on a rollout that was discarded because the run's ``duration`` ended before it was complete."""
+    recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
     """Reward and length of the last episodes."""
     best_reward: float | None = None
+    """The best mean reward of an evaluation so far."""
     last_eval_reward: float | None = None
     recovery_counts: RecoveryCounts = field(default_factory=RecoveryCounts)
 
     def advance(self, rollout: Rollout, seconds: float) -> None:
-        """Count a rollout that was learned from."""
+        """Count a rollout that was learned from; collecting and learning took ``seconds``."""
         self.iteration += 1
         self.timesteps += rollout.n_steps * rollout.n_envs
         self.episodes += len(rollout.episodes)
@@ -48,30 +50,30 @@ class Progress:
 
     @property
     def fps(self) -> float:
-        """Steps per second, learning included."""
+        """Steps per second of collecting and learning."""
         return self.timesteps / self.seconds if self.seconds else 0.0
 
     @property
     def mean_reward(self) -> float | None:
-        """Mean reward of the last episodes."""
+        """Mean reward of the last episodes; None before the first episode has ended."""
         return float(np.mean([reward for reward, _ in self.recent])) if self.recent else None
 
     @property
     def mean_length(self) -> float | None:
-        """Mean length of the last episodes."""
+        """Mean length of the last episodes; None before the first episode has ended."""
         return float(np.mean([length for _, length in self.recent])) if self.recent else None
 
     def state(self) -> dict[str, Any]:
-        """Plain data for a checkpoint."""
+        """Return the counters as plain data for ``state.json``."""
         recent, recovery_counts = [list(item) for item in self.recent], self.recovery_counts.counts()
         return {**to_data(self, PROGRESS_KEYS), "recent": recent, "mishaps": recovery_counts}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Progress:
-        """Go on from ``state``."""
-        known = {"discarded_seconds": 0.0, **state}  # older checkpoints lack it
-        progress = cls(**{attribute: known[key] for attribute, key in PROGRESS_KEYS.items()})
-        progress.recent = deque(((float(r), int(n)) for r, n in state["recent"]), maxlen=RECENT)
+        """Return the counters that ``state`` wrote."""
+        values = {"discarded_seconds": 0.0, **state}  # checkpoints of earlier versions lack this key
+        progress = cls(**{attribute: values[key] for attribute, key in PROGRESS_KEYS.items()})
+        progress.recent = deque(((float(r), int(n)) for r, n in state["recent"]), maxlen=RECENT_EPISODES)
         progress.recovery_counts = RecoveryCounts.from_counts(state["mishaps"])
         return progress
 
@@ -88,39 +90,41 @@ PROGRESS_KEYS = {
     "last_eval_reward": "last_eval_reward",
     "recovery_counts": "mishaps",
 }
-"""Names of a run's counters in ``state.json``."""
+"""The key of each counter in ``state.json``."""
 
 
 class Stopwatch:
-    """Seconds of each rollout and update, and of training as a whole: those of evaluations do not count."""
+    """Measures the seconds of each rollout, of each update, and of training without evaluations."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._mark = time.perf_counter() - progress.eval_seconds
-        self._started = self._collected = 0.0
+        self._last_update_end = time.perf_counter() - progress.eval_seconds
+        """When the last update ended (at first: when training started), on a clock that stops during evaluations."""
+        self._rollout_start = self._rollout_end = 0.0
         self.collect_seconds = self.update_seconds = 0.0
+        """How long the loop waited for the last rollout, and how long the last update took."""
         self.seconds_to_rollout = 0.0
-        """Training from the last update to the end of this rollout."""
+        """Training time from the end of the last update to the end of this rollout."""
 
     def start_rollout(self) -> None:
-        """The loop begins to wait for a rollout."""
-        self._started = time.perf_counter()
+        """Note that the loop starts to wait for a rollout."""
+        self._rollout_start = time.perf_counter()
 
     def end_rollout(self) -> None:
-        """The loop has a rollout."""
-        self._collected = time.perf_counter()
-        self.collect_seconds = self._collected - self._started
+        """Note that the loop has received a rollout."""
+        self._rollout_end = time.perf_counter()
+        self.collect_seconds = self._rollout_end - self._rollout_start
         self.seconds_to_rollout = self.since_update()
 
     def end_update(self) -> float:
-        """An update is done; returns the seconds of training since the last one."""
-        self.update_seconds, seconds = time.perf_counter() - self._collected, self.since_update()
-        self._mark += seconds
+        """Note that an update is complete; return the seconds of training since the update before it."""
+        self.update_seconds, seconds = time.perf_counter() - self._rollout_end, self.since_update()
+        self._last_update_end += seconds
         return seconds
 
     def since_update(self) -> float:
-        """Seconds of training since the last update."""
-        return time.perf_counter() - self._progress.eval_seconds - self._mark
+        """Return the seconds of training since the last update."""
+        return time.perf_counter() - self._progress.eval_seconds - self._last_update_end
 
 
 class Budget(NamedTuple):
@@ -132,28 +136,28 @@ class Budget(NamedTuple):
 
 
 def budgets_of(config: TrainConfig, progress: Progress) -> list[Budget]:
-    """Every budget that was given; the first is the one a progress bar shows."""
+    """Return the budgets that the config sets. The first one is shown by the progress bar."""
     hours = (progress.seconds + progress.eval_seconds + progress.discarded_seconds) / 3600
-    given = [
+    limits = [
         ("timesteps", config.timesteps, progress.timesteps),
         ("num_episodes", config.num_episodes, progress.episodes),
         ("duration", config.duration, hours),
     ]
-    return [Budget(name, float(total), done) for name, total, done in given if total is not None]
+    return [Budget(name, float(total), done) for name, total, done in limits if total is not None]
 
 
 def seconds_left(duration: float, progress: Progress) -> float:
-    """What is left of a ``duration`` in hours."""
+    """Return how many seconds are left of a ``duration``, which is given in hours."""
     return duration * 3600 - progress.seconds - progress.eval_seconds - progress.discarded_seconds
 
 
-def ended_by(config: TrainConfig, progress: Progress) -> str | None:
-    """The budget that is used up, or None."""
+def exhausted_budget(config: TrainConfig, progress: Progress) -> str | None:
+    """Return the name of the first budget that is used up; None if the run may continue."""
     return next((budget.name for budget in budgets_of(config, progress) if budget.done >= budget.total), None)
 
 
 def learning_rate(config: TrainConfig, timesteps: int) -> float:
-    """Constant, or on the line from ``learning_rate`` to ``learning_rate_end`` over the budget of steps."""
+    """Return the learning rate: constant, or linear from ``learning_rate`` to ``learning_rate_end`` over all steps."""
     if config.learning_rate_end is None:
         return config.learning_rate
     assert config.timesteps is not None

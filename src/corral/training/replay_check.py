@@ -1,4 +1,4 @@
-"""Whether the env of a run repeats itself: an episode that is under way is played again, once."""
+"""Checks once in a run that its env is deterministic: replays the episode of env 0 in the evaluation env."""
 
 from __future__ import annotations
 
@@ -16,64 +16,70 @@ from corral.vec.replay_log import EnvPosition
 
 __all__ = ["check_replay"]
 
-_MOST_STEPS, _MOST_SECONDS = 1000, 5.0
+_MAX_STEPS, _MAX_SECONDS = 1000, 5.0
+"""An episode that is longer, or whose replay is expected to take longer, is not replayed."""
 
 
 def check_replay(run: Run) -> str | None:
-    """Play the episode of env 0 again in the evaluation env; the warning to give if it then shows something else.
+    """Replay the current episode of env 0 in the evaluation env; return a warning if it reaches another observation.
 
-    To be called before an evaluation, which resets its env. What an env raises here does not end the run.
+    Call this before an evaluation, which resets the evaluation env. An exception of the env does not end the run.
     """
-    position = None if run.replayed or run.eval_env is None else _position(run)
+    position = None if run.replay_checked or run.eval_env is None else _replayable_position(run)
     if position is None or run.eval_env is None:
         return None
-    run.replayed = True
+    run.replay_checked = True
     with kept_global_generators():
         try:
-            there = _gets_there(run.eval_env, position)
+            is_reached = _reaches(run.eval_env, position)
             run.progress.recovery_counts += dataclasses.replace(run.eval_env.drain().recovery_counts, inexact=0)
-        except CorralError:  # it says nothing about repeating, but this env can do no more
+        except CorralError:  # says nothing about determinism, but the evaluation env is unusable now
             run.eval_env.close()
-            run.eval_env = run.single_env(None)
+            run.eval_env = run.make_single_env(None)
             return None
-        if there or _another_gets_there(run, position):
+        if is_reached or _seeded_env_reaches(run, position):
             return None
-    named = "ENV" if run.config.env.startswith(PYTHON) else shlex.quote(run.config.env)
+    env = "ENV" if run.config.env.startswith(PYTHON) else shlex.quote(run.config.env)
     return (
         f"{run.config.env} does not repeat itself: when {position.steps} steps of env 0 were played again with the "
         "same seed and actions, it showed something else, so that resume and recovery are not exact; "
-        f"`{command()} doctor {named}` says more"
+        f"`{command()} doctor {env}` says more"
     )
 
 
-def _position(run: Run) -> EnvPosition | None:
-    """Where env 0 is, if it can be brought there by playing a few actions."""
+def _replayable_position(run: Run) -> EnvPosition | None:
+    """Return the position of env 0 if replaying its actions takes little time; otherwise None."""
     if run.opponents is not None or run.factory.is_vector:
         return None
     arrays, n_envs = run.source.env_positions(), run.config.n_envs
     length = int(arrays["length"][0])
-    if not 1 <= length <= _MOST_STEPS or "actions/0" not in arrays or "state/0" in arrays:
+    if not 1 <= length <= _MAX_STEPS or "actions/0" not in arrays or "state/0" in arrays:
         return None
-    together = min(n_envs, max(1, run.backend.num_workers))  # envs that step at the same time
-    if length * together * run.progress.seconds / max(1, run.progress.timesteps) > _MOST_SECONDS:
+    n_parallel = min(n_envs, max(1, run.backend.num_workers))  # envs that step at the same time
+    if length * n_parallel * run.progress.seconds / max(1, run.progress.timesteps) > _MAX_SECONDS:
         return None
     positions = EnvPositions(run.seed, n_envs, run.learner.policy.codec)
     positions.restore(arrays)
     return positions.positions_of([0])[0]
 
 
-def _gets_there(env: CorralVectorEnv, position: EnvPosition) -> bool:
+def _reaches(env: CorralVectorEnv, position: EnvPosition) -> bool:
+    """Replay the position's actions; return whether the env then shows the same observation."""
     env.reset_arrays([position.seed])
     return not env.restore([position])
 
 
-def _another_gets_there(run: Run, position: EnvPosition) -> bool:
-    """Whether an env does that is made as env 0 was: the evaluation env's global generators have no seed."""
+def _seeded_env_reaches(run: Run, position: EnvPosition) -> bool:
+    """Replay in a new env that is seeded as env 0 was; return True if that fails and nothing is known.
+
+    The evaluation env is made without the run's seed. An env that draws from global random generators differs there,
+    although a resumed run repeats it exactly.
+    """
     try:
-        env = run.single_env(run.seed)
+        env = run.make_single_env(run.seed)
         try:
-            return _gets_there(env, position)
+            return _reaches(env, position)
         finally:
             env.close()
-    except CorralError:  # then nothing is known
+    except CorralError:
         return True

@@ -1,4 +1,4 @@
-"""A training run: all its parts, the steps of an iteration, and what of it a checkpoint holds."""
+"""A training run: its parts, the phases of an iteration, and how its state is captured in a checkpoint and restored."""
 
 from __future__ import annotations
 
@@ -36,111 +36,114 @@ from corral.storage.checkpoint import Checkpoint, prune, save_checkpoint
 from corral.storage.fault_files import MOST_FAULTS, keep_fault
 from corral.storage.run_dir import RunDirectory
 from corral.training.checkpoint_checks import check_envs, check_tensors
-from corral.training.progress import Progress, Stopwatch, ended_by, learning_rate
+from corral.training.progress import Progress, Stopwatch, exhausted_budget, learning_rate
 from corral.vec import CorralVectorEnv
 
 __all__ = ["Counters", "Run", "capture", "restore", "weights_hash"]
 
 HOOKS, OVERRIDES = "hooks", "overrides"
-"""Names in ``state.json``."""
+"""Keys in ``state.json``: the states of the user's hooks by name, and the settings that hooks changed."""
 
 
 class Counters(NamedTuple):
-    """How far a run is."""
+    """The counters of a run at one moment."""
 
     timesteps: int
     episodes: int
     seconds: float
     n_updates: int
     recent_rewards: tuple[float, ...]
-    """Of the last episodes."""
+    """Rewards of the last episodes."""
 
 
 class Stateful(Protocol):
-    """Something whose state belongs into checkpoints, as plain JSON data."""
+    """An object whose state is saved in checkpoints as plain JSON data."""
 
     def state(self) -> dict[str, Any]:
-        """What it is now."""
+        """Return the state."""
         ...
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Replace the state by one that ``state`` returned."""
         ...
 
 
 @dataclass(slots=True)
 class Run:
-    """Everything that trains, with nothing on disk yet."""
+    """All parts of a training run. Its directory and reporter are set when its files are created."""
 
     config: TrainConfig
     factory: EnvFactory
     recovery: RecoveryConfig
     seed: int
     backend: BackendChoice
-    why_device: str
+    device_reason: str
+    """Why the policy is on this device; ``config.yaml`` says it as a comment."""
     batch_layout: str
     """How rows lie in inference batches, so that their results do not depend on the number of workers."""
     source: RolloutSource
     actor: Actor
+    """Chooses the actions in evaluations."""
     learner: Learner
     eval_env: CorralVectorEnv | None
-    single_env: Callable[[int | None], CorralVectorEnv]
-    """Makes an env beside those of the rollouts; given the run's seed, as env 0 was made."""
+    make_single_env: Callable[[int | None], CorralVectorEnv]
+    """Makes one env besides those of the rollouts. Given the run's seed, it is seeded as env 0 is."""
     return_scaler: ReturnScaler | None
-    moments: dict[str, RunningMoments]
+    observation_moments: dict[str, RunningMoments]
+    """Running mean and deviation of observations, by the leaf's path; empty without ``normalize_obs``."""
     spaces: dict[str, Any]
-    masked: bool
+    has_masks: bool
     env_opponents: Sequence[str]
-    """Names of the env's own opponents."""
+    """Names of the opponents that the env itself offers."""
     render_modes: Sequence[str]
     progress: Progress
     opponents: Opponents | None
-    """Who plays the other side, where that is for Corral to say."""
+    """Chooses the opponent of each episode; None if the config leaves that to the env."""
     meter: ProcessMeter
-    """Processor time and memory of the trainer and its workers."""
+    """CPU time and memory of the trainer and its workers."""
     network: NetworkFactory | None = None
-    """What makes the network, if it is not the built-in one."""
-    why_envs: str | None = None
-    """Why ``auto`` chose so many envs."""
+    """Makes the user's network; None for the built-in ones."""
+    n_envs_reason: str | None = None
+    """Why ``n_envs: auto`` became this number; None if the user gave a number."""
     overrides: dict[str, float] = field(default_factory=dict)
     """Settings that a hook changed (see ``check_adjustable``)."""
     recovery_point: Checkpoint | None = None
-    """The last whole iteration: what is saved if the next one is not completed."""
+    """The state after the last completed iteration, in memory. It is saved if the next iteration is not completed."""
     last_saved_step: int | None = None
-    """The step of the last checkpoint; None if the last save failed."""
-    faults_told: int = 0
-    replayed: bool = False
-    """Whether it was tried if the env repeats itself."""
+    """The step of the last checkpoint on disk; None if there is none or the last save failed."""
+    n_faults_logged: int = 0
+    replay_checked: bool = False
+    """Whether ``check_replay`` has examined the env in this run."""
     directory: RunDirectory = field(init=False)
     reporter: Reporter = field(init=False)
-    watch: Stopwatch = field(init=False)
+    stopwatch: Stopwatch = field(init=False)
 
     @property
-    def parts(self) -> dict[str, Stateful]:
-        """What has a state that is saved and restored, by name."""
-        parts: dict[str, Stateful] = {f"moments/{path}": moments for path, moments in self.moments.items()}
-        return parts if self.return_scaler is None else {**parts, "return_scaler": self.return_scaler}
+    def running_statistics(self) -> dict[str, Stateful]:
+        """The statistics that normalize observations and rewards, by their name in ``state.json``."""
+        moments: dict[str, Stateful] = {f"moments/{path}": m for path, m in self.observation_moments.items()}
+        return moments if self.return_scaler is None else {**moments, "return_scaler": self.return_scaler}
 
     @property
     def opponent_reset_options(self) -> list[Mapping[str, Any]]:
-        """What the env is reset with to give each of its opponents, by number, if the run chooses among them."""
+        """The options of ``env.reset`` that select each opponent of the env, by number; [] if the env chooses."""
         return [] if self.opponents is None else [options for _, options in self.opponents.opponent_table.setup.own]
 
-    def open(self, directory: RunDirectory, reporter: Reporter) -> None:
-        """Take the places that the run writes to."""
+    def set_outputs(self, directory: RunDirectory, reporter: Reporter) -> None:
+        """Set the directory and the reporter that the run writes to."""
         self.directory, self.reporter = directory, reporter
 
-    # ---- an iteration, step by step --------------------------------------------------------------------------
+    # ---- the phases of an iteration ---------------------------------------------------------------------------
 
     def publish_weights(self) -> None:
-        """Let the next rollouts be collected with the weights as they are."""
+        """Give the current weights to the actors that collect the next rollouts."""
         self.source.publish(self.learner.policy.state_dict(), self.progress.iteration)
 
     def estimate_targets(self, rollout: Rollout) -> Advantages:
-        """Return advantages and returns [T, N], of rewards as they are learned from."""
-        rewards = rollout.rewards.astype(np.float32)
+        """Return advantages and returns [T, N] of the clipped or scaled rewards."""
+        rewards = rollout.rewards.astype(np.float32)  # [T, N]
         if self.config.clip_reward:
-            rewards = np.sign(rewards)
+            rewards = np.sign(rewards)  # as for Atari in Mnih et al. 2015 (doi:10.1038/nature14236)
         terminated = rollout.terminated | rollout.life_lost
         if self.return_scaler is not None:
             rewards = self.return_scaler.scale(rewards, terminated | rollout.truncated)
@@ -156,7 +159,11 @@ class Run:
         )
 
     def update_settings(self) -> UpdateSettings:
-        """Return what the next update learns with: the rate at the rollout's end, the loss as at its beginning."""
+        """Return the learning rate and the loss terms of the next update.
+
+        As in Stable-Baselines3, the learning rate is that of the step at which the rollout ends. The loss terms are
+        those of the step at which it began.
+        """
         config, steps = self.config, self.progress.timesteps
         rate = self.overrides.get("learning_rate", learning_rate(config, steps + config.rollout_size))
         clip_range, ent_coef = (self.overrides.get(name) for name in ("clip_range", "ent_coef"))
@@ -164,68 +171,72 @@ class Run:
         return UpdateSettings(self.progress.iteration, rate, terms)
 
     def counters(self) -> Counters:
-        """Return how far the run is."""
+        """Return the counters as they are now."""
         progress = self.progress
         rewards = tuple(reward for reward, _ in progress.recent)
         return Counters(progress.timesteps, progress.episodes, progress.seconds, self.learner.n_updates, rewards)
 
     def commit(self, rollout: Rollout) -> None:
-        """Count a rollout that was learned from; from here on the run goes on from its end."""
+        """Complete an iteration: update statistics and counters, publish the weights and take a recovery point."""
         self._merge_observations(rollout)
-        self.progress.advance(rollout, self.watch.end_update())
+        self.progress.advance(rollout, self.stopwatch.end_update())
         self.publish_weights()
         self.take_recovery_point()
 
     def _merge_observations(self, rollout: Rollout) -> None:
-        """Let the observation statistics catch up; until here they were those the rollout was collected with."""
+        """Add the rollout's observations to the statistics, which stayed fixed while it was collected and learned."""
         normalizer = self.learner.policy.normalizer
         if normalizer is None:
             return
         t, n = rollout.n_steps, rollout.n_envs
-        seen = ObservationView(rollout, self.moments)[np.arange(t * n).reshape(t, n).T.reshape(-1)]  # env by env
-        for path, moments in self.moments.items():
-            moments.merge(seen[path])
+        rows_by_env = np.arange(t * n).reshape(t, n).T.reshape(-1)  # [N * T]
+        observations = ObservationView(rollout, self.observation_moments)[rows_by_env]  # each [N * T, ...]
+        for path, moments in self.observation_moments.items():
+            moments.merge(observations[path])
             normalizer.set(path, moments.mean, moments.deviation)
 
     def budget_reached(self) -> str | None:
-        """Return what the run has come to the end of, if anything."""
+        """Return which budget of the run is used up (``stages`` after the last stage); None if there is none."""
         stages = "stages" if self.opponents is not None and self.opponents.finished else None
-        return ended_by(self.config, self.progress) or stages
+        return exhausted_budget(self.config, self.progress) or stages
 
     def log_faults(self, faults: Sequence[EnvFault]) -> None:
-        """Warn of what envs raised and keep each fault in a file; after a few, they are only counted."""
+        """Warn of exceptions that envs raised and write each to a file; after the first few, only count them."""
         for fault in faults:
-            self.faults_told += 1
-            if self.faults_told <= MOST_FAULTS:
-                again = keep_fault(self.directory, self.config, fault, self.opponent_reset_options)
-                more = "" if again is None else f" To see it again: {again}"
-                self.reporter.console.warn(f"{fault.summary} ({fault.location}); the run goes on.{more}")
+            self.n_faults_logged += 1
+            if self.n_faults_logged <= MOST_FAULTS:
+                replay_command = keep_fault(self.directory, self.config, fault, self.opponent_reset_options)
+                advice = "" if replay_command is None else f" To reproduce it: {replay_command}"
+                self.reporter.console.warn(f"{fault.summary} ({fault.location}); the run continues.{advice}")
 
-    # ---- what is saved ---------------------------------------------------------------------------------------
+    # ---- recovery points and checkpoints ----------------------------------------------------------------------
 
     def discard_rollout(self) -> None:
-        """Count the time of a rollout that is not used; the run's end is saved with it."""
-        self.progress.discarded_seconds += self.watch.since_update()
+        """Count the time of a rollout that is not used, and let the end of the run be saved with this count."""
+        self.progress.discarded_seconds += self.stopwatch.since_update()
         self.take_recovery_point()
         self.last_saved_step = None
 
     def take_recovery_point(self) -> None:
-        """Copy everything that decides how the run goes on."""
+        """Copy the state of the run into ``recovery_point``."""
         self.recovery_point = capture(self)
 
     def refresh_recovery_point(self, hook: str, state: Mapping[str, Any]) -> None:
-        """Note the counters as they are, and the state of a hook; no tensor is copied."""
+        """Put the state of a hook, changed settings and the counters into the recovery point; copies no tensor."""
         assert self.recovery_point is not None
         saved = self.recovery_point.state
         if state == saved.get(HOOKS, {}).get(hook, {}) and self.overrides == saved.get(OVERRIDES, {}):
             return
         hooks = {**saved.get(HOOKS, {}), **({hook: dict(state)} if state or hook in saved.get(HOOKS, {}) else {})}
         rest = {name: value for name, value in saved.items() if name not in (HOOKS, OVERRIDES)}
-        changed = {**rest, **self.progress.state(), **_adjusted(hooks, self.overrides)}
-        self.recovery_point = dataclasses.replace(self.recovery_point, state=changed)
+        refreshed = {**rest, **self.progress.state(), **_hook_data(hooks, self.overrides)}
+        self.recovery_point = dataclasses.replace(self.recovery_point, state=refreshed)
 
     def save_recovery_point(self, again: bool = False) -> None:
-        """Save the last whole iteration, unless it is on disk already. A save that fails does not end the run."""
+        """Save the recovery point as a checkpoint. A save that fails is a warning and does not end the run.
+
+        Nothing is written if the checkpoint of this step is on disk, unless ``again``.
+        """
         assert self.recovery_point is not None
         console, steps = self.reporter.console, self.recovery_point.timesteps
         if steps == self.last_saved_step and not again:
@@ -241,7 +252,7 @@ class Run:
         self.last_saved_step = steps
 
     def save_best(self) -> None:
-        """Keep the policy as the best so far."""
+        """Save the recovery point as the best policy so far, in place of the one before."""
         assert self.recovery_point is not None
         try:
             save_checkpoint(self.directory.best, self.recovery_point)
@@ -250,7 +261,7 @@ class Run:
             self.reporter.console.warn(f"best policy {error}")
 
     def close(self) -> None:
-        """Release envs and processes."""
+        """Release envs, worker processes and shared memory. May be called twice."""
         try:
             self.source.close()
         finally:
@@ -261,16 +272,16 @@ class Run:
 
 
 def capture(run: Run) -> Checkpoint:
-    """A copy of everything that decides how the run goes on. Cheap enough to take in every iteration."""
+    """Return a copy of the whole state of the run. This is cheap enough for every iteration."""
     weights, optimizer = run.learner.engine.copies()
     buffers = {name: buffer.clone() for name, buffer in run.learner.policy.named_buffers()}
     lagged_weights = None
-    earlier, hooks, overrides = run.recovery_point, {}, run.overrides
-    if earlier is not None:  # a hook under way may have changed them already
-        hooks, overrides = earlier.state.get(HOOKS, {}), earlier.state.get(OVERRIDES, {})
-    if run.config.overlap and earlier is not None:
-        moved_on = run.progress.iteration > int(earlier.state["iteration"])
-        lagged_weights = earlier.policy if moved_on else earlier.lagged_weights
+    previous, hooks, overrides = run.recovery_point, {}, run.overrides
+    if previous is not None:  # hooks and overrides as last recorded: a hook may be in the middle of changing them
+        hooks, overrides = previous.state.get(HOOKS, {}), previous.state.get(OVERRIDES, {})
+    if run.config.overlap and previous is not None:
+        is_next_iteration = run.progress.iteration > int(previous.state["iteration"])
+        lagged_weights = previous.policy if is_next_iteration else previous.lagged_weights
     return Checkpoint(
         policy={**weights, **buffers},
         optimizer=optimizer,
@@ -278,68 +289,82 @@ def capture(run: Run) -> Checkpoint:
             **run.progress.state(),
             "seed": run.seed,
             "n_updates": run.learner.n_updates,
-            "parts": {name: part.state() for name, part in run.parts.items()},
+            "parts": {name: statistics.state() for name, statistics in run.running_statistics.items()},
             "opponents": None if run.opponents is None else run.opponents.state(),
             "spaces": run.spaces,
-            "masked": run.masked,
+            "masked": run.has_masks,
             "encoding": ENCODING,
-            **_adjusted(hooks, overrides),
+            **_hook_data(hooks, overrides),
         },
-        envs=_tensors(run.source.env_positions()),
+        envs=_to_tensors(run.source.env_positions()),
         lagged_weights=lagged_weights,
-        opponents=None if run.opponents is None else _tensors(run.opponents.weights()),
+        opponents=None if run.opponents is None else _to_tensors(run.opponents.weights()),
         reference=run.learner.reference,
     )
 
 
-def _adjusted(hooks: Mapping[str, Any], overrides: Mapping[str, float]) -> dict[str, Any]:
-    """Return what only runs with hooks have in ``state.json``."""
+def _hook_data(hooks: Mapping[str, Any], overrides: Mapping[str, float]) -> dict[str, Any]:
+    """Return the entries of ``state.json`` that only runs with hooks have; an empty one is left out."""
     return {name: dict(data) for name, data in ((HOOKS, hooks), (OVERRIDES, overrides)) if data}
 
 
-def _tensors(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tensor]:
+def _to_tensors(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
+def _to_arrays(tensors: Mapping[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
+
+
 def restore(run: Run, checkpoint: Checkpoint) -> None:
-    """Continue from a checkpoint of the same config."""
-    state = checkpoint.state
-    policy = run.learner.policy
-    if state["spaces"] != run.spaces:
-        given, recorded = one_line(run.spaces), one_line(state["spaces"])
-        raise CheckpointError(f"the env has spaces {given}, but the run was made with {recorded}")
-    check_encoding(state, policy)
-    for name in ("policy", "lagged_weights", "reference"):
-        if (weights := getattr(checkpoint, name)) is not None:
-            check_tensors(name, weights, policy.state_dict())
-    check_envs(checkpoint.envs, run.config.n_envs, policy.layout, policy.codec, run.masked, policy.n_state)
-    policy.load_state_dict(dict(checkpoint.policy))
-    run.learner.engine.restore(checkpoint.optimizer)
+    """Continue from a checkpoint of a run with the same config; raise a CheckpointError if it does not fit."""
+    state, learner = checkpoint.state, run.learner
+    _check_fits(run, checkpoint)
+    learner.policy.load_state_dict(dict(checkpoint.policy))
+    learner.engine.restore(checkpoint.optimizer)
     if checkpoint.reference is not None:
-        run.learner.set_reference(checkpoint.reference)
-    run.learner.n_updates = int(state["n_updates"])
+        learner.set_reference(checkpoint.reference)
+    learner.n_updates = int(state["n_updates"])
     run.progress = Progress.from_state(state)
-    for name, part in run.parts.items():
-        part.restore(state["parts"][name])
+    for name, statistics in run.running_statistics.items():
+        statistics.restore(state["parts"][name])
     if run.opponents is not None:
-        weights = {name: tensor.numpy() for name, tensor in (checkpoint.opponents or {}).items()}
-        run.opponents.restore(state["opponents"], weights)
-    numbers = checkpoint.envs["opponent"].tolist() if "opponent" in checkpoint.envs else []
-    if strangers := [n for n in numbers if n != -1 and (run.opponents is None or not run.opponents.has(n))]:
-        raise CheckpointError(f"the checkpoint does not fit this run's config: there is no opponent {strangers[0]}")
-    env_positions = {name: tensor.numpy() for name, tensor in checkpoint.envs.items()}
-    if run.backend.backend == "serial":
-        positions = EnvPositions(run.seed, run.config.n_envs, policy.codec)
-        positions.restore(env_positions)
-        at = positions.positions_of(range(run.config.n_envs))
-        try_states(run.factory, at, run.seed, run.recovery, run.config.parallel_start_method)
-    run.source.restore(env_positions)
+        run.opponents.restore(state["opponents"], _to_arrays(checkpoint.opponents or {}))
+    _restore_envs(run, checkpoint)
     run.overrides = {name: float(value) for name, value in state.get(OVERRIDES, {}).items()}
     run.recovery_point = checkpoint
 
 
+def _check_fits(run: Run, checkpoint: Checkpoint) -> None:
+    """Raise a CheckpointError if spaces, weights or env positions are not those of this run."""
+    policy = run.learner.policy
+    if checkpoint.state["spaces"] != run.spaces:
+        spaces, recorded = one_line(run.spaces), one_line(checkpoint.state["spaces"])
+        raise CheckpointError(f"the env has spaces {spaces}, but the run was made with {recorded}")
+    check_encoding(checkpoint.state, policy)
+    for name in ("policy", "lagged_weights", "reference"):
+        if (weights := getattr(checkpoint, name)) is not None:
+            check_tensors(name, weights, policy.state_dict())
+    check_envs(checkpoint.envs, run.config.n_envs, policy.layout, policy.codec, run.has_masks, policy.n_state)
+
+
+def _restore_envs(run: Run, checkpoint: Checkpoint) -> None:
+    """Bring every env to its position in the checkpoint."""
+    numbers = checkpoint.envs["opponent"].tolist() if "opponent" in checkpoint.envs else []
+    if unknown := [n for n in numbers if n != -1 and (run.opponents is None or not run.opponents.has(n))]:
+        raise CheckpointError(f"the checkpoint does not fit this run's config: there is no opponent {unknown[0]}")
+    env_positions = _to_arrays(checkpoint.envs)
+    if run.backend.backend == "serial":  # a state that crashes the env would end this process
+        config = run.config
+        tracker = EnvPositions(run.seed, config.n_envs, run.learner.policy.codec)
+        tracker.restore(env_positions)
+        positions = tracker.positions_of(range(config.n_envs))
+        try_states(run.factory, positions, run.seed, run.recovery, config.parallel_start_method)
+    run.source.restore(env_positions)
+
+
 def weights_hash(weights: Mapping[str, Tensor]) -> str:
-    """A fingerprint of the weights: equal hashes mean bit-identical policies."""
+    """Return the SHA-256 of the weights in hexadecimal: equal hashes mean bit-identical policies."""
     digest = hashlib.sha256()
     for name in sorted(weights):
         digest.update(name.encode())

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: they cut short what can be thrown away, and wait for what cannot."""
+"""Ctrl-C and SIGTERM during a run: a signal interrupts at once what can be discarded, and waits for everything else."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["Interrupted", "Interrupts"]
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asked the run to end. A KeyboardInterrupt, so that scripts treat it as one; the name tells which."""
+    """Raised when a signal ends the run. It is a KeyboardInterrupt, so that scripts treat it as one."""
 
     run_dir: Path | None = None
-    """The run that was stopped, with its complete checkpoint; None if none had begun."""
+    """The directory of the interrupted run, with a complete checkpoint; None if no run had started."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -27,50 +27,50 @@ class Interrupted(KeyboardInterrupt):
 
 
 signals_before_start: list[int] = []
-"""Signals that came before a run was under way: somebody may have swallowed what they raised."""
+"""Signals that arrived before a run was started. They are kept, because an import may have caught what they raised."""
 
 
 class Interrupts:
-    """Handles SIGINT and SIGTERM while a run is under way; inactive outside the main thread."""
+    """Handles SIGINT and SIGTERM during a run; does nothing outside the main thread."""
 
     def __init__(self) -> None:
         self._received: int | None = None
-        self._allowed = False
-        self._previous: dict[int, Any] = {}
+        self._may_raise = False
+        self._previous_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._handle)
+                self._previous_handlers[number] = signal.signal(number, self._handle)
             if signals_before_start:
                 self._received = signals_before_start.pop()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
     @contextlib.contextmanager
     def allowed(self) -> Iterator[None]:
-        """Within this block a signal raises at once: what the block makes can be thrown away."""
+        """Let signals raise ``Interrupted`` at once in this block. Elsewhere they wait until the next such block."""
         self.raise_if_received()
-        before, self._allowed = self._allowed, True
+        outer, self._may_raise = self._may_raise, True
         try:
-            self.raise_if_received()  # it may have come between the two lines above
+            self.raise_if_received()  # a signal may have arrived between the two lines above
             yield
         finally:
-            self._allowed = before
+            self._may_raise = outer
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self._received is not None and number == signal.SIGINT:
-            os._exit(128 + number)  # asked twice: at once. Workers follow their parent by themselves.
+            os._exit(128 + number)  # the second Ctrl-C ends the process at once; workers notice that their parent died
         self._received = number
-        if self._allowed:
-            self._allowed = False
+        if self._may_raise:
+            self._may_raise = False
             raise Interrupted(number)
 
     def raise_if_received(self) -> None:
-        """Raise what a signal that had to wait asked for."""
+        """Raise ``Interrupted`` if a signal has arrived that could not raise at once."""
         if self._received is not None:
-            self._allowed = False
+            self._may_raise = False
             raise Interrupted(self._received)

@@ -267,7 +267,7 @@ def test_state_without_its_hook_is_an_error_and_a_hook_without_state_a_warning(c
         corral.resume("run", timesteps=256, hooks=[other], quiet=True)
     joined = Renamed()
     corral.resume("run", timesteps=256, hooks=[Memory(), joined])
-    assert "the checkpoint has no state of the hook Renamed, which begins anew" in capsys.readouterr().err
+    assert "the checkpoint has no state of the hook Renamed, which starts without one" in capsys.readouterr().err
     assert len(joined.drawn) == 2
     corral.resume("run", timesteps=320, hooks=[Memory(), Renamed()], quiet=True)  # from now on the run has both
 
@@ -792,10 +792,10 @@ def test_every_hook_ends_when_the_last_save_raises(monkeypatch):
 
 
 def test_a_config_that_cannot_be_written_back_hides_no_error(monkeypatch, capsys):
-    from corral.training import api
+    from corral.training import run_session
 
     train(2)
-    real, writes = api.replace_file, []
+    real, writes = run_session.replace_file, []
 
     def write(path, data):
         writes.append(path.name)
@@ -803,7 +803,7 @@ def test_a_config_that_cannot_be_written_back_hides_no_error(monkeypatch, capsys
             raise OSError(28, "No space left on device")
         real(path, data)
 
-    monkeypatch.setattr(api, "replace_file", write)
+    monkeypatch.setattr(run_session, "replace_file", write)
     with pytest.raises(RuntimeError, match="cannot start"):
         corral.resume("run", timesteps=640, hooks=[CannotStart()])
     assert "config.yaml cannot be written (No space left on device)" in " ".join(capsys.readouterr().err.split())
@@ -882,14 +882,14 @@ def test_a_resume_from_step_0_that_ends_before_an_iteration_does_repeats_itself(
 
 
 def test_a_start_whose_files_cannot_be_opened_leaves_no_run_and_adds_no_hooks(monkeypatch):
-    from corral.training import api
+    from corral.training import run_session
 
     def full(*args):
         raise OSError(28, "No space left on device", "run/metrics.jsonl")
 
     train(2)
     with monkeypatch.context() as patch:
-        patch.setattr(api, "RowFiles", full)
+        patch.setattr(run_session, "RowFiles", full)
         with pytest.raises(UsageError, match=r"run/metrics.jsonl cannot be written to: No space left"):
             corral.resume("run", timesteps=192, hooks=[Memory()], quiet=True)
         with pytest.raises(UsageError, match="cannot be written to"):

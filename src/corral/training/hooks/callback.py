@@ -1,4 +1,4 @@
-"""``callback=``: a function that is called after each iteration, as the short form of a hook."""
+"""The argument ``callback`` of ``corral.train``: a function that is called after each iteration, wrapped as a hook."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Callback = Callable[[Iteration], None]
 class CallbackHook(Hook):
     """Calls a function after each iteration."""
 
-    name = ""  # no other hook is called so
+    name = ""  # the user's hooks have a name, so none has this one
 
     def __init__(self, callback: Callback) -> None:
         self._callback = callback
 
     def after_iteration(self, iteration: Iteration) -> None:
-        """Call it."""
+        """Call the function."""
         self._callback(iteration)

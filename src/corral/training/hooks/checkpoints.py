@@ -1,4 +1,4 @@
-"""Checkpoints: every so many steps, and whenever a hook asks for one."""
+"""Saves checkpoints: every ``checkpoint_freq`` steps, and when a hook requests one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["Checkpoints"]
 
 
 class Checkpoints(Hook):
-    """Saves the run if that is due or a hook asked for it, after all hooks and the row of metrics."""
+    """Saves a checkpoint if one is due or was requested. It is called last, after the row of metrics is written."""
 
     def after_iteration(self, iteration: Iteration) -> None:
-        """Save, if it is time."""
+        """Save a checkpoint if ``iteration.checkpoint_due``."""
         if iteration.checkpoint_due:
             iteration.run.save_recovery_point(again=True)

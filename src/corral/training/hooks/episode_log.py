@@ -1,4 +1,4 @@
-"""``--log-episodes``: a line for every episode."""
+"""The flag ``--log-episodes``: prints a line for every episode."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class EpisodeLog(Hook):
     """Prints a line for each episode that ended in the rollout."""
 
     def after_iteration(self, iteration: Iteration) -> None:
-        """Print the lines, numbered from where the run was before."""
+        """Print the lines; episodes are numbered on from the count before this rollout."""
         run, before, rollout = iteration.run, iteration.before, iteration.rollout
         lines = episode_lines(
             rollout.episodes,
@@ -22,7 +22,7 @@ class EpisodeLog(Hook):
             total=run.config.num_episodes,
             steps=before.timesteps,
             shape=(rollout.n_steps, rollout.n_envs),
-            seconds=(before.seconds, before.seconds + run.watch.seconds_to_rollout),
+            seconds=(before.seconds, before.seconds + run.stopwatch.seconds_to_rollout),
         )
         for line in lines:
             run.reporter.console.note(line)

@@ -1,4 +1,4 @@
-"""Evaluations: every so many steps, and of the final policy."""
+"""Evaluates the policy: every ``eval_freq`` steps, and at the end of the run."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ __all__ = ["Evaluation", "FinalEvaluation"]
 
 
 class Evaluation(Hook):
-    """Evaluates the policy if that is due, and when a budget is used up."""
+    """Evaluates the policy if an evaluation is due or a budget is used up."""
 
     def after_iteration(self, iteration: Iteration) -> None:
-        """Evaluate, if it is time."""
-        every = iteration.config.eval_freq
-        due = is_due(every, iteration.before.timesteps, iteration.timesteps)
-        if due or (every and iteration.stop_reason is not None):
+        """Evaluate if a multiple of ``eval_freq`` was reached, or if this iteration is the last."""
+        eval_freq = iteration.config.eval_freq
+        due = is_due(eval_freq, iteration.before.timesteps, iteration.timesteps)
+        if due or (eval_freq and iteration.stop_reason is not None):
             iteration.evaluate()
 
 
 class FinalEvaluation(Hook):
-    """Evaluates the policy if a hook stopped the run and nobody evaluated it in this iteration."""
+    """Evaluates the final policy if a user's hook stopped the run in an iteration without evaluation."""
 
     def after_iteration(self, iteration: Iteration) -> None:
-        """Evaluate, if it is the last chance."""
-        evaluated = "eval/mean_reward" in iteration.metrics or not iteration.config.eval_freq
-        if iteration.stop_reason is not None and not evaluated:
+        """Evaluate if the run ends with this iteration and the policy has not been evaluated in it."""
+        if iteration.stop_reason is not None and iteration.config.eval_freq and not iteration.is_evaluated:
             iteration.evaluate()

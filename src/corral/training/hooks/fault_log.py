@@ -1,4 +1,4 @@
-"""Faults of envs that did not end the run: a warning and a file for the first few."""
+"""Reports exceptions of envs that did not end the run: a warning and a file for each of the first few."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["FaultLog"]
 
 
 class FaultLog(Hook):
-    """Logs what envs raised in the rollout."""
+    """Logs the exceptions that envs raised in the rollout."""
 
     def after_iteration(self, iteration: Iteration) -> None:
         """Log the rollout's faults."""

@@ -22,7 +22,7 @@ __all__ = ["order_hooks"]
 
 
 def order_hooks(config: TrainConfig, hooks: Sequence[Hook] = (), callback: Callback | None = None) -> HookList:
-    """Return all hooks of a run: Corral's own around the user's, which see what an evaluation measured."""
+    """Return all hooks of a run. The user's hooks come after Evaluation, so that they see ``eval/`` metrics."""
     if config.log_episodes:
         logs: list[Hook] = [EpisodeLog(), FaultLog(), Stages(), UpdateLog()]
     else:

@@ -1,4 +1,4 @@
-"""The policy that ``kl_ref_coef`` stays near: the one that the run starts from."""
+"""The reference policy of the KL penalty ``kl_ref_coef``: the policy with which the run starts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["KlReference"]
 
 
 class KlReference(Hook):
-    """Takes the policy as the reference, after a warm start and the user's hooks and before the first rollout."""
+    """Keeps a copy of the policy as reference, after a warm start and the user's hooks, before the first rollout."""
 
     def on_start(self, start: Start) -> None:
-        """Take it, unless the run has one."""
+        """Copy the policy, unless a resumed run has a reference already."""
         learner = start.run.learner
         if start.config.kl_ref_coef and learner.reference is None:
             learner.set_reference(learner.policy.state_dict())

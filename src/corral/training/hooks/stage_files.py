@@ -1,4 +1,4 @@
-"""``phases/<name>/``: the metrics of each stage of a run by themselves, and the policy with which it ended."""
+"""Writes ``phases/<stage>/``: the metrics of one stage of opponents, and a checkpoint of the policy at its end."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["StageFiles", "write_stage_files"]
 
 
 class StageFiles(Hook):
-    """Writes the files of a stage when it or the run ends, after the row of metrics is on disk."""
+    """Writes the files of a stage when the stage or the run ends, after the row of metrics is written."""
 
     def after_iteration(self, iteration: Iteration) -> None:
-        """Write them, if it is time."""
-        if iteration.stage_ended is not None or iteration.stop_reason is not None:
+        """Write the files if a stage or the run ends with this iteration."""
+        if iteration.stage_end_message is not None or iteration.stop_reason is not None:
             write_stage_files(iteration.run)
 
 
 def write_stage_files(run: Run) -> None:
-    """Write the files of the stage that was played last, from the run's own; what goes wrong is a warning.
+    """Write the files of the stage that was played last, from the rows in the run's files; an error is a warning.
 
-    It may be done again: after a resume, or when more steps were taken.
+    Files that exist are replaced, so this may be called again for the same stage, for example after a resume.
     """
     run.reporter.flush()
     if run.opponents is None or len(run.opponents.stages) < 2 or run.recovery_point is None:
@@ -50,13 +50,13 @@ def write_stage_files(run: Run) -> None:
 
 
 def _write_rows(metrics: Path, path: Path, stage: int, columns: Sequence[str]) -> None:
-    """Write a stage's ``metrics.jsonl`` and ``progress.csv`` anew, from the rows of the run that belong to it."""
-    lines, table = path / "metrics.jsonl", path / "progress.csv"
-    for file in (lines, table):
+    """Write ``metrics.jsonl`` and ``progress.csv`` of a stage from the rows of the run that belong to it."""
+    jsonl, csv = path / "metrics.jsonl", path / "progress.csv"
+    for file in (jsonl, csv):
         file.unlink(missing_ok=True)
-    writer = CsvWriter(table, columns)
+    writer = CsvWriter(csv, columns)
     try:
-        with lines.open("xb") as copy:
+        with jsonl.open("xb") as copy:
             for line in iterate_metrics(metrics):
                 if line.row.get("opponents/stage") == stage:
                     copy.write(line.text)

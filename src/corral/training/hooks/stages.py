@@ -1,4 +1,4 @@
-"""The stages of a run: a line when one ends."""
+"""Reports the end of each stage of opponents."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["Stages"]
 
 
 class Stages(Hook):
-    """Says that a stage ended, and how; the end of the last one is a budget of the run."""
+    """Prints a line when a stage ends. The end of the last stage ends the run (see ``Run.budget_reached``)."""
 
     def after_iteration(self, iteration: Iteration) -> None:
-        """Say it."""
-        if iteration.stage_ended is not None:
-            iteration.run.reporter.console.note(iteration.stage_ended)
+        """Print the line if a stage ended with this rollout."""
+        if iteration.stage_end_message is not None:
+            iteration.run.reporter.console.note(iteration.stage_end_message)

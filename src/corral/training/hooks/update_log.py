@@ -1,4 +1,4 @@
-"""``--log-episodes``: a line for every epoch and every update."""
+"""The flag ``--log-episodes``: prints a line for every epoch and every update."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["UpdateLog"]
 
 
 class UpdateLog(Hook):
-    """Prints a line for each epoch that was completed, and one for the update."""
+    """Prints a line for each completed epoch, and one for the update."""
 
     def after_iteration(self, iteration: Iteration) -> None:
         """Print the lines."""

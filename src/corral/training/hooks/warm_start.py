@@ -1,8 +1,9 @@
-"""A warm start: before the first rollout, the policy learns to imitate an expert."""
+"""Warm start: before the first rollout, the policy learns to imitate a scripted expert (behavioural cloning)."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from corral.opponents.expert_rollouts import collect_expert_games
 from corral.ppo.imitation import Demonstrations, imitate
@@ -14,32 +15,24 @@ from corral.training.run import Run
 
 __all__ = ["WarmStart", "warm_start"]
 
-_TELL_SECONDS = 5.0
+_REPORT_SECONDS = 5.0
+"""The time between two progress lines."""
 
 
 class WarmStart(Hook):
-    """Teaches the policy before the first rollout of a new run, if the config names an expert."""
+    """Trains the policy of a new run to imitate the expert that the config names."""
 
     def on_start(self, start: Start) -> None:
-        """Teach it; an interrupt discards what was taught."""
+        """Imitate the expert; a signal interrupts this, and the policy stays as it was."""
         if start.config.expert is not None and not start.resumed:
             with start.signals.allowed():
                 warm_start(start.run, start.run.reporter.console)
 
 
 def warm_start(run: Run, console: SilentConsole) -> None:
-    """Let the expert play, and teach the policy to do the same. Everything follows from the run's seed."""
+    """Record games of the expert and train the policy to choose the same actions. The run's seed decides everything."""
     config = run.config
     assert config.expert is not None
-    told, played = time.monotonic(), 0
-
-    def tell(steps: int) -> None:
-        nonlocal told, played
-        played += steps
-        if time.monotonic() > told + _TELL_SECONDS:
-            told = time.monotonic()
-            console.note(f"{config.expert} plays, to be imitated: {played:,} of {config.expert_steps:,} steps")
-
     games = collect_expert_games(
         run.factory,
         config.expert,
@@ -51,26 +44,36 @@ def warm_start(run: Run, console: SilentConsole) -> None:
         seed=run.seed,
         gamma=config.gamma,
         recovery=run.recovery,
-        on_steps=tell,
+        on_steps=_progress_reporter(config.expert, config.expert_steps, console),
     )
     run.progress.recovery_counts += games.recovery_counts
     console.note(
         f"{config.expert} played {games.games:,} games for the policy to learn from, {len(games.actions):,} steps, "
         f"and won {games.win_rate:.0%}"
     )
-    stats = imitate(
-        run.learner.policy,
-        Demonstrations(
-            games.observations,
-            games.actions,
-            masks=games.masks,
-            returns=games.returns if config.expert_values else None,
-        ),
-        epochs=config.expert_epochs,
-        seed=run.seed,
+    demonstrations = Demonstrations(
+        games.observations,
+        games.actions,
+        masks=games.masks,
+        returns=games.returns if config.expert_values else None,
     )
+    stats = imitate(run.learner.policy, demonstrations, epochs=config.expert_epochs, seed=run.seed)
     if not run.learner.engine.finite():
         raise LearnerDiverged(f"imitating {config.expert} led to weights that are not finite; give fewer expert_epochs")
     console.note(
-        f"the policy now plays as {config.expert} does in {stats.held_out_accuracy:.0%} of positions new to it"
+        f"the policy chooses the same action as {config.expert} in {stats.held_out_accuracy:.0%} of held-out positions"
     )
+
+
+def _progress_reporter(expert: str, total: int, console: SilentConsole) -> Callable[[int], None]:
+    """Return a function that adds up steps and prints a line every few seconds."""
+    last_report, played = time.monotonic(), 0
+
+    def on_steps(steps: int) -> None:
+        nonlocal last_report, played
+        played += steps
+        if time.monotonic() > last_report + _REPORT_SECONDS:
+            last_report = time.monotonic()
+            console.note(f"recording games of the expert {expert}: {played:,} of {total:,} steps")
+
+    return on_steps

@@ -1,4 +1,4 @@
-"""The row of metrics: to the files and to the progress bar."""
+"""Writes the row of metrics of each iteration to the files and to the progress bar."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ __all__ = ["Writers"]
 
 
 class Writers(Hook):
-    """Writes the row of each iteration, whatever the hooks before it did."""
+    """Writes the row of each iteration, even if a hook raised."""
 
     def after_iteration(self, iteration: Iteration) -> None:
-        """Write the row; one with more in it than every row has is never left out."""
+        """Write the row.
+
+        Late in a long run of short iterations, the reporter leaves rows out of the files. It never leaves out a row
+        with metrics of an evaluation or a hook, nor the row of a checkpoint or of the end of a stage or of the run.
+        """
         run, config = iteration.run, iteration.config
-        more = len(iteration.metrics) > iteration.n_measured
-        ends = iteration.stage_ended is not None or iteration.stop_reason is not None
-        keep = more or iteration.checkpoint_due or ends
+        has_more_metrics = len(iteration.metrics) > iteration.n_common_metrics
+        is_end = iteration.stage_end_message is not None or iteration.stop_reason is not None
+        keep = has_more_metrics or iteration.checkpoint_due or is_end
         run.reporter.write(iteration.metrics, budgets_of(config, run.progress)[0].done, keep)
