@@ -132,7 +132,7 @@ def test_the_same_command_again_says_how_to_continue(run_script, capsys):
     words = ["--env", "CartPole-v1", "--num-episodes", "5", "--n-envs", "2", "--eval-freq", "0", "--seed", "1"]
     assert run_script("train_ppo", *words, "--checkpoint-dir", "runs/one") == 0
     assert run_script("train_ppo", *words, "--checkpoint-dir", "runs/one") == 2
-    hint = re.search(r"go on with `\S*corral (resume runs/one --timesteps \d+)`", capsys.readouterr().err)
+    hint = re.search(r"continue it with `\S*corral (resume runs/one --timesteps \d+)`", capsys.readouterr().err)
     assert main(hint[1].split()) == 0
     assert run_script("train_ppo", *words, "--save-path", "runs/two", "--log-path", "runs/three") == 2
     assert "a run has one directory, but runs/two and runs/three were given" in capsys.readouterr().err

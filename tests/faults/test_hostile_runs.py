@@ -563,7 +563,7 @@ def test_links_in_the_directory_of_a_sweep_are_refused(tmp_path, warm, name):
     link(name, "victim.txt" if "." in name else "folder")(sweep)
     before = look_at(outside, leave=None)
     ended = warm.run(("resume", "sweep"), tmp_path, tmp_path)
-    assert ended.code == 2 and f"link in it, {name}" in ended.err and look_at(outside, leave=None) == before, ended
+    assert ended.code == 2 and f"contains a link, {name}" in ended.err and look_at(outside, leave=None) == before, ended
 
 
 def test_a_summary_has_no_numbers_that_json_lacks(tmp_path, finished, warm):

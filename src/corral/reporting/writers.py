@@ -27,8 +27,8 @@ class JsonLinesWriter:
         """Unreadable lines that were cut off."""
         end = 0
         if resume_from is not None:
-            end, self.damaged = self._file.find_cut(_steps_of_json, resume_from)
-        self._file.cut(end)
+            end, self.damaged = self._file.find_cut_point(_steps_of_json, resume_from)
+        self._file.truncate(end)
 
     def write(self, row: Row) -> None:
         """Append a line. NaN and infinities become null, because JSON does not have them."""
@@ -52,14 +52,14 @@ class CsvWriter:
         file_columns = _cells(header) if header is not None else None
         if header is None or file_columns is None or STEPS not in file_columns:
             self._columns = [name for name in columns if name.isprintable()]
-            self._file.cut(0)
+            self._file.truncate(0)
             self._file.append(self._line(dict.fromkeys(self._columns, ""), header=True))
             return
         self._columns = file_columns
         end = len(header)
         if resume_from is not None:
-            end = self._file.find_cut(self._steps_of, resume_from, first=len(header)).position
-        self._file.cut(end)
+            end = self._file.find_cut_point(self._steps_of, resume_from, start=len(header)).position
+        self._file.truncate(end)
 
     def write(self, row: Row) -> None:
         """Append a line."""

@@ -1,1 +1,1 @@
-"""The files of a run: what is written, and what is believed of it when it is read."""
+"""The files of a run directory: how they are written, and how they are validated when they are read."""

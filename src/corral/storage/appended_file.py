@@ -1,4 +1,4 @@
-"""A file that only grows: every record is in it whole or not at all, and a resumed run cuts it where it goes on."""
+"""Files that only grow. Each record is written completely or not at all, and a resumed run can cut the file off."""
 
 from __future__ import annotations
 
@@ -11,96 +11,103 @@ from typing import NamedTuple
 
 from corral.core.files import open_regular
 
-__all__ = ["MOST_LINE", "AppendedFile", "Cut"]
+__all__ = ["MAX_LINE_BYTES", "AppendedFile", "CutPoint"]
 
-MOST_LINE = 1 << 20
-"""Bytes of a line; a longer one is damaged."""
-MOST_BACK, MOST_LINES = 1 << 30, 2_000_000
-"""Bytes and lines before the end in which the place to go on from is looked for."""
-_BLOCK = 1 << 18
+MAX_LINE_BYTES = 1 << 20
+"""Longest line of a file; a longer one is damaged."""
+MAX_SEARCH_BYTES, MAX_SEARCH_LINES = 1 << 30, 2_000_000
+"""How far before its end a file is searched for the line from which a run resumes."""
+_BLOCK_BYTES = 1 << 18
 
 
-class Cut(NamedTuple):
-    """Where a file is to be cut off, and how many damaged lines were passed over to find that place."""
+class CutPoint(NamedTuple):
+    """The position at which to cut a file off, and the number of damaged lines behind it."""
 
     position: int
     damaged: int
 
 
 class AppendedFile:
-    """Appends records to a regular file. One that does not fit on the disk is taken back whole."""
+    """A regular file to which records are appended. A record that does not fit on the disk is removed again."""
 
     def __init__(self, path: Path, new: bool = False) -> None:
         self._path = path
-        self._file = open_regular(path, os.O_RDWR | os.O_CREAT | (os.O_EXCL if new else 0))
-        self._end = os.fstat(self._file).st_size
+        self._descriptor = open_regular(path, os.O_RDWR | os.O_CREAT | (os.O_EXCL if new else 0))
+        self._end = os.fstat(self._descriptor).st_size
 
     def append(self, data: bytes) -> None:
-        """Add a record, which is in the file when this returns."""
-        left = memoryview(data)
-        os.lseek(self._file, self._end, os.SEEK_SET)
+        """Write a record, without buffering."""
+        remaining = memoryview(data)
+        os.lseek(self._descriptor, self._end, os.SEEK_SET)
         try:
-            while left:
-                left = left[os.write(self._file, left) :]
+            while remaining:
+                remaining = remaining[os.write(self._descriptor, remaining) :]
         except OSError:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._file, self._end)
+                os.ftruncate(self._descriptor, self._end)
             raise
         self._end += len(data)
 
     def first_line(self) -> bytes | None:
-        """The first line, with its end; None if there is none."""
-        line, newline, _ = self._read(0, MOST_LINE).partition(b"\n")
+        """Return the first line with its newline; None if there is no complete line."""
+        line, newline, _ = self._read(0, MAX_LINE_BYTES).partition(b"\n")
         return line + newline if newline else None
 
-    def cut(self, position: int) -> None:
-        """Drop what lies behind a position."""
-        os.ftruncate(self._file, position)
+    def truncate(self, position: int) -> None:
+        """Remove everything from a position on."""
+        os.ftruncate(self._descriptor, position)
         self._end = position
 
-    def find_cut(self, steps_of: Callable[[bytes], float | None], until: float, first: int = 0) -> Cut:
-        """The end of the last line of a step up to ``until``, looked for from the end of the file.
+    def find_cut_point(self, steps_of: Callable[[bytes], float | None], last_step: float, start: int = 0) -> CutPoint:
+        """Return the end of the last line whose step is at most ``last_step``, searching from the end of the file.
 
-        ``steps_of`` gives the step of a line, or None if it is damaged. ``first`` is where the first such line begins.
+        ``steps_of`` returns the step of a line, or None if the line is damaged. ``start`` is the position of the first
+        line that has a step.
         """
         damaged = 0
-        for number, (end, line) in enumerate(self._lines_from_end(first)):
-            steps = steps_of(line) if number else None  # the first is what a crash left without an end
-            if steps is not None and steps <= until:
-                return Cut(end + 1, damaged)
-            damaged += bool(number) and steps is None
-            if number > MOST_LINES or self._end - end > MOST_BACK:
-                problem = f"none of its last lines is of step {until:,} or before; move it away to go on"
+        for number, (end, line) in enumerate(self._lines_from_end(start)):
+            # Line 0 is what follows the last newline: nothing, or an incomplete line that a crash left.
+            is_complete = number > 0
+            steps = steps_of(line) if is_complete else None
+            if steps is not None and steps <= last_step:
+                return CutPoint(end + 1, damaged)
+            damaged += is_complete and steps is None
+            if number > MAX_SEARCH_LINES or self._end - end > MAX_SEARCH_BYTES:
+                problem = f"none of its last lines is of step {last_step:,} or before; move the file away and resume"
                 raise OSError(errno.EFBIG, problem, str(self._path))
-        return Cut(first, damaged)
+        return CutPoint(start, damaged)
 
     def close(self) -> None:
         """Close the file."""
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = -1
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
 
-    def _lines_from_end(self, first: int) -> Iterator[tuple[int, bytes]]:
-        """Lines with the position of each one's end, the last line first. Of a long one, only parts may be seen."""
-        position, tail = self._end, b""
-        while position > first:
-            start = max(first, position - _BLOCK)
-            data = self._read(start, position - start) + tail
-            end = start + len(data)
-            tail, *lines = data.split(b"\n")
+    def _lines_from_end(self, start: int) -> Iterator[tuple[int, bytes]]:
+        """Yield lines and the positions of their ends, from the last line to the one at ``start``.
+
+        A line of more than ``MAX_LINE_BYTES`` may be yielded in several parts, so that it never fills the memory.
+        """
+        position, head = self._end, b""  # `head` is the beginning of what was read: the end of an earlier line
+        while position > start:
+            block_start = max(start, position - _BLOCK_BYTES)
+            data = self._read(block_start, position - block_start) + head
+            end = block_start + len(data)
+            head, *lines = data.split(b"\n")
             for line in reversed(lines):
                 yield end, line
                 end -= len(line) + 1
-            if len(tail) > MOST_LINE:
-                yield end, tail
-                tail = b""
-            position = start
-        yield first + len(tail), tail
+            if len(head) > MAX_LINE_BYTES:
+                yield end, head
+                head = b""
+            position = block_start
+        yield start + len(head), head
 
     def _read(self, start: int, size: int) -> bytes:
-        os.lseek(self._file, start, os.SEEK_SET)
-        parts = []
-        while size and (part := os.read(self._file, size)):
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
+        """Return ``size`` bytes from a position on; fewer at the end of the file."""
+        os.lseek(self._descriptor, start, os.SEEK_SET)
+        chunks = []
+        while size and (chunk := os.read(self._descriptor, size)):
+            chunks.append(chunk)
+            size -= len(chunk)
+        return b"".join(chunks)

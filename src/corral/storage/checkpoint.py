@@ -1,7 +1,7 @@
-"""Checkpoints: safetensors and JSON in a directory that is either complete or not there. Opening one runs no code.
+"""Checkpoints: directories of safetensors and JSON files that exist completely or not at all. Loading one runs no code.
 
-A save builds the directory aside, syncs every file, writes a manifest of hashes last, and renames. A load believes
-nothing that the manifest does not confirm.
+A save writes the files into a temporary directory and syncs them to disk, then writes a manifest with their hashes, and
+finally renames the directory. A load accepts only files that match the hashes in the manifest.
 """
 
 from __future__ import annotations
@@ -40,98 +40,132 @@ __all__ = [
 ]
 
 FORMAT = 3
-_STATE = "state.json"
-_EXTRAS = {
+_TENSOR_FILES = {
+    "policy": "policy.safetensors",
+    "optimizer": "optimizer.safetensors",
+    "envs": "envs.safetensors",
+}
+"""The file of each attribute of a checkpoint that holds tensors."""
+_OPTIONAL_TENSOR_FILES = {
     "lagged_weights": "behind.safetensors",
     "opponents": "opponents.safetensors",
     "reference": "reference.safetensors",
 }
-"""Attributes of a checkpoint that only some runs have, and their files."""
-_FILES = ("policy.safetensors", "optimizer.safetensors", "envs.safetensors", _STATE)
-_MANIFEST = "manifest.json"
-_PREFIX, _TEMPORARY, _ASIDE = "ckpt-", ".saving-", "set-aside-"
+"""The files of the attributes that only some runs have."""
+_STATE, _MANIFEST = "state.json", "manifest.json"
+_REQUIRED_FILES = {*_TENSOR_FILES.values(), _STATE}
+_PREFIX, _TEMPORARY_PREFIX, _SET_ASIDE_PREFIX = "ckpt-", ".saving-", "set-aside-"
 _NAME = re.compile(rf"{_PREFIX}(\d{{1,18}})(-\d{{1,9}})?", re.ASCII)
-MOST_JSON = 64 << 20
-"""Bytes of ``state.json`` and ``manifest.json`` that are read."""
-_MOST_COMPLAINTS = 3
-"""Checkpoints that cannot be used and are named in a message."""
-MOST_BYTES = 16 << 30
-"""Bytes of a whole checkpoint that are read; half of the memory that is free, if that is less."""
+MAX_JSON_BYTES = 64 << 20
+"""Size of the largest ``state.json`` or ``manifest.json`` that is read."""
+MAX_BYTES = 16 << 30
+"""Size of the largest checkpoint that is read; half of the free memory, if that is less."""
+_MAX_PROBLEMS = 3
+"""Number of damaged checkpoints that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A run at an iteration boundary."""
+    """The complete state of a run between two iterations."""
 
     policy: Mapping[str, Tensor]
+    """The weights of the policy."""
     optimizer: Mapping[str, Tensor]
+    """The state of the optimizer."""
     state: Mapping[str, Any]
-    """Counters, normalisers, spaces: plain JSON data."""
+    """Counters, normalizers and spaces, as plain JSON data."""
     envs: Mapping[str, Tensor]
-    """Where every env is."""
+    """The position of every env in its episode."""
     lagged_weights: Mapping[str, Tensor] | None = None
-    """With overlap: the weights of one iteration before, with which the next rollout is collected."""
+    """With overlap: the weights of the iteration before, with which the next rollout is collected."""
     opponents: Mapping[str, Tensor] | None = None
-    """Policies that play the other side."""
+    """The weights of the policies that are opponents."""
     reference: Mapping[str, Tensor] | None = None
-    """The weights of the policy that the run stays near, if it does."""
+    """The weights of the reference policy of the KL penalty."""
 
     @property
     def timesteps(self) -> int:
-        """Steps taken when it was made."""
+        """Steps of the run when the checkpoint was saved."""
         return int(self.state["timesteps"])
 
 
 def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
-    """Save into ``directory/ckpt-<step>``; a CheckpointError leaves what was there before as it was."""
-    for name, tensor in checkpoint.policy.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise CheckpointError(f"not saved: the weights {name!r} are not finite")
-    try:
-        state = json.dumps(checkpoint.state, allow_nan=False, indent=1).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"not saved: {_STATE} cannot hold the run's state ({error})") from error
-    if len(state) > MOST_JSON:
-        raise CheckpointError(f"not saved: {_STATE} would have {len(state):,} bytes, of at most {MOST_JSON:,}")
+    """Save a checkpoint as ``directory/ckpt-<step>`` and return the path.
+
+    Raise a CheckpointError if that fails; earlier checkpoints then stay as they were.
+    """
+    _check_weights(checkpoint.policy)
+    state = _encode_state(checkpoint.state)
     target = directory / f"{_PREFIX}{checkpoint.timesteps:012d}"
-    building = directory / f"{_TEMPORARY}{os.getpid()}"
+    temporary = directory / f"{_TEMPORARY_PREFIX}{os.getpid()}"
     try:
-        _refuse_link(directory)
+        _refuse_symlink(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        for left_over in directory.glob(f"{_TEMPORARY}*"):  # of a save that was killed: we are the only writer
-            _remove(left_over)
-        building.mkdir()
-        parts = checkpoint.policy, checkpoint.optimizer, checkpoint.envs
-        files = {name: safetensors.torch.save(_plain(part)) for name, part in zip(_FILES, parts, strict=False)}
-        files[_STATE] = state
-        for name, file in _EXTRAS.items():
-            if (extra := getattr(checkpoint, name)) is not None:
-                files[file] = safetensors.torch.save(_plain(extra))
-        hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-        sizes = {name: len(data) for name, data in files.items()}
-        manifest = {"format": FORMAT, "sha256": hashes, "bytes": sizes}
-        for name, data in {**files, _MANIFEST: json.dumps(manifest, indent=1).encode()}.items():
-            _write_synced(building / name, data)
-        _sync_directory(building)
+        for left_over in directory.glob(f"{_TEMPORARY_PREFIX}*"):  # of a killed save: a run has only one writer
+            _remove_entry(left_over)
+        temporary.mkdir()
+        for name, data in _encode_files(checkpoint, state).items():
+            _write_synced(temporary / name, data)
+        _sync_directory(temporary)
         same_step = [path for path in list_checkpoints(directory) if _step_of(path) == checkpoint.timesteps]
-        target = _free_name(target)  # there is never a moment without a checkpoint of this step, once there was one
-        building.rename(target)
+        # An earlier checkpoint of this step is deleted only afterwards, so the new one needs another name.
+        target = _unused_path(target)
+        temporary.rename(target)
         _sync_directory(directory)
         for path in same_step:
-            _delete(path)
+            _delete_checkpoint(path)
     except OSError as error:
-        _remove_folder(building)
+        _remove_directory(temporary)
         raise CheckpointError(f"not saved to {target}: {error.strerror or error}") from error
     return target
 
 
-def load_checkpoint(path: Path) -> Checkpoint:
-    """Load and verify; a CheckpointError says what is wrong with it."""
+def _check_weights(weights: Mapping[str, Tensor]) -> None:
+    """Raise a CheckpointError if a weight is NaN or infinite."""
+    for name, tensor in weights.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise CheckpointError(f"not saved: the weights {name!r} are not finite")
+
+
+def _encode_state(state: Mapping[str, Any]) -> bytes:
+    """Return the content of ``state.json``; raise a CheckpointError if the state is not plain data or too large."""
     try:
-        parts = _read_parts(path)
-        policy, optimizer, envs, state = (parts[name] for name in _FILES)
-        extras = {name: parts[file] for name, file in _EXTRAS.items() if file in parts}
-        return Checkpoint(policy, optimizer, state, envs, **extras)
+        data = json.dumps(state, allow_nan=False, indent=1).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"not saved: {_STATE} cannot hold the run's state ({error})") from error
+    if len(data) > MAX_JSON_BYTES:
+        raise CheckpointError(f"not saved: {_STATE} would have {len(data):,} bytes, of at most {MAX_JSON_BYTES:,}")
+    return data
+
+
+def _encode_files(checkpoint: Checkpoint, state: bytes) -> dict[str, bytes]:
+    """Return the contents of the files of a checkpoint by name, the manifest last."""
+    files = {file: _encode_tensors(getattr(checkpoint, attribute)) for attribute, file in _TENSOR_FILES.items()}
+    files[_STATE] = state
+    for attribute, file in _OPTIONAL_TENSOR_FILES.items():
+        if (tensors := getattr(checkpoint, attribute)) is not None:
+            files[file] = _encode_tensors(tensors)
+    manifest = {
+        "format": FORMAT,
+        "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
+        "bytes": {name: len(data) for name, data in files.items()},
+    }
+    files[_MANIFEST] = json.dumps(manifest, indent=1).encode()
+    return files
+
+
+def _encode_tensors(tensors: Mapping[str, Tensor]) -> bytes:
+    """Return tensors in the safetensors format."""
+    return safetensors.torch.save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Return a verified checkpoint; raise a CheckpointError that says what is wrong with it."""
+    try:
+        contents = _read_files(path)
+        tensor_files = {**_TENSOR_FILES, **_OPTIONAL_TENSOR_FILES}
+        tensors = {attribute: contents[file] for attribute, file in tensor_files.items() if file in contents}
+        return Checkpoint(state=contents[_STATE], **tensors)
     except OSError as error:
         name = Path(error.filename).name if error.filename else ""
         raise CheckpointError(f"{path} is incomplete: {name}: {error.strerror or error}") from None
@@ -139,30 +173,31 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path} is damaged: {type(error).__name__}: {one_line(error)}") from None
 
 
-def _read_parts(path: Path) -> dict[str, Any]:
-    """What the files of a checkpoint hold, by file name; each file must be as the manifest says that it is."""
-    manifest = read_json(path / _MANIFEST, MOST_JSON)
+def _read_files(path: Path) -> dict[str, Any]:
+    """Return the parsed contents of the files of a checkpoint by name. Each file must match the manifest."""
+    manifest = read_json(path / _MANIFEST, MAX_JSON_BYTES)
     if manifest["format"] != FORMAT:
         given = one_line(repr(manifest["format"]), 40)
         raise CheckpointError(f"{path} has format {given}; this version of Corral reads {FORMAT}")
-    hashes, sizes = manifest["sha256"], manifest.get("bytes")  # written by earlier versions: without sizes
-    if set(hashes) - set(_EXTRAS.values()) != set(_FILES):
+    hashes, sizes = manifest["sha256"], manifest.get("bytes")  # earlier versions wrote no sizes
+    if set(hashes) - set(_OPTIONAL_TENSOR_FILES.values()) != _REQUIRED_FILES:
         raise CheckpointError(f"{path} is damaged: its manifest names {one_line(', '.join(hashes))}")
-    parts: dict[str, Any] = {}
-    room = min(MOST_BYTES, available_memory() // 2)
+    contents: dict[str, Any] = {}
+    bytes_left = min(MAX_BYTES, available_memory() // 2)
     for name in hashes:
-        data = read_regular(path / name, min(room, MOST_JSON) if name == _STATE else room)
-        room -= len(data)
+        data = read_regular(path / name, min(bytes_left, MAX_JSON_BYTES) if name == _STATE else bytes_left)
+        bytes_left -= len(data)
         if sizes is not None and sizes[name] != len(data):
             raise CheckpointError(f"{path / name} is damaged: it has {len(data):,} bytes, not what the manifest says")
         if hashlib.sha256(data).hexdigest() != hashes[name]:
             raise CheckpointError(f"{path / name} is damaged: its hash is not the one in the manifest")
-        parts[name] = _parse_state(path / _STATE, data) if name == _STATE else safetensors.torch.load(data)
-        del data  # before the next file is read: tensors are copies
-    return parts
+        contents[name] = _parse_state(path / _STATE, data) if name == _STATE else safetensors.torch.load(data)
+        del data  # frees the bytes before the next file is read: the tensors are copies
+    return contents
 
 
 def _parse_state(path: Path, data: bytes) -> Mapping[str, Any]:
+    """Return the data of a ``state.json``, which must hold the number of timesteps."""
     try:
         state = parse_json(data)
     except ValueError as error:
@@ -173,108 +208,110 @@ def _parse_state(path: Path, data: bytes) -> Mapping[str, Any]:
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
-    """Checkpoint directories, oldest first."""
-    _refuse_link(directory)
+    """Return the checkpoint directories, oldest first."""
+    _refuse_symlink(directory)
     if not directory.is_dir():
         return []
     return sorted(path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.is_dir())
 
 
-def _refuse_link(directory: Path) -> None:
-    """A link could lead to files that are not the run's: nothing is written or deleted behind it."""
+def _refuse_symlink(directory: Path) -> None:
+    """Raise a CheckpointError for a symbolic link, which could make Corral write or delete files outside of the run."""
     if directory.is_symlink():
         raise CheckpointError(f"{directory} is a link, and no link is followed there; put the directory itself there")
 
 
 @dataclass(frozen=True, slots=True)
 class FoundCheckpoint:
-    """A checkpoint that verified, and what was wrong with newer ones."""
+    """The newest checkpoint that could be verified."""
 
     checkpoint: Checkpoint
     path: Path
     complaints: tuple[str, ...]
+    """What is wrong with newer checkpoints, which were skipped."""
 
 
 def newest_checkpoint(directory: Path) -> FoundCheckpoint | None:
-    """The newest checkpoint that verifies; None if there is none at all, an error if all are damaged."""
-    complaints: list[str] = []
+    """Return the newest checkpoint that can be verified; None if there are no checkpoints.
+
+    Raise a CheckpointError if all checkpoints are damaged.
+    """
+    problems: list[str] = []
     paths = list_checkpoints(directory)
-    for number, path in enumerate(reversed(paths)):
+    for skipped, path in enumerate(reversed(paths)):
         try:
             checkpoint = load_checkpoint(path)
         except CheckpointError as error:
-            if number < _MOST_COMPLAINTS:
-                complaints.append(str(error))
+            if skipped < _MAX_PROBLEMS:
+                problems.append(str(error))
         else:
-            return FoundCheckpoint(checkpoint, path, tuple(_and_more(complaints, number)))
-    if complaints:
-        raise CheckpointError("no checkpoint can be used: " + "; ".join(_and_more(complaints, len(paths))))
+            return FoundCheckpoint(checkpoint, path, tuple(_with_remainder(problems, skipped)))
+    if problems:
+        raise CheckpointError("no checkpoint can be used: " + "; ".join(_with_remainder(problems, len(paths))))
     return None
 
 
-def _and_more(complaints: list[str], total: int) -> list[str]:
-    """The first complaints, and how many there are besides."""
-    more = total - len(complaints)
-    return [*complaints, f"{more:,} more cannot be used either"] if more else complaints
+def _with_remainder(problems: list[str], total: int) -> list[str]:
+    """Return the problems, and a last line with the number of those that are not among them."""
+    remainder = total - len(problems)
+    return [*problems, f"{remainder:,} more cannot be used either"] if remainder else problems
 
 
 def set_aside(directory: Path, newer_than: int) -> None:
-    """Take checkpoints of a later step out of the way: a run that goes on from an earlier one will not pass them."""
+    """Rename checkpoints of later steps, because a run that resumes from an earlier one will not reach their state."""
     for path in list_checkpoints(directory):
         if _step_of(path) > newer_than:
-            path.rename(_free_name(path.with_name(f"{_ASIDE}{path.name}")))
+            path.rename(_unused_path(path.with_name(f"{_SET_ASIDE_PREFIX}{path.name}")))
 
 
 def _step_of(path: Path) -> int:
-    found = _NAME.fullmatch(path.name)
-    return -1 if found is None else int(found[1])
+    """Return the step in the name of a checkpoint; -1 for other names."""
+    match = _NAME.fullmatch(path.name)
+    return -1 if match is None else int(match[1])
 
 
-def _delete(path: Path) -> None:
-    """Take a checkpoint away, at once: half of one must never be found under its name."""
-    gone = path.with_name(f"{_TEMPORARY}gone-{path.name}")
+def _delete_checkpoint(path: Path) -> None:
+    """Delete a checkpoint. It is renamed first, so that half of a checkpoint never has the name of one."""
+    renamed = path.with_name(f"{_TEMPORARY_PREFIX}gone-{path.name}")
     try:
-        path.rename(gone)
+        path.rename(renamed)
     except OSError:
         return
-    _remove_folder(gone)
+    _remove_directory(renamed)
 
 
-def _remove(path: Path) -> None:
-    """Take away what lies under a name; ``rmtree`` alone would open a named pipe, and wait."""
+def _remove_entry(path: Path) -> None:
+    """Delete a file or a directory; ``rmtree`` alone would open a named pipe and block."""
     with contextlib.suppress(OSError):
         if stat.S_ISDIR(path.lstat().st_mode):
-            _remove_folder(path)
+            _remove_directory(path)
         else:
             path.unlink()
 
 
-def _remove_folder(path: Path) -> None:
-    """Delete a folder, as far as that can be done; folders nested a thousand deep are more than Python can delete."""
+def _remove_directory(path: Path) -> None:
+    """Delete as much of a directory as possible; Python cannot delete directories that are nested a thousand deep."""
     with contextlib.suppress(RecursionError):
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _free_name(path: Path) -> Path:
-    return next(
-        name for i in itertools.count() if not (name := path.with_name(f"{path.name}{f'-{i}' if i else ''}")).exists()
-    )
+def _unused_path(path: Path) -> Path:
+    """Return a path that does not exist: this one, or with a number at its end."""
+    numbered = (path.with_name(f"{path.name}{f'-{i}' if i else ''}") for i in itertools.count())
+    return next(candidate for candidate in numbered if not candidate.exists())
 
 
 def prune(directory: Path, keep: int) -> None:
-    """Delete all but the newest ``keep``, and left-overs of saves that did not finish."""
-    with contextlib.suppress(OSError):  # without a free descriptor, for one: then the next time
+    """Delete all checkpoints but the newest ``keep``, and what unfinished saves left."""
+    with contextlib.suppress(OSError):  # for example without a free file descriptor: the next call deletes them
         for path in list_checkpoints(directory)[:-keep]:
-            _delete(path)
-        for path in directory.glob(f"{_TEMPORARY}*"):
-            _remove(path)
-
-
-def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+            _delete_checkpoint(path)
+        for path in directory.glob(f"{_TEMPORARY_PREFIX}*"):
+            _remove_entry(path)
 
 
 def _write_synced(path: Path, data: bytes) -> None:
+    """Write a new file and wait until it is on the disk."""
     with path.open("xb") as file:
         file.write(data)
         file.flush()
@@ -282,8 +319,9 @@ def _write_synced(path: Path, data: bytes) -> None:
 
 
 def _sync_directory(path: Path) -> None:
+    """Wait until the entries of a directory are on the disk."""
     if os.name != "posix":
-        return  # directories cannot be opened on Windows; its rename is already durable enough
+        return  # Windows cannot open directories, and its rename is durable enough
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""What an env raised, as a file from which `corral doctor --replay` makes it raise again."""
+"""Fault files: the actions after which an env raised, so that ``corral doctor --replay`` can reproduce it."""
 
 from __future__ import annotations
 
@@ -19,32 +19,36 @@ from corral.storage.run_dir import RunDirectory
 __all__ = ["FAULTS", "MOST_FAULTS", "keep_fault", "read_fault"]
 
 FAULTS = "faults"
-"""The folder in a run directory."""
-MOST_BYTES = 256 << 20
-"""Size of a file that is read."""
+"""The folder of fault files in a run directory."""
+MAX_BYTES = 256 << 20
+"""Size of the largest fault file that is read."""
 MOST_FAULTS = 5
-"""That did not end the run; one that does is always written."""
+"""Number of faults of a run that are written; the fault that ends the run is always written."""
 
 
 def keep_fault(
     directory: RunDirectory, config: TrainConfig, fault: EnvFault, own: Sequence[Mapping[str, Any]] = ()
 ) -> str | None:
-    """Write a fault down; how to see it again, or None if it cannot be. ``own``: `Run.opponent_reset_options`."""
+    """Write a fault file and return the command that reproduces the fault; None if it cannot be reproduced.
+
+    ``own`` are the reset options of the env's scripted opponents by number (``Run.opponent_reset_options``).
+    """
     if fault.reproduction is None:
         return None
-    number = opponent_number(options := fault.reproduction.get("options"))
+    options = fault.reproduction.get("options")
+    number = opponent_number(options)
     if number >= len(own):
-        return None  # a policy that is nowhere else
+        return None  # the opponent is a policy that exists only in this run
     if number >= 0 and options is not None:
         options = {name: value for name, value in options.items() if name != OPPONENT} | dict(own[number])
     folder = directory.path / FAULTS
     location = fault.location
     path = folder / f"env-{location.env}-seed-{location.seed}-step-{location.step}.json"
-    told = {"env": config.env, "env_kwargs": config.env_kwargs, "raised": fault.summary, "location": str(location)}
+    data = {"env": config.env, "env_kwargs": config.env_kwargs, "raised": fault.summary, "place": str(location)}
     try:
         folder.mkdir(exist_ok=True)
-        replace_file(path, f"{json.dumps({**told, **fault.reproduction, 'options': options})}\n".encode())
-    except (OSError, TypeError):  # a full disk; options that are no plain data
+        replace_file(path, f"{json.dumps({**data, **fault.reproduction, 'options': options})}\n".encode())
+    except (OSError, TypeError):  # the disk is full; the options are not plain data
         return None
     display_path = str(Path(directory.display_path) / FAULTS / path.name)
     if config.env.startswith(PYTHON):
@@ -53,16 +57,16 @@ def keep_fault(
 
 
 def read_fault(path: str) -> dict[str, Any]:
-    """What ``keep_fault`` wrote."""
+    """Return the data of a fault file; raise a UsageError if it is none."""
     try:
-        told = read_json(Path(path).resolve(), MOST_BYTES)
-        actions, seed = told["actions"], told["seed"]
-        if not isinstance(actions, dict) or not all(isinstance(rows, list) for rows in actions.values()):
+        data = read_json(Path(path).resolve(), MAX_BYTES)
+        actions, seed = data["actions"], data["seed"]
+        if not isinstance(actions, dict) or not all(isinstance(leaf, list) for leaf in actions.values()):
             raise ValueError("its actions are not lists")
         if seed is not None and not isinstance(seed, int):
             raise ValueError("its seed is not a number")
     except OSError as error:
         raise UsageError(f"--replay {path}: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"--replay {path} is not a fault that a run wrote down: {error}") from None
-    return dict(told)
+        raise UsageError(f"--replay {path} is not a fault file of a run: {error}") from None
+    return dict(data)

@@ -1,4 +1,4 @@
-"""Code that a run directory names: its env, policy and hooks. It is imported only if the user names it again."""
+"""Code that a run directory names: its env, policy and hooks. Corral imports it only if the user names it again."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from corral.config.schema import TrainConfig
 from corral.core.entry_points import PYTHON
@@ -17,77 +18,96 @@ from corral.envs.registry import is_code
 __all__ = ["code_flags", "needs_python", "require_same_code", "resume_command", "without_directory"]
 
 
+class _Code(NamedTuple):
+    """Code that a config names."""
+
+    flag: str
+    """The flag of the command line that names it: ``env``, ``policy`` or ``hook``."""
+    spec: str
+    """Its name, such as ``file.py:callable``."""
+
+
 def require_same_code(
     recorded: TrainConfig, env: str | None, policy: str | None, hooks: Sequence[str] | None = None
 ) -> None:
-    """Refuse to import what a run directory names, unless the user names the same.
+    """Raise unless the user names the same code as the config of a run directory; otherwise the code is not imported.
 
-    Built-in envs and plain ids load by themselves; a name that would make Python import something does not. Only what
-    goes on with a run gives ``hooks``: all that the run had are needed, and there may be more.
+    Built-in envs and Gymnasium ids need not be named again, because they import no code of the user. Only commands that
+    resume a run give ``hooks``: these must include all hooks of the run, and may include others.
     """
-    given, known = {"env": env, "policy": policy}, {"env": recorded.env, "policy": recorded.policy}
-    for name, said in given.items():
-        if said is not None and without_directory(said) != without_directory(known[name] or ""):
-            raise UsageError(f"{name} {said!r} is not what the run was made with: {known[name] or 'the built-in one'}")
-    missing = [(name, spec) for name, spec in _code_named(recorded) if given[name] is None]
-    left = Counter(map(without_directory, recorded.hooks)) - Counter(map(without_directory, hooks or ()))
-    for spec in recorded.hooks if hooks is not None else ():
-        if left[without_directory(spec)] > 0:
-            left[without_directory(spec)] -= 1
-            missing.append(("hook", spec))
+    given = {"env": env, "policy": policy}
+    in_run = {"env": recorded.env, "policy": recorded.policy}
+    for name, spec in given.items():
+        if spec is not None and without_directory(spec) != without_directory(in_run[name] or ""):
+            raise UsageError(f"{name} {spec!r} is not what the run was made with: {in_run[name] or 'the built-in one'}")
+    missing = [code for code in _code_in(recorded) if given[code.flag] is None]
+    if hooks is not None:
+        missing += [_Code("hook", spec) for spec in _missing_hooks(recorded.hooks, hooks)]
     if any(spec.startswith(PYTHON) for _, spec in missing):
         raise UsageError(
             f"the run used {', '.join(spec for _, spec in missing)}, which only Python can give: "
             f"corral.resume(run, {_arguments(missing)}); corral.load(run) needs no env"
-            + (f" (of hooks there were {', '.join(hooks)})" if hooks else "")
+            + (f" (hooks given: {', '.join(hooks)})" if hooks else "")
         )
     if missing:
         raise CodeNotConfirmed(_flags(missing))
 
 
+def _missing_hooks(recorded: Sequence[str], given: Sequence[str]) -> list[str]:
+    """Return the recorded hooks that were not given; a hook that was recorded twice must be given twice."""
+    left = Counter(map(without_directory, recorded)) - Counter(map(without_directory, given))
+    missing = []
+    for spec in recorded:
+        if left[without_directory(spec)] > 0:
+            left[without_directory(spec)] -= 1
+            missing.append(spec)
+    return missing
+
+
 def code_flags(config: TrainConfig, hooks: bool = False) -> str:
-    """The flags that a command on this run needs, because its env or policy is code; with its ``hooks``, to resume."""
-    return _flags(_code_named(config, hooks))
+    """Return the flags that name the code of a run, for a command on this run; ``resume`` needs its ``hooks`` too."""
+    return _flags(_code_in(config, hooks))
 
 
 def needs_python(config: TrainConfig, hooks: bool = False) -> bool:
-    """Whether the env, the policy or one of the ``hooks`` of a run is an object that only Python can give."""
-    return any(spec.startswith(PYTHON) for _, spec in _code_named(config, hooks))
+    """Return whether the env, the policy or one of the ``hooks`` is a Python object, which no flag can name."""
+    return any(spec.startswith(PYTHON) for _, spec in _code_in(config, hooks))
 
 
 def resume_command(run: str, config: TrainConfig, timesteps: int | None = None) -> str:
-    """What to type to go on with a run: a command, or a call where its code is an object that only Python can give."""
+    """Return the command that resumes a run, or the Python call if its code is an object that only Python can give."""
     if needs_python(config, hooks=True):
         steps = [] if timesteps is None else [f"timesteps={timesteps}"]
-        return f"corral.resume({run!r}, {', '.join([_arguments(_code_named(config, hooks=True)), *steps])})"
-    more = "" if timesteps is None else f" --timesteps {timesteps}"
-    return f"{command()} resume {shlex.quote(run)} {code_flags(config, hooks=True)}".rstrip() + more
+        return f"corral.resume({run!r}, {', '.join([_arguments(_code_in(config, hooks=True)), *steps])})"
+    budget = "" if timesteps is None else f" --timesteps {timesteps}"
+    return f"{command()} resume {shlex.quote(run)} {code_flags(config, hooks=True)}".rstrip() + budget
 
 
-def _code_named(config: TrainConfig, hooks: bool = False) -> list[tuple[str, str]]:
-    """What of a run makes Python import something, by its flag: every policy and hook does, and some envs."""
-    env = [("env", _current(config.env))] if is_code(config.env) else []
-    policy = [] if config.policy is None else [("policy", config.policy)]
-    return [*env, *policy, *(("hook", spec) for spec in config.hooks if hooks)]
+def _code_in(config: TrainConfig, hooks: bool = False) -> list[_Code]:
+    """Return the code that a config names: the env if it is code, the policy, and with ``hooks`` also the hooks."""
+    env = [_Code("env", _current_spec(config.env))] if is_code(config.env) else []
+    policy = [] if config.policy is None else [_Code("policy", config.policy)]
+    return [*env, *policy, *(_Code("hook", spec) for spec in config.hooks if hooks)]
 
 
-def _flags(code: Sequence[tuple[str, str]]) -> str:
-    return " ".join(f"--{name} {shlex.quote(spec)}" for name, spec in code)
+def _flags(code: Sequence[_Code]) -> str:
+    """Return code as flags of the command line."""
+    return " ".join(f"--{flag} {shlex.quote(spec)}" for flag, spec in code)
 
 
-def _arguments(code: Sequence[tuple[str, str]]) -> str:
-    """How ``corral.resume`` is given code."""
-    words = ["hooks=[...]" if name == "hook" else f"{name}=..." for name, _ in code]
-    return ", ".join(dict.fromkeys(words))
+def _arguments(code: Sequence[_Code]) -> str:
+    """Return code as arguments of ``corral.resume``, with placeholders for the objects."""
+    arguments = ["hooks=[...]" if flag == "hook" else f"{flag}=..." for flag, _ in code]
+    return ", ".join(dict.fromkeys(arguments))
 
 
 def without_directory(spec: str) -> str:
-    """``path/to/file.py:callable`` without the path: the same file may be reached from another directory."""
-    spec = _current(spec)
+    """Return ``path/to/file.py:callable`` without the path, because the user may name it from another directory."""
+    spec = _current_spec(spec)
     source, colon, attribute = spec.rpartition(":")
     return f"{Path(source).name}:{attribute}" if colon and source.endswith(".py") else spec
 
 
-def _current(spec: str) -> str:
-    """Return what a recorded name is today: earlier versions had the games in ``corral.games``."""
+def _current_spec(spec: str) -> str:
+    """Return the current name of recorded code: earlier versions had the games in ``corral.games``."""
     return re.sub(rf"^({PYTHON})?corral\.games\.", r"\1corral_games.", spec)

@@ -1,4 +1,4 @@
-"""Run directories: where a run's files are, who may write to them, and which of its words may be believed."""
+"""Run directories: the paths of a run's files, the lock of its only writer, and the choice of a directory for a run."""
 
 from __future__ import annotations
 
@@ -24,44 +24,45 @@ from corral.storage.named_code import resume_command
 __all__ = ["MOST_SUMMARY", "RunDirectory", "find_run", "plan_run"]
 
 ROOT = Path("runs")
-_LONGEST_STEM = 100  # of a run's name: most file systems take 255 bytes
+"""The directory of runs for which the user names none."""
+_MAX_STEM_LENGTH = 100  # of the name of a run; most file systems allow 255 bytes
 MOST_SUMMARY = 1 << 20
-"""Bytes of a ``summary.json`` that are read."""
+"""Size of the largest ``summary.json`` that is read, in bytes."""
 _BUDGETS = ("timesteps", "num_episodes", "duration", "stages")
-_MOST_STEPS = 2**53
-_MOST_TRIES = 100
-"""Tries to lock a file that others remove meanwhile."""
-_LEFT_OVER = (".lock", "config.tmp", "sweep.tmp")
-"""Of a run, or a sweep, that was killed before it had begun."""
+_MAX_STEPS = 2**53
+_MAX_LOCK_TRIES = 100
+"""Attempts to lock a file that other processes keep replacing."""
+_IGNORED_FILES = (".lock", "config.tmp", "sweep.tmp")
+"""Files of a run or sweep that was killed before it began. A directory that holds only these counts as empty."""
 
 
 _FOLDERS = ("checkpoints", "best", "faults", "phases", "tensorboard", "trials")
-"""Folders of a run, or of a sweep, that Corral writes to."""
+"""Folders of a run or sweep to which Corral writes."""
 _DISCARDED = (
     *("checkpoints/ckpt-000000000000*/*", "checkpoints/ckpt-000000000000*", "checkpoints/.saving-*/*"),
     *("checkpoints/.saving-*", "tensorboard/events.*", "checkpoints", "best", "faults", "phases", "tensorboard"),
     *("trials", "journal.log", "jobs.log", "results.csv", "sweep.yaml", "sweep.tmp", "metrics.jsonl", "progress.csv"),
     *("summary.json", "summary.tmp", "config.yaml", "config.tmp", ".lock"),
 )
-"""Everything that Corral writes before a run, or a sweep, has learned anything: what lies in a folder comes first."""
-_HELD = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
-"""What the system answers when another process has the lock; anything else means that it cannot lock files there."""
+"""Everything that Corral writes before the first update of a run or sweep; the files of a folder before the folder."""
+_LOCK_IS_HELD = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
+"""Errors that mean that another process holds the lock; any other error means that the file system has no locks."""
 
 
 class RunDirectory:
-    """The files of one run. Holding one means being its only writer."""
+    """The paths of the files of one run, and the lock that makes this process its only writer."""
 
-    def __init__(self, path: Path, others: Iterator[Path] | None = None) -> None:
-        self._others = others
-        """Where else a new run may go, if another process takes this place first."""
-        self._lock: int | None = None
+    def __init__(self, path: Path, alternatives: Iterator[Path] | None = None) -> None:
+        self._alternatives = alternatives
+        """Other paths for a new run, if another process takes this one first."""
+        self._lock_descriptor: int | None = None
         self.made_here = False
-        """Whether this process got the directory new or empty: only then may it take the directory back."""
-        self._place(path)
+        """Whether the directory was new or empty when this process took it: only then may ``discard`` delete it."""
+        self._set_path(path)
 
-    def _place(self, path: Path) -> None:
+    def _set_path(self, path: Path) -> None:
         self.display_path = str(path)
-        """The path as the user knows it."""
+        """The path as the user gave it."""
         self.path = path = path.absolute()  # an env may change the working directory
         self.config_file = path / "config.yaml"
         self.metrics_file = path / "metrics.jsonl"
@@ -72,44 +73,50 @@ class RunDirectory:
         self.summary_file = path / "summary.json"
 
     def create(self) -> None:
-        """Make it and become its only writer; another process may have put a run there since it was planned."""
-        if self._lock is not None:
-            return  # it is ours already
-        while True:
-            try:
-                self.path.mkdir(parents=True, exist_ok=True)
-                self.lock()
-            except OSError as error:
-                raise UsageError(
-                    f"output_dir {self.display_path!r} cannot be used: {error.strerror or error}"
-                ) from None
-            except RunInUse:
-                if self._others is None:
-                    raise
-                self._place(next(self._others))
-                continue
-            try:
-                self.check_free()
-                break
-            except UsageError:  # the other run may have ended already
-                self.unlock()
-                if self._others is None:
-                    raise
-                self._place(next(self._others))
+        """Make the directory and lock it.
+
+        If another process has put a run there since the directory was planned, take the next alternative, or raise
+        RunInUse or a UsageError if there is none.
+        """
+        if self._lock_descriptor is not None:
+            return
+        while not self._claim():
+            assert self._alternatives is not None
+            self._set_path(next(self._alternatives))
         self.made_here = True
 
+    def _claim(self) -> bool:
+        """Make and lock the directory; return False if another process took it and there are alternatives."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.lock()
+        except OSError as error:
+            raise UsageError(f"output_dir {self.display_path!r} cannot be used: {error.strerror or error}") from None
+        except RunInUse:
+            if self._alternatives is None:
+                raise
+            return False
+        try:
+            self.check_free()
+        except UsageError:  # another process put a run there, which may have ended already
+            self.unlock()
+            if self._alternatives is None:
+                raise
+            return False
+        return True
+
     def check_free(self) -> None:
-        """Refuse a directory that holds anything: a run, or files of others."""
+        """Raise a UsageError if the directory holds a run or any other files."""
         if self.config_file.exists():
-            again = self._how_to_go_on()
+            resume = self._resume_command()
             raise UsageError(
-                f"{self.display_path} already holds a run; go on with `{again}`, or choose another --output-dir"
+                f"{self.display_path} already holds a run; continue it with `{resume}`, or choose another --output-dir"
             )
-        if self.path.is_dir() and any(child.name not in _LEFT_OVER for child in self.path.iterdir()):
+        if self.path.is_dir() and any(child.name not in _IGNORED_FILES for child in self.path.iterdir()):
             raise UsageError(f"output_dir {self.display_path!r} is not empty; choose another")
 
-    def _how_to_go_on(self) -> str:
-        """What resumes the run here: with the code that it names, and with more steps if a budget ended it."""
+    def _resume_command(self) -> str:
+        """Return the command that resumes the run here, with twice the steps if the run reached its budget."""
         steps = self._steps_at_end()
         try:
             recorded = self.read_config()
@@ -118,85 +125,89 @@ class RunDirectory:
         return resume_command(self.display_path, recorded, None if steps is None else 2 * steps)
 
     def _steps_at_end(self) -> int | None:
-        """The steps of a run that a budget ended, if ``summary.json`` can be read and says so."""
+        """Return the steps of a run that reached its budget; None if ``summary.json`` does not say that it did."""
         try:
-            told = read_json(self.summary_file, MOST_SUMMARY)
-            steps, reason = told["steps"], told["exit_reason"]
+            summary = read_json(self.summary_file, MOST_SUMMARY)
+            steps, reason = summary["steps"], summary["exit_reason"]
         except (OSError, ValueError, LookupError, TypeError):
             return None
-        return steps if reason in _BUDGETS and type(steps) is int and 0 < steps <= _MOST_STEPS else None
+        return steps if reason in _BUDGETS and type(steps) is int and 0 < steps <= _MAX_STEPS else None
 
     def refuse_links(self) -> None:
-        """Refuse a directory with links in it: they could lead what is written, deleted or read elsewhere."""
+        """Raise a UsageError for symbolic links, which could make Corral read, write or delete files elsewhere."""
         try:
             link = find_link(self.path, _FOLDERS)
         except OSError as error:
             raise UsageError(f"{self.display_path} cannot be used: {error.strerror or error}") from None
         if link is not None:
             name = one_line(link.relative_to(self.path))
-            raise UsageError(f"{self.display_path} has a link in it, {name}; no link is followed there, so remove it")
+            raise UsageError(f"{self.display_path} contains a link, {name}; no link is followed there, so remove it")
 
     def lock(self) -> None:
-        """Become the only writer. The system frees the lock when the process ends, however it ends."""
-        if self._lock is not None:
+        """Make this process the only writer. The system releases the lock when the process ends, even by a kill."""
+        if self._lock_descriptor is not None:
             return
         self.refuse_links()
+        descriptor = self._open_locked()
+        os.ftruncate(descriptor, 0)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        os.write(descriptor, str(os.getpid()).encode())
+        self._lock_descriptor = descriptor
+
+    def _open_locked(self) -> int:
+        """Open and lock ``.lock``, and return its descriptor."""
         path = self.path / ".lock"
-        for _ in range(_MOST_TRIES):
+        for _ in range(_MAX_LOCK_TRIES):
             try:
-                file = open_regular(path, os.O_RDWR | os.O_CREAT)
+                descriptor = open_regular(path, os.O_RDWR | os.O_CREAT)
             except OSError as error:
                 raise UsageError(f"{self.display_path}/.lock cannot be used: {error.strerror or error}") from None
-            self._take(file)
+            self._acquire_lock(descriptor)
             with contextlib.suppress(OSError):
-                if os.path.samestat(os.fstat(file), os.lstat(path)):
-                    break
-            os.close(file)  # whoever had it before removed the file, and a lock on that would keep nobody out
-        else:
-            raise UsageError(
-                f"{self.display_path}/.lock cannot be used: it is another file each time; choose another directory"
-            )
-        os.ftruncate(file, 0)
-        os.lseek(file, 0, os.SEEK_SET)
-        os.write(file, str(os.getpid()).encode())
-        self._lock = file
+                if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
+                    return descriptor
+            os.close(descriptor)  # the previous owner deleted the file meanwhile, so locking it excludes no process
+        raise UsageError(
+            f"{self.display_path}/.lock cannot be used: it is another file each time; choose another directory"
+        )
 
-    def _take(self, file: int) -> None:
-        """Lock an open file, or close it and say who has the lock."""
+    def _acquire_lock(self, descriptor: int) -> None:
+        """Lock an open file; if another process holds the lock, close the file and raise RunInUse."""
         try:
-            _lock(file)
+            _lock_file(descriptor)
         except OSError as error:
-            if error.errno not in _HELD:
+            if error.errno not in _LOCK_IS_HELD:
                 warnings.warn(
-                    f"the file system of {self.display_path} has no locks ({error.strerror}), so nothing keeps a second "
-                    "process from writing there too; make sure that there is none, or choose another --output-dir",
-                    stacklevel=2,
+                    f"the file system of {self.display_path} has no locks ({error.strerror}), so nothing keeps a "
+                    "second process from writing there too; make sure that there is none, or choose another "
+                    "--output-dir",
+                    stacklevel=3,
                 )
                 return
-            os.lseek(file, 0, os.SEEK_SET)
-            pid = os.read(file, 20).decode("ascii", "replace").strip()
-            os.close(file)
-            who = f"process {pid}" if pid.isdecimal() else "another process"
-            raise RunInUse(f"{self.display_path} is in use by {who}; wait for it to end, or stop it") from None
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            pid = os.read(descriptor, 20).decode("ascii", "replace").strip()
+            os.close(descriptor)
+            holder = f"process {pid}" if pid.isdecimal() else "another process"
+            raise RunInUse(f"{self.display_path} is in use by {holder}; wait for it to end, or stop it") from None
 
     def has_metrics(self) -> bool:
-        """Whether an iteration was ever finished here."""
+        """Return whether the run has completed an iteration."""
         return self.metrics_file.exists() and self.metrics_file.stat().st_size > 0
 
     def unlock(self) -> None:
-        """Let others write."""
-        if self._lock is not None:
-            os.close(self._lock)  # the file stays: deleting it could take the lock from another process
-            self._lock = None
+        """Let other processes write."""
+        if self._lock_descriptor is not None:
+            os.close(self._lock_descriptor)  # the file stays: deleting it could take the lock from another process
+            self._lock_descriptor = None
 
     def discard(self) -> None:
-        """Take back a directory that this process got new or empty, because its run never began.
+        """Delete a directory that was new or empty when this process took it, because its run never began.
 
-        Only files of Corral's own are deleted. A directory with a checkpoint that learned something stays as it is.
+        This deletes only files that Corral writes. A directory with a checkpoint of a trained policy is kept.
         """
         if not self.made_here or any(self.path.glob("*/ckpt-*[1-9]*")):
             return
-        with contextlib.suppress(OSError):  # what cannot be deleted stays, and so does the directory
+        with contextlib.suppress(OSError):  # if a file cannot be deleted, the directory stays too
             if find_link(self.path, _FOLDERS) is not None:
                 return
             for path in [path for pattern in _DISCARDED for path in self.path.glob(pattern)]:
@@ -205,22 +216,18 @@ class RunDirectory:
             self.path.rmdir()
 
     def read_config(self) -> TrainConfig:
-        """The config that the run was started with."""
+        """Return the config with which the run was started."""
         return parse_config(load_yaml(self.config_file, untrusted=True))
 
 
 def plan_run(output_dir: str | None, env: str) -> RunDirectory:
-    """Where a new run will be: as the user says, or named after env and time. Nothing is written yet.
+    """Return the directory for a new run: ``output_dir``, or a new one named after env and time. Write nothing yet.
 
-    A directory that holds anything, a run or files that are none of ours, is refused.
+    Raise a UsageError if ``output_dir`` holds a run or any other files.
     """
     if output_dir is None:
-        source, _, attribute = env.rpartition(":")
-        name = Path(source).stem if source.endswith(".py") else attribute
-        stem = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-')[:_LONGEST_STEM]}-{time.strftime('%Y%m%d-%H%M%S')}"
-        names = (ROOT / (stem if i == 1 else f"{stem}-{i}") for i in itertools.count(1))
-        free = (path for path in names if not path.exists())
-        return RunDirectory(next(free), free)
+        unused_paths = _unused_paths(env)
+        return RunDirectory(next(unused_paths), unused_paths)
     run = RunDirectory(Path(output_dir))
     _check_reachable(run)
     if run.path.exists() and not run.path.is_dir():
@@ -234,8 +241,20 @@ def plan_run(output_dir: str | None, env: str) -> RunDirectory:
     return run
 
 
+def _unused_paths(env: str) -> Iterator[Path]:
+    """Yield paths under ``runs/`` that do not exist, named after the env and the time."""
+    source, _, attribute = env.rpartition(":")
+    name = Path(source).stem if source.endswith(".py") else attribute
+    short_name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-")[:_MAX_STEM_LENGTH]
+    stem = f"{short_name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for i in itertools.count(1):
+        path = ROOT / (stem if i == 1 else f"{stem}-{i}")
+        if not path.exists():
+            yield path
+
+
 def _check_reachable(run: RunDirectory) -> None:
-    """Refuse a directory that cannot be looked into: a name that is too long, a folder that may not be searched."""
+    """Raise a UsageError if the directory cannot be read: its name is too long, or permissions are missing."""
     try:
         run.config_file.stat()
         with os.scandir(run.path):
@@ -243,12 +262,12 @@ def _check_reachable(run: RunDirectory) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise UsageError(f"output_dir {run.display_path!r} cannot be used: {why}; choose another") from None
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"output_dir {run.display_path!r} cannot be used: {reason}; choose another") from None
 
 
 def find_run(name: str | os.PathLike[str]) -> RunDirectory:
-    """The run at a path, or the newest one under ``runs/`` for ``latest``."""
+    """Return the directory of the run at a path, or of the newest run under ``runs/`` for ``latest``."""
     if str(name) == "latest":
         configs = sorted(ROOT.glob("*/config.yaml"), key=lambda path: path.lstat().st_mtime)
         if not configs:
@@ -261,13 +280,14 @@ def find_run(name: str | os.PathLike[str]) -> RunDirectory:
     return run
 
 
-def _lock(file: int) -> None:
+def _lock_file(descriptor: int) -> None:
+    """Lock a file for this process only; raise an OSError if that is not possible."""
     if sys.platform == "win32":
         import msvcrt
 
-        os.lseek(file, 1 << 20, os.SEEK_SET)  # past the pid, which others must be able to read
-        msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+        os.lseek(descriptor, 1 << 20, os.SEEK_SET)  # behind the process id, which other processes read
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
     else:
         import fcntl
 
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

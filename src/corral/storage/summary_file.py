@@ -1,4 +1,4 @@
-"""``summary.json``: how a run ended, as data."""
+"""``summary.json``: the result of a run, as data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["SUMMARY_KEYS", "Summary"]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """How a run ended; ``summary.json`` holds the same."""
+    """The result of a run, which ``summary.json`` holds."""
 
     steps: int
     episodes: int
@@ -27,25 +27,31 @@ class Summary:
     backend: str
     num_workers: int
     restarts: int
+    """Workers that died or hung and were replaced."""
     recycled: int
+    """Workers that were replaced because they used too much memory."""
     retries: int
+    """Steps and resets that raised, then succeeded in a new copy of the env."""
     env_faults: int
+    """Episodes truncated because the env raised at the same step again."""
     inexact: int
+    """Episodes truncated because the env could not be restored to its position."""
     seed: int
     weights_sha256: str
     exit_reason: str
+    """The budget, signal or failure that ended the run."""
     win_rates: dict[str, float] = field(default_factory=dict)
-    """Over the last games of training against each kind of opponent."""
+    """By opponent, the fraction of the last training games that the policy won."""
     stages: list[dict[str, Any]] = field(default_factory=list)
-    """How each stage went."""
+    """The results of the stages."""
 
     def to_data(self) -> dict[str, Any]:
-        """Return it as ``summary.json`` holds it."""
+        """Return the summary with the keys of ``summary.json``."""
         return to_data(self, SUMMARY_KEYS)
 
     def to_json(self) -> str:
-        """The text of ``summary.json``. What is not a finite number becomes null: JSON has no infinity."""
-        return f"{json.dumps(_finite(self.to_data()), indent=1, allow_nan=False)}\n"
+        """Return the text of ``summary.json``. NaN and infinities become null, because JSON does not have them."""
+        return f"{json.dumps(_without_nonfinite(self.to_data()), indent=1, allow_nan=False)}\n"
 
 
 SUMMARY_KEYS = {
@@ -70,12 +76,13 @@ SUMMARY_KEYS = {
     "win_rates": "win_rates",
     "stages": "stages",
 }
-"""Names in ``summary.json``."""
+"""The key in ``summary.json`` of each attribute of ``Summary``."""
 
 
-def _finite(data: Any) -> Any:
+def _without_nonfinite(data: Any) -> Any:
+    """Return nested data with None instead of NaN and infinities."""
     if isinstance(data, dict):
-        return {name: _finite(value) for name, value in data.items()}
+        return {name: _without_nonfinite(value) for name, value in data.items()}
     if isinstance(data, list):
-        return [_finite(value) for value in data]
+        return [_without_nonfinite(value) for value in data]
     return None if isinstance(data, float) and not math.isfinite(data) else data
