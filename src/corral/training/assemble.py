@@ -68,6 +68,7 @@ class _Plan:
     recovery: RecoveryConfig
     costs_measured: bool
     """Whether the costs of a step were measured, for which an env was made in another process."""
+    n_envs_reason: str | None
 
     def start_rollout_envs(self) -> RolloutEnvs:
         """Start the envs of the rollouts, in this process or in workers."""
@@ -143,9 +144,7 @@ def assemble(
         if config.backend == "auto" and not known_to_work:  # the user has not chosen to have envs in this process
             _try_env_in_child(plan)
         _enable_crash_tracebacks()
-    run = _make_run(plan, _build_parts(plan, console))
-    run.n_envs_reason = None if envs_choice is None else envs_choice.why
-    return run
+    return _make_run(plan, _build_parts(plan, console))
 
 
 # ---- before the first env ------------------------------------------------------------------------------------
@@ -193,6 +192,7 @@ def _make_plan(
         backend=backend,
         recovery=recovery,
         costs_measured=bool(measurements),
+        n_envs_reason=None if envs_choice is None else envs_choice.why,
     )
 
 
@@ -277,13 +277,13 @@ def _connect(
         if isinstance(envs, WorkerSource):
             has_masks = bool(envs.has_masks)
             shares = _share_setup(plan, policy, has_masks)
-            cannot_help = config.overlap or shares is None  # workers are busy during the update, or torch computes it
-            n_helpers = 0 if cannot_help else min(config.shares, available_cores(), plan.backend.num_workers + 1) - 1
+            can_help = shares is not None and not config.overlap  # workers are idle while numpy computes the update
+            n_helpers = min(config.shares, available_cores(), plan.backend.num_workers + 1) - 1 if can_help else 0
             source: RolloutSource = envs.connect(actor, weights, opponent_table, shares, n_helpers)
             crew = envs.crew
         else:
             source, crew = envs.connect(actor, weights, opponent_table), None
-            has_masks = bool(envs.has_masks)  # known only now
+            has_masks = bool(envs.has_masks)  # known after the first reset, which `connect` does
             shares = _share_setup(plan, policy, has_masks)
         if shares is None:
             engine: Engine = TorchEngine(policy, config, plan.device)
@@ -335,6 +335,7 @@ def _make_run(plan: _Plan, parts: _Parts) -> Run:
         opponents=parts.opponents,
         meter=ProcessMeter(parts.source.pids),
         network=plan.network,
+        n_envs_reason=plan.n_envs_reason,
     )
 
 

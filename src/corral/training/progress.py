@@ -14,7 +14,16 @@ from corral.config.schema import TrainConfig
 from corral.core.files import to_data
 from corral.core.types import RecoveryCounts, Rollout
 
-__all__ = ["Budget", "Progress", "Stopwatch", "budgets_of", "exhausted_budget", "learning_rate", "seconds_left"]
+__all__ = [
+    "Budget",
+    "Progress",
+    "Stopwatch",
+    "budget_used",
+    "budgets_of",
+    "exhausted_budget",
+    "learning_rate",
+    "seconds_left",
+]
 
 RECENT_EPISODES = 100
 """The number of last episodes over which reward and length are averaged, as in Stable-Baselines3."""
@@ -144,6 +153,11 @@ def budgets_of(config: TrainConfig, progress: Progress) -> list[Budget]:
         ("duration", config.duration, hours),
     ]
     return [Budget(name, float(total), done) for name, total, done in limits if total is not None]
+
+
+def budget_used(config: TrainConfig, progress: Progress) -> float:
+    """Return how much of the first budget is used, in its unit, for the progress bar."""
+    return budgets_of(config, progress)[0].done
 
 
 def seconds_left(duration: float, progress: Progress) -> float:

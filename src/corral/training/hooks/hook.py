@@ -107,10 +107,11 @@ class HookList:
             hook.after_iteration(iteration)
 
     def on_end(self, end: End) -> None:
-        """Call ``on_end`` of every hook in reverse order; keep the exceptions in ``end_errors``."""
+        """Call ``on_end`` of every hook."""
         self._end([*self], end)
 
     def _end(self, hooks: Sequence[Hook], end: End) -> None:
+        """Call ``on_end`` of these hooks in reverse order; keep the exceptions in ``end_errors``."""
         for hook in reversed(hooks):
             try:
                 hook.on_end(end)
