@@ -45,6 +45,7 @@ CURRENT, CHECKPOINT = "current", "checkpoint"
 RECENT_GAMES = 100
 """Games over which the win rate against a kind of opponent is measured."""
 _NO_BUDGET = -1
+"""Stands in files for a run without a budget of steps."""
 
 
 class _Saved(NamedTuple):
@@ -70,7 +71,7 @@ class Opponents:
         self._keeps_past_selves = any(CHECKPOINT in mix for mix in self._mixes)
         self._state = OpponentsState(ratings=dict.fromkeys(self._fixed_names, FIRST_RATING))
         self._slot_weights: dict[int, dict[str, Array]] = {}
-        """Copies of the weights in slots that the pool, the current policy or an episode uses; never changed."""
+        """Copies of the weights in the slots that are in use; a copy never changes, so checkpoints may hold it."""
         self._metrics: dict[str, float] = {}
         self._before_rollout: _Saved | None = None
         """What a checkpoint holds while a rollout is collected; a resumed run prepares that rollout again."""
@@ -116,7 +117,7 @@ class Opponents:
             del self._slot_weights[slot]
 
     def _copy_weights(self, weights: Mapping[str, Any], slots: Sequence[int]) -> None:
-        """Copy the policy into slots: for checkpoints, and into the memory that all processes share."""
+        """Copy the policy into slots: into an array for checkpoints, and into the memory that all processes share."""
         arrays = {name: np.asarray(w.cpu() if hasattr(w, "cpu") else w) for name, w in weights.items()}
         for slot in slots:
             self._slot_weights[slot] = {name: array.copy() for name, array in arrays.items()}
@@ -260,8 +261,8 @@ class Opponents:
         """Return the result so far of the stage that the run is in."""
         state, stage = self._state, self.stages[self._state.stage]
         return StageResult(
-            name=stage.name,
-            played=stage.told,
+            stage.name,
+            stage.told,
             steps=state.counted_at - state.stage_start,
             games=state.games,
             win_rate=self._stage_win_rate(),
@@ -302,8 +303,8 @@ class Opponents:
             metrics["opponents/win_rate"] = win_rate
         metrics |= {f"opponents/win_rate/{kind}": rate for kind, rate in self.win_rates().items()}
         if self._has_ratings:
-            played = [name for name in self._fixed_names if name in state.recent]
-            metrics |= {f"opponents/rating/{name}": state.ratings[name] for name in played}
+            met = [name for name in self._fixed_names if name in state.recent]
+            metrics |= {f"opponents/rating/{name}": state.ratings[name] for name in met}
         if state.pool:
             metrics["opponents/pool_size"] = float(len(state.pool))
             metrics["opponents/pool_rating"] = float(np.mean([past.rating for past in state.pool]))

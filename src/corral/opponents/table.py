@@ -66,7 +66,7 @@ class OpponentTable:
     """
 
     def __init__(self, setup: OpponentTableSpec, arrays: Mapping[str, Array]) -> None:
-        self._setup = setup
+        self._spec = setup
         self._probabilities: npt.NDArray[np.float64] = arrays[_PROBABILITIES]
         self._versions: npt.NDArray[np.int64] = arrays[_VERSIONS]
         self._slot_weights = _weights_by_slot(arrays, setup.slots)
@@ -82,20 +82,20 @@ class OpponentTable:
 
     def options(self, opponent: int) -> dict[str, Any]:
         """Return the options that an env is reset with to play against an opponent."""
-        if opponent < len(self._setup.own):
-            _, reset_options = self._setup.own[opponent]
+        if opponent < len(self._spec.own):
+            _, reset_options = self._spec.own[opponent]
             return copy.deepcopy(dict(reset_options))
         return {OPPONENT: self._player(opponent).for_new_game()}
 
     @property
     def is_recurrent(self) -> bool:
         """Whether an opponent's actions may depend on earlier observations of the same game."""
-        actors = [self._setup.actor, *(frozen.actor for frozen in self._setup.frozen_policies)]
+        actors = [self._spec.actor, *(frozen.actor for frozen in self._spec.frozen_policies)]
         return any(actor is not None and actor.n_state for actor in actors)
 
     def _player(self, opponent: int) -> PolicyPlayer:
         """Return the player of a frozen policy or of a slot; load the slot's weights if they have changed."""
-        setup = self._setup
+        setup = self._spec
         slot = opponent - setup.first_slot
         if slot < 0:
             frozen = setup.frozen_policies[opponent - len(setup.own)]
