@@ -70,7 +70,7 @@ def test_an_env_that_does_not_repeat_itself_is_told_once(env, warns, way, capsys
     if warns is None:  # in one process its envs share a generator
         warns = "backend" in way
     summary, _ = trained(env, way)
-    assert capsys.readouterr().err.count("does not repeat itself: when 64 steps of env 0") == warns
+    assert capsys.readouterr().err.count("is not deterministic: when 64 steps of env 0") == warns
     assert summary.inexact == 0
 
 
@@ -86,7 +86,7 @@ def test_what_would_take_long_is_not_played_again(seconds, warns, way, monkeypat
 
     monkeypatch.setattr(Progress, "advance", take_a_second)
     trained(Noisy, way)
-    assert ("does not repeat itself" in capsys.readouterr().err) == warns
+    assert ("is not deterministic" in capsys.readouterr().err) == warns
 
 
 @WAYS

@@ -30,7 +30,7 @@ class EpisodePlan:
     seed: int
     """Decides the seed of every episode: the k-th episode of two equal plans is the same."""
     max_steps: int
-    """After so many steps an episode is stopped."""
+    """The number of steps after which an episode is stopped."""
     options: dict[str, Any] | None = None
     """The options of every ``env.reset``."""
     sample: bool = False

@@ -128,7 +128,7 @@ class Iteration:
         if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _MAX_NAME_LENGTH:
             raise UsageError(f"log({short_repr(name)}, ...): should be a name such as 'mine/number'")
         if name in METRICS or name.startswith(_RESERVED_PREFIXES):
-            raise UsageError(f"log({name!r}, ...): this is a metric of Corral's own; choose another name")
+            raise UsageError(f"log({name!r}, ...): this is a metric that Corral writes; choose another name")
         self.metrics[name] = float(value)
 
     def stop(self, reason: str = "callback") -> None:

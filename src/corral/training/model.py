@@ -149,7 +149,7 @@ def load(run: str | os.PathLike[str], *, checkpoint: str = "best", policy: Netwo
     directory = find_run(run)
     config = directory.read_config()
     if config.policy is not None and policy is None:
-        raise UsageError(f"the run has a network of its own, {config.policy}; give it as load(run, policy=...)")
+        raise UsageError(f"the run was trained with the network {config.policy}; give it as load(run, policy=...)")
     if checkpoint not in ("best", "latest"):
         if not is_directory(checkpoint):
             raise UsageError(f"checkpoint {checkpoint!r}: should be best, latest or a checkpoint's directory")

@@ -41,8 +41,8 @@ def check_replay(run: Run) -> str | None:
             return None
     env = "ENV" if run.config.env.startswith(PYTHON) else shlex.quote(run.config.env)
     return (
-        f"{run.config.env} does not repeat itself: when {position.steps} steps of env 0 were played again with the "
-        "same seed and actions, it showed something else, so that resume and recovery are not exact; "
+        f"{run.config.env} is not deterministic: when {position.steps} steps of env 0 were replayed with the same seed "
+        "and actions, the observation was different, so that resume and recovery are not exact; "
         f"`{command()} doctor {env}` says more"
     )
 

@@ -667,8 +667,8 @@ def test_what_on_start_of_a_resumed_run_changes_is_saved():
         (3, r"log\(3"),
         ("a\nb", "should be a name"),
         ("", "should be a name"),
-        ("eval/mean_reward", "metric of Corral's own"),
-        ("info/x", "metric of Corral's own"),
+        ("eval/mean_reward", "metric that Corral writes"),
+        ("info/x", "metric that Corral writes"),
     ],
 )
 def test_a_name_that_a_row_cannot_have_is_refused(name, words):
