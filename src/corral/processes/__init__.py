@@ -1,1 +1,1 @@
-"""Worker processes: how they are started, asked, watched and ended, whatever they do."""
+"""Worker processes for any task: how they are started, watched and stopped, and how data reaches them."""

@@ -1,12 +1,12 @@
-"""What an env starts does not outlive its worker, nor the trainer, however that one ends.
+"""Kill the processes that envs started, when their worker or the trainer ends, however it ends.
 
-A worker dies with its parent (see ``parent_watch``), but an emulator that its env started would not. So every worker
-leads a process group, and a tiny shell in a session of its own reads from a pipe which groups there are. The pipe ends
-when the trainer does; then the shell kills the groups in the last line it read. Each line is the whole list, so a
-number that went back to the system is not in it.
+A worker ends with its parent (see ``parent_watch``), but an emulator that its env started would not. So every worker
+leads a process group, and a small shell, in a session of its own, reads the list of groups from a pipe. The pipe closes
+when the trainer ends. Then the shell kills the groups in the last line that it read. Each line is a complete list,
+without groups that have ended: the system may have given their numbers to other processes.
 
-A process may leave its group, as a daemon does. On Linux it is found by a tag in the environment it was started with.
-Where there are no process groups all of this does nothing.
+A process may leave its group, as daemons do. On Linux it is found by a tag in its environment variables. On platforms
+without process groups, the functions of this module do nothing.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pathlib import Path
 
 __all__ = ["end", "process_tag", "start_process_group", "tag_children", "watch"]
 
-_FAMILY = "CORRAL_FAMILY"
-_STOP_SECONDS = 1.0
+_TAG_VARIABLE = "CORRAL_FAMILY"
+_STOP_SECONDS = 1.0  # how long the shell may take to end, before it is killed
 _SCRIPT = """
 trap '' HUP INT TERM
 while read -r line; do list=$line; done
@@ -39,58 +39,62 @@ done
 
 
 def start_process_group() -> None:
-    """In a worker, first thing: what is started from here on belongs to a group of this worker's own."""
+    """Make this worker the leader of a new process group, before it starts any other process."""
     if sys.platform == "win32":
         return
     for number in (signal.SIGTTOU, signal.SIGTTIN):
-        signal.signal(number, signal.SIG_IGN)  # a group in the background is stopped for using the terminal
+        signal.signal(number, signal.SIG_IGN)  # they stop a background group that uses the terminal
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
 
 
 def tag_children() -> None:
-    """In a worker that was told its ``process_tag``: mark what it starts as its own."""
-    if _FAMILY in os.environ:
-        os.environ[_FAMILY] += f"-{os.getpid()}"
+    """Add this worker's pid to the tag in its environment, which the processes that it starts inherit."""
+    if _TAG_VARIABLE in os.environ:
+        os.environ[_TAG_VARIABLE] += f"-{os.getpid()}"
 
 
 def process_tag() -> dict[str, str]:
-    """The environment variable that makes a worker one of this process's family."""
-    return {} if sys.platform == "win32" else {_FAMILY: _own().process_tag}
+    """Return the environment variable that tags a worker, and what it starts, as started by this process."""
+    return {} if sys.platform == "win32" else {_TAG_VARIABLE: _reaper().process_tag}
 
 
 def watch(pid: int) -> None:
-    """The group of this new worker is to end with this process."""
+    """Have the process group of this new worker killed when this process ends."""
     if sys.platform != "win32":
         assert pid > 1, pid
-        _own().watch(pid)
+        _reaper().watch(pid)
 
 
 def end(pids: Iterable[int]) -> None:
-    """Kill these workers, if they lead their groups by now, and all they started; do so only once for each.
+    """Kill the process groups of these workers and all tagged processes that they started; each group only once.
 
-    Best before a worker is reaped: until then nobody else can have its number, nor as long as its group has a member.
+    A worker that does not lead a group yet is not killed.
+    Call this before a worker is joined, if possible. Until then, and as long as its group has a member, the system
+    gives its pid to no other process.
     """
     if sys.platform != "win32":
-        _own().end(set(pids))
+        _reaper().end(set(pids))
 
 
 class _OrphanReaper:
-    """The groups of this process's workers, and the shell that knows them while there are any."""
+    """Holds the process groups of this process's workers, and runs the shell while there are any."""
 
     def __init__(self) -> None:
         self.process_tag = os.urandom(8).hex()
-        self._lock = threading.RLock()  # a pool may be closed by the garbage collector, at any moment
+        self._lock = threading.RLock()  # reentrant: the garbage collector may close a pool at any moment
         self._groups: set[int] = set()
         self._shell: subprocess.Popen[bytes] | None = None
         self._pipe = -1
 
     def watch(self, group: int) -> None:
+        """Add a group, and send the new list to the shell."""
         with self._lock:
             self._groups.add(group)
             self._send_groups()
 
     def end(self, groups: set[int]) -> None:
+        """Kill groups that are in the list, remove them from it, and send the new list to the shell."""
         with self._lock:
             groups &= self._groups
             if not groups:
@@ -98,56 +102,58 @@ class _OrphanReaper:
             for group in groups:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(group, signal.SIGKILL)
-            for pid in _find_tagged([f"{_FAMILY}={self.process_tag}-{group}\0".encode() for group in groups]):
+            for pid in _find_tagged([f"{_TAG_VARIABLE}={self.process_tag}-{group}\0".encode() for group in groups]):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
             self._groups -= groups
             self._send_groups()
 
     def close_pipe(self) -> None:
-        """Give up our end of the pipe."""
+        """Close this process's end of the pipe."""
         if self._pipe >= 0:
             os.close(self._pipe)
             self._pipe = -1
 
     def _send_groups(self) -> None:
-        """Make the list known; the shell begins with its first group and ends with its last."""
-        with contextlib.suppress(OSError):  # neither shell nor descriptors: the workers' lifelines are what there is
+        """Send the list of groups to the shell; start the shell for the first group, and stop it after the last."""
+        with contextlib.suppress(OSError):  # no shell or no descriptors: workers still end with their parent
             try:
                 self._write()
-            except BrokenPipeError:  # somebody ended the shell
-                self._stop()
+            except BrokenPipeError:  # another process killed the shell
+                self._stop_shell()
                 self._write()
         if not self._groups:
-            self._stop()
+            self._stop_shell()
 
     def _write(self) -> None:
+        """Write the list of groups into the pipe, as one line."""
         if self._shell is None and self._groups:
-            self._start()
+            self._start_shell()
         line = f"{' '.join(map(str, sorted(self._groups)))}\n".encode()
         while line and self._shell is not None:
             line = line[os.write(self._pipe, line) :]
 
-    def _start(self) -> None:
-        _hook_forks()
-        theirs, self._pipe = os.pipe()
+    def _start_shell(self) -> None:
+        _close_pipes_after_fork()
+        read_end, self._pipe = os.pipe()
         try:
             self._shell = subprocess.Popen(
-                ["/bin/sh", "-c", _SCRIPT, "corral-guardian", f"{_FAMILY}={self.process_tag}"],
-                stdin=theirs,
+                ["/bin/sh", "-c", _SCRIPT, "corral-guardian", f"{_TAG_VARIABLE}={self.process_tag}"],
+                stdin=read_end,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
-                env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},  # no tag, of no family
+                env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},  # without the tag
                 start_new_session=True,
             )
         except BaseException:
             self.close_pipe()
             raise
         finally:
-            os.close(theirs)
+            os.close(read_end)
 
-    def _stop(self) -> None:
+    def _stop_shell(self) -> None:
+        """Close the pipe, at which the shell ends by itself, and wait for it."""
         self.close_pipe()
         shell, self._shell = self._shell, None
         if shell is not None:
@@ -158,31 +164,34 @@ class _OrphanReaper:
                 shell.wait()
 
 
-_guardians: dict[int, _OrphanReaper] = {}
-"""By process id: a forked process has a copy of its parent's, and must not use it."""
+_reapers: dict[int, _OrphanReaper] = {}
+"""By process id: a forked process has a copy of its parent's reaper, which it must not use."""
 
 
-def _own() -> _OrphanReaper:
-    return _guardians.setdefault(os.getpid(), _OrphanReaper())
+def _reaper() -> _OrphanReaper:
+    """Return the reaper of this process."""
+    return _reapers.setdefault(os.getpid(), _OrphanReaper())
 
 
 @functools.cache
-def _hook_forks() -> None:
+def _close_pipes_after_fork() -> None:
+    """Have forked processes close their copies of the pipes; register that only once."""
     os.register_at_fork(after_in_child=_close_all)
 
 
 def _close_all() -> None:
-    """In a forked process: as long as it held the pipe, the shell would not see the trainer's end."""
-    for guardian in _guardians.values():
-        guardian.close_pipe()
-    _guardians.clear()
+    """Close the pipes that a forked process inherited: while one is open, its shell does not see the trainer's end."""
+    for reaper in _reapers.values():
+        reaper.close_pipe()
+    _reapers.clear()
 
 
 def _find_tagged(tags: list[bytes]) -> list[int]:
-    found = []
+    """Return the pids of processes that have one of these tags in their environment (on Linux)."""
+    pids = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             environ = path.read_bytes()
             if any(tag in environ for tag in tags):
-                found.append(int(path.parent.name))
-    return found
+                pids.append(int(path.parent.name))
+    return pids

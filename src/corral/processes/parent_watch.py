@@ -1,8 +1,8 @@
-"""A worker must not outlive the process that started it, however that process ends and whatever the worker is doing.
+"""End a worker when the process that started it ends, however that ends and whatever the worker is doing.
 
-Two mechanisms, because each alone has a hole: a thread that waits on the parent's sentinel works on every platform
-but cannot run while C code holds the GIL; Linux's parent-death signal interrupts anything, but follows the thread
-that forked, which under ``forkserver`` is the server's.
+There are two mechanisms, because each has a gap. A thread that waits for the parent's sentinel works on every platform,
+but cannot run while C code holds the GIL. Linux's parent-death signal (``PR_SET_PDEATHSIG``) interrupts anything, but
+it is sent when the thread that forked ends, and under ``forkserver`` that is a thread of the fork server.
 """
 
 from __future__ import annotations
@@ -21,36 +21,37 @@ _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
 def tie_to_parent(parent_pid: int, use_death_signal: bool) -> None:
-    """Make this worker end with its parent. Call first thing, in the worker's main thread."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    """Make this worker end with its parent. Call this before anything else, in the worker's main thread."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the worker too, but the parent decides when it ends
     if sys.platform != "win32":
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM])  # what an env starts should hear
-    server = _leave_fork_server()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM])  # for processes that an env starts
+    is_forkserver = _leave_fork_server()
     if use_death_signal and sys.platform == "linux":
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if not server and os.getppid() != parent_pid:
+        if not is_forkserver and os.getppid() != parent_pid:
             os._exit(1)  # the parent ended before the signal was set
     parent = multiprocessing.parent_process()
     if parent is not None:
-        threading.Thread(target=_exit_with, args=(parent.sentinel,), name="lifeline", daemon=True).start()
+        threading.Thread(target=_exit_with, args=(parent.sentinel,), name="parent-watch", daemon=True).start()
 
 
 def name_process(name: str) -> None:
-    """What ``top`` calls this process, where it can be told; 15 letters are shown. Call in the main thread."""
+    """Set the name that ``top`` shows for this process (Linux; 15 bytes at most). Call this in the main thread."""
     if sys.platform == "linux":
         _prctl(_PR_SET_NAME, name.encode()[:15])
 
 
 def _exit_with(sentinel: int) -> None:
+    """Wait until the process of this sentinel has ended, then end this process."""
     connection.wait([sentinel])
     os._exit(1)
 
 
 def _leave_fork_server() -> bool:
-    """Drop the inherited write end of the fork server's alive pipe; True under ``forkserver``.
+    """Close the inherited write end of the fork server's "alive" pipe; return whether there is a fork server.
 
-    The server ends when nobody holds that end any more. As long as its workers did, it outlived a killed trainer,
-    and so did any worker that waits for the server's death to get its own signal.
+    The server ends when no process has that end open. If workers kept it open, the server would outlive a killed
+    trainer, and so would workers whose parent-death signal is sent when the server ends.
     """
     try:
         from multiprocessing.forkserver import _forkserver
@@ -66,6 +67,7 @@ def _leave_fork_server() -> bool:
 
 
 def _prctl(option: int, value: int | bytes) -> None:
+    """Call Linux's ``prctl``; ignore errors."""
     import ctypes
 
     with contextlib.suppress(OSError, AttributeError):

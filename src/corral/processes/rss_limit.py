@@ -1,4 +1,4 @@
-"""Whether this process uses more memory than it may."""
+"""A limit for the memory (resident set size, RSS) of a process."""
 
 from __future__ import annotations
 
@@ -8,24 +8,27 @@ import psutil
 
 __all__ = ["RssLimit"]
 
-_SECONDS = 1.0
+_INTERVAL = 1.0  # seconds between two measurements
 
 
 class RssLimit:
-    """Looks about once a second, for a look costs more than a step of a quick env."""
+    """Checks this process's memory against ``max_rss`` in MB; None means no limit.
+
+    Memory is measured about once a second, because a measurement takes longer than a step of a fast env.
+    """
 
     def __init__(self, max_rss: float | None) -> None:
         self._max_rss = max_rss
-        self._next = 0.0
+        self._next_time = 0.0
 
     @staticmethod
     def now() -> float:
-        """MB that this process uses."""
+        """Return the memory that this process uses, in MB."""
         return float(psutil.Process().memory_info().rss) / 2**20
 
     def outgrown(self) -> bool:
-        """Whether it is too much."""
-        if self._max_rss is None or time.monotonic() < self._next:
+        """Return whether this process uses more than the limit; False if it was measured less than a second ago."""
+        if self._max_rss is None or time.monotonic() < self._next_time:
             return False
-        self._next = time.monotonic() + _SECONDS
+        self._next_time = time.monotonic() + _INTERVAL
         return self.now() > self._max_rss

@@ -1,8 +1,8 @@
-"""Memory that several processes see, with no name that could be left behind.
+"""Numpy arrays in memory that several processes share, without a name that could be left behind.
 
-POSIX: a memfd where it exists, else a file that is unlinked as soon as it is open; the descriptor travels through
-the worker's socket. Windows: a tagged mapping that the system frees with its last handle. So nothing stays in
-``/dev/shm`` however a process ends, and no resource tracker is needed.
+On POSIX this is a memfd where it exists, otherwise a file that is unlinked as soon as it is open. Its descriptor is
+sent through the worker's socket. On Windows it is a tagged mapping, which the system frees with its last handle. So
+nothing is left in ``/dev/shm``, however a process ends, and no resource tracker is needed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from corral.core.spaces import poison
 
 __all__ = ["ArraySpec", "SharedArrays", "attach", "create", "send"]
 
-_ALIGN = 64  # a cache line: arrays of different writers never share one
+_ALIGN = 64  # bytes of a cache line, which arrays of different writers must not share
 _WINDOWS = sys.platform == "win32"
 
 
@@ -57,7 +57,7 @@ class SharedArrays:
             offset += _padded(array.nbytes)
 
     def close(self) -> None:
-        """Give up the descriptor; the mapping itself lives as long as an array does."""
+        """Close the descriptor; the memory itself is freed with the last array in it."""
         if isinstance(self.handle, int) and self.handle >= 0:
             os.close(self.handle)
         self.handle = -1
@@ -65,16 +65,16 @@ class SharedArrays:
 
 
 def create(specs: Iterable[ArraySpec]) -> SharedArrays:
-    """Make a segment with these arrays, poisoned so that a missed write shows."""
+    """Return a new segment with these arrays, filled with values that make a missed write show."""
     specs = tuple(specs)
     size = max(_size(specs), mmap.PAGESIZE)
     try:
         if size > available_memory():
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-        memory, handle = _tagged(size) if _WINDOWS else _unnamed(size)
+        memory, handle = _create_tagged(size) if _WINDOWS else _create_unnamed(size)
     except OSError as error:
         raise UsageError(
-            f"cannot make {size / 2**20:.1f} MB of shared memory: {error.strerror or error}; "
+            f"cannot allocate {size / 2**20:.1f} MB of shared memory: {error.strerror or error}; "
             "use fewer envs (--n-envs), smaller observations, or --backend serial"
         ) from None
     shared = SharedArrays(specs, memory, handle)
@@ -84,7 +84,7 @@ def create(specs: Iterable[ArraySpec]) -> SharedArrays:
 
 
 def send(shared: SharedArrays, connection: Connection, pid: int) -> None:
-    """Hand the segment to the process at the other end of ``connection``."""
+    """Send the segment to the process with this pid, at the other end of ``connection``."""
     if isinstance(shared.handle, str):
         connection.send(shared.handle)
     else:
@@ -93,26 +93,29 @@ def send(shared: SharedArrays, connection: Connection, pid: int) -> None:
 
 
 def attach(connection: Connection) -> SharedArrays:
-    """Receive a segment sent by ``send``."""
+    """Receive a segment that ``send`` sent, and return its arrays."""
     try:
         handle: int | str = connection.recv() if _WINDOWS else reduction.recv_handle(connection)
-    except (RuntimeError, pickle.UnpicklingError):  # something else came: the parent gave up
+    except (RuntimeError, pickle.UnpicklingError):  # another message arrived: the parent is closing
         raise EOFError from None
     specs: tuple[ArraySpec, ...] = connection.recv()
     size = max(_size(specs), mmap.PAGESIZE)
-    memory = mmap.mmap(handle, size) if isinstance(handle, int) else _tagged_mmap(size, handle)
+    memory = mmap.mmap(handle, size) if isinstance(handle, int) else _map_tagged(size, handle)
     return SharedArrays(specs, memory, handle)
 
 
 def _size(specs: tuple[ArraySpec, ...]) -> int:
+    """Return the number of bytes that these arrays take in a segment."""
     return sum(_padded(np.dtype(s.dtype).itemsize * int(np.prod(s.shape))) for s in specs)
 
 
 def _padded(size: int) -> int:
+    """Return ``size`` rounded up to whole cache lines."""
     return -(-size // _ALIGN) * _ALIGN
 
 
-def _unnamed(size: int) -> tuple[mmap.mmap, int]:
+def _create_unnamed(size: int) -> tuple[mmap.mmap, int]:
+    """Return new shared memory and its descriptor (POSIX)."""
     on_disk = not hasattr(os, "memfd_create")
     if not on_disk:
         handle = os.memfd_create("corral")
@@ -122,17 +125,18 @@ def _unnamed(size: int) -> tuple[mmap.mmap, int]:
     try:
         os.truncate(handle, size)
         if on_disk and hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(handle, 0, size)  # a full disk is an error here and now, not a bus error at some write
+            os.posix_fallocate(handle, 0, size)  # a full disk raises here, and causes no SIGBUS later
         return mmap.mmap(handle, size), handle
     except OSError:
         os.close(handle)
         raise
 
 
-def _tagged(size: int) -> tuple[mmap.mmap, str]:
+def _create_tagged(size: int) -> tuple[mmap.mmap, str]:
+    """Return new shared memory and its tag (Windows)."""
     tag = f"corral-{os.getpid()}-{os.urandom(8).hex()}"
-    return _tagged_mmap(size, tag), tag
+    return _map_tagged(size, tag), tag
 
 
-def _tagged_mmap(size: int, tag: str) -> mmap.mmap:
+def _map_tagged(size: int, tag: str) -> mmap.mmap:
     return mmap.mmap(-1, size, tagname=tag)  # type: ignore[call-arg, unused-ignore]  # Windows only

@@ -1,4 +1,4 @@
-"""How worker processes are started."""
+"""Start methods of worker processes: ``fork``, ``forkserver`` and ``spawn``."""
 
 from __future__ import annotations
 
@@ -18,35 +18,38 @@ __all__ = ["StartMethod", "bare_main", "usable_start_method"]
 StartMethod = Literal["auto", "spawn", "forkserver", "fork"]
 
 
-def usable_start_method(wanted: StartMethod) -> str:
-    """The start method that was asked for, or the best that this platform has; refuse one that it does not have."""
+def usable_start_method(requested: StartMethod) -> str:
+    """Return the requested start method, or for ``auto`` the best of this platform; raise if it is not available."""
     available = multiprocessing.get_all_start_methods()
-    if wanted == "auto":
+    if requested == "auto":
         return "forkserver" if "forkserver" in available else "spawn"
-    if wanted not in available:
-        raise UsageError(f"start method {wanted!r} does not exist on this platform; there are {', '.join(available)}")
-    return wanted
+    if requested not in available:
+        choices = ", ".join(available)
+        raise UsageError(f"start method {requested!r} does not exist on this platform; use one of {choices}")
+    return requested
 
 
 @contextlib.contextmanager
 def bare_main(context: Any, preload: str) -> Iterator[None]:
-    """Start workers without the user's ``__main__``.
+    """Hide the user's ``__main__`` module, and block SIGINT and SIGTERM, while worker processes are started.
 
-    The factory travels by value, so no worker needs to import the script that started it: scripts without a
-    ``__main__`` guard and notebooks just work. The fork server is told to load what every worker needs. A Ctrl-C, which
-    goes to all of them, must not catch it or a worker while Python starts, nor may SIGTERM leave one half told what to
-    do: both wait, and then they are ours alone.
+    The env factory is pickled by value, so that workers need not import the script that started them: scripts without a
+    ``__main__`` guard and notebooks work. A fork server imports ``preload``, which every worker needs.
+
+    Ctrl-C goes to all processes of the terminal, and must not reach the fork server or a worker while Python starts.
+    SIGTERM must not end this process while it sends a worker its arguments. Both signals are delivered to this process
+    afterwards.
     """
     if context.get_start_method() == "forkserver":
         context.set_forkserver_preload([preload])
-    main = sys.modules["__main__"]
+    user_main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     if sys.platform != "win32":
-        resource_tracker.ensure_running()  # else it is started in there, and lets Ctrl-C in again
-        waiting = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
+        resource_tracker.ensure_running()  # otherwise it starts in the block and unblocks SIGINT
+        old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
     try:
         yield
     finally:
-        sys.modules["__main__"] = main
+        sys.modules["__main__"] = user_main
         if sys.platform != "win32":
-            signal.pthread_sigmask(signal.SIG_SETMASK, waiting)
+            signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)

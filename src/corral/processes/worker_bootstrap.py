@@ -1,4 +1,4 @@
-"""The first moments of a worker process, whatever it will work at, and how its errors travel home."""
+"""What every worker process does first, and how it sends exceptions to its parent."""
 
 from __future__ import annotations
 
@@ -24,28 +24,32 @@ from corral.processes.parent_watch import name_process, tie_to_parent
 __all__ = ["CLOSE", "ERROR", "OK", "RING", "VALUE", "BootstrapArgs", "error_from", "pickle_error", "run"]
 
 CLOSE = b"x"
+"""The request to end the worker."""
 OK, VALUE, ERROR = b"k", b"v", b"e"
-"""First byte of a worker's reply."""
+"""The first byte of a worker's reply; after VALUE and ERROR the pickled value or exception follows."""
 RING = b"!"
-"""Wakes whoever sleeps, and means nothing else."""
+"""A message that only wakes the process that waits for the pipe."""
 
 
 @dataclass(frozen=True, slots=True)
 class BootstrapArgs:
-    """What a worker is told at birth."""
+    """The arguments with which a worker process starts."""
 
     serve: Callable[[Connection, Any], None]
+    """The worker's main loop, called as ``serve(pipe, setup)``."""
     setup: Any
     seed: int | None
     first_env: int
+    """The index of the worker's first env in the run."""
     parent_pid: int
     use_death_signal: bool
+    """Whether Linux should kill the worker when the thread that started it ends."""
     environ: dict[str, str]
-    """The parent's environment variables: a fork server has those of the day it was started."""
+    """The parent's environment variables. A fork server has those from when it was started."""
 
 
 def run(pipe: Connection, others: list[Connection], pickled_args: bytes) -> None:
-    """Main function of a worker. ``others`` are pipe ends inherited by ``fork`` that belong to somebody else."""
+    """Prepare a worker process and run its main loop; ``others`` are inherited pipe ends of other workers."""
     orphan_reaper.start_process_group()
     tolerate_closed_stdout()
     for other in others:
@@ -56,30 +60,30 @@ def run(pipe: Connection, others: list[Connection], pickled_args: bytes) -> None
     orphan_reaper.tag_children()
     name_process(f"corral-w{args.first_env}")
     limit_compute_threads()
-    _let_the_parent_finish()
+    _use_batch_scheduling()
     _seed_global_generators(args)
     try:
-        with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent left: so do we
+        with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent has ended
             args.serve(pipe, args.setup)
     finally:
         pipe.close()
 
 
-def _let_the_parent_finish() -> None:
-    """Ask Linux not to put the parent aside the moment it wakes this worker: it has the other workers to wake."""
+def _use_batch_scheduling() -> None:
+    """Ask Linux not to preempt the parent when it wakes this worker, because it still has to wake other workers."""
     if hasattr(os, "SCHED_BATCH"):
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _seed_global_generators(args: BootstrapArgs) -> None:
-    """Forked workers would share the state of ``random`` and ``numpy.random``; envs that use them would be clones."""
+    """Seed ``random`` and ``numpy.random`` for this worker: forked workers would all have the parent's state."""
     entropy = None if args.seed is None else (args.seed, args.first_env)
     seed_global_generators(int(np.random.SeedSequence(entropy).generate_state(1)[0]))
 
 
 def pickle_error(error: BaseException) -> bytes:
-    """The exception itself where it survives the journey, else its name and words; with its traceback as a note."""
+    """Return a pickled exception, with its traceback as a note; if it cannot be pickled, a ``CorralError`` as text."""
     text = "".join(traceback.format_exception(error))
     if not isinstance(error, CorralError):
         error.add_note(f"In the worker:\n{text}")
@@ -93,7 +97,7 @@ def pickle_error(error: BaseException) -> bytes:
 
 
 def error_from(payload: bytes) -> BaseException:
-    """The exception in an ERROR reply."""
+    """Return the exception in an ERROR reply, without its first byte."""
     error: Any = pickle.loads(payload)
     assert isinstance(error, BaseException)
     return error

@@ -1,6 +1,6 @@
-"""Calls a function in a process of its own: for envs that have not run yet, which may end the process or hang.
+"""Call a function in a child process: for envs that have not run yet, which may crash their process or hang.
 
-The child is a worker process like any other: it ends with this one, and so does what its env starts.
+The child is a worker process like any other: it, and all processes that its env starts, end with this process.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ __all__ = ["Heartbeat", "call_in_child"]
 
 T = TypeVar("T")
 _HEARTBEAT, _CELLS = "heartbeat", 8
-_WORKING = 3  # the cell after those of a stepper: 0 while envs are being made
+_IS_STEPPING = 3  # a cell after those that a stepper uses: 0 while envs are made and reset, 1 while they are stepped
 
 
 class Heartbeat:
-    """Where a function shows that it makes progress."""
+    """Cells in shared memory by which a function in a child process shows that it makes progress."""
 
     def __init__(self, cells: Any) -> None:
         self.cells: Any = memoryview(cells.data).cast("B").cast("q")
-        """Signs of life, for a stepper to write to."""
+        """Integers that change while the function makes progress; a stepper can use them as its ``heartbeat``."""
 
     @contextlib.contextmanager
     def making(self) -> Iterator[None]:
-        """Mark a block that makes and resets envs, which may take longer than a step."""
-        self.cells[_WORKING] = 0
+        """Apply the time-out for starting, not that for steps, to a block that makes and resets envs."""
+        self.cells[_IS_STEPPING] = 0
         try:
             yield
         finally:
-            self.cells[_WORKING] = 1
+            self.cells[_IS_STEPPING] = 1
 
 
 def call_in_child(
@@ -50,11 +50,11 @@ def call_in_child(
     start_method: StartMethod = "auto",
     preload: str | None = None,
 ) -> T:
-    """Return what ``function(heartbeat)`` returns, called in another process; raise what it raises.
+    """Return what ``function(heartbeat)`` returns in a child process; raise what it raises there.
 
-    If the process ends without an answer or hangs, that is a wrong set-up (``WorkerDied``, exit code 2), and the
-    message begins with ``what``. A process that a signal ends is tried again, within the usual bounds. ``preload``
-    names a module that later workers will need, because the fork server loads modules only when it starts.
+    If the process hangs or exits without a reply, the set-up is wrong: ``WorkerDied`` is raised, with exit code 2 and a
+    message that begins with ``what``. If a signal killed the process, the call is repeated, as often as ``recovery``
+    allows. ``preload`` names a module that later workers will need: a fork server imports modules only when it starts.
     """
     supervisor = Supervisor(recovery)
     while True:
@@ -63,23 +63,32 @@ def call_in_child(
         except WorkerDied as error:
             decision = supervisor.decide(HostDied(0, error, heartbeat=what))
             if isinstance(decision, Stop):
-                refused = WorkerDied(f"{what}: {decision.error}")
-                refused.exit_code = 2
-                raise refused from None
+                stopped = WorkerDied(f"{what}: {decision.error}")
+                stopped.exit_code = 2
+                raise stopped from None
             recovery.warn(decision.message)
 
 
 def _call(
     function: Callable[[Heartbeat], T], recovery: RecoveryConfig, start_method: StartMethod, preload: str | None
 ) -> T:
+    """Start a child process, return what the function returns there, and stop the process."""
     shared = shared_memory.create([shared_memory.ArraySpec(_HEARTBEAT, (_CELLS,), "<i8")])
     cells = shared.arrays[_HEARTBEAT]
     cells[...] = 0
-    pool = WorkerPool(_serve, [range(1)], lambda index, envs: function, start_method, 0, recovery, preload)
+    pool = WorkerPool(
+        _serve,
+        shares=[range(1)],
+        setup_of=lambda index, envs: function,
+        start_method=start_method,
+        seed=0,
+        recovery=recovery,
+        preload=preload,
+    )
     try:
         pool.heartbeat_of = lambda worker: cells.tobytes()
         pool.send_shared_memory(pool.workers[0], shared)
-        reply = _reply(pool, cells, recovery)
+        reply = _wait_for_reply(pool, cells, recovery)
         if reply[:1] == ERROR:
             raise error_from(reply[1:])
         result: T = cloudpickle.loads(reply[1:])
@@ -89,20 +98,20 @@ def _call(
         shared.close()
 
 
-def _reply(pool: WorkerPool, cells: Any, recovery: RecoveryConfig) -> bytes:
-    """Wait for the child's reply: with one time-out while it makes envs, and with another while it steps them."""
+def _wait_for_reply(pool: WorkerPool, cells: Any, recovery: RecoveryConfig) -> bytes:
+    """Return the child's reply. While it makes envs, the time-out for starting applies; otherwise, that for steps."""
     while True:
-        working = int(cells[_WORKING])
-        with pool.watching(None if working else recovery.start_timeout):
-            while cells[_WORKING] == working:
-                for _, said in pool.events(pool.workers):
-                    if isinstance(said, WorkerDied):
-                        raise said
-                    return said
+        is_stepping = int(cells[_IS_STEPPING])
+        with pool.watching(None if is_stepping else recovery.start_timeout):
+            while cells[_IS_STEPPING] == is_stepping:
+                for _, event in pool.events(pool.workers):
+                    if isinstance(event, WorkerDied):
+                        raise event
+                    return event
 
 
 def _serve(pipe: Connection, function: Callable[[Heartbeat], Any]) -> None:
-    """In the child: call the function and send what comes of it."""
+    """Call the function, in the child process, and send its result or exception to the parent."""
     heartbeat = Heartbeat(shared_memory.attach(pipe).arrays[_HEARTBEAT])
     try:
         reply = VALUE + bytes(cloudpickle.dumps(function(heartbeat)))
