@@ -1,9 +1,8 @@
-"""The games that come with Corral, as Gymnasium envs.
+"""The games that come with Corral, as Gymnasium envs: ``from corral_games import CardBattle, GameBoy, Territory``.
 
-from corral_games import CardBattle, GameBoy, Territory
-
-Each class loads when it is first used, so that importing the package needs none of the games' optional packages:
-``GameBoy`` needs ``pip install "corral[gameboy]"`` to be made, and ``Territory`` is faster with ``corral[territory]``.
+Each class is imported when it is first used, so that importing the package requires none of the games' optional
+packages. To create a ``GameBoy``, run ``pip install "corral[gameboy]"``; with ``corral[territory]``, ``Territory`` is
+faster.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ _MODULES = {
     "GameBoy": "corral_games.game_boy.env",
     "Territory": "corral_games.territory.env",
 }
+"""The module of each class."""
 __all__ = ["CardBattle", "GameBoy", "Territory"]
 
 

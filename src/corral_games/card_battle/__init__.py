@@ -1,1 +1,1 @@
-"""Card battle: a duel of two players with lands, creatures and spells, played by ``engine`` seen through ``env``."""
+"""Card battle, a duel of two players with lands, creatures and spells: ``engine`` has the rules, ``env`` the env."""

@@ -27,7 +27,8 @@ from corral_games.card_battle.render import draw_table
 __all__ = ["CardBattle", "make"]
 
 _MASKS = np.tri(MAX_OPTIONS + 1, MAX_OPTIONS, -1, dtype=np.bool_)  # row n allows the first n actions
-# A saved state: header (magic number, sizes of the next two parts), JSON, state of random.Random, duel.
+# A saved state is a header (magic number, sizes of the next two parts), JSON, the Mersenne Twister state of
+# ``random.Random``, and the duel.
 _HEADER = struct.Struct("<4sII")
 _RANDOM_STATE = struct.Struct("<625I")
 _MAGIC = b"CB01"
@@ -188,7 +189,7 @@ class CardBattle(gym.Env[Any, Any]):
         opponent = self._opponent
         if opponent.is_recurrent:
             return None
-        version, words, gauss = self._rng.getstate()
+        version, mt_state, gauss = self._rng.getstate()
         fields = {
             "seat": self._seat,
             "steps": self._steps,
@@ -198,7 +199,7 @@ class CardBattle(gym.Env[Any, Any]):
             "generator": None if opponent.player is None else self._generator.bit_generator.state,
             "rng": [version, gauss],
         }
-        text, packed = json.dumps(fields).encode(), _RANDOM_STATE.pack(*words)
+        text, packed = json.dumps(fields).encode(), _RANDOM_STATE.pack(*mt_state)
         return _HEADER.pack(_MAGIC, len(text), len(packed)) + text + packed + duel.get_state()
 
     def set_state(self, state: bytes) -> None:
@@ -213,13 +214,13 @@ class CardBattle(gym.Env[Any, Any]):
             packed_start, duel_start = _HEADER.size + n_text, _HEADER.size + n_text + n_packed
             fields = json.loads(state[_HEADER.size : packed_start])
             duel = Duel.from_state(state[duel_start:])
-            words = _RANDOM_STATE.unpack(state[packed_start:duel_start])
+            mt_state = _RANDOM_STATE.unpack(state[packed_start:duel_start])
             bot_name, generator_state, rng = fields["opponent"], fields["generator"], fields["rng"]
             opponent = self._opponent if bot_name is None else bot_opponent(bot_name)
             if opponent.player is None and bot_name is None:
                 raise ValueError("it was saved with a Player as opponent, but the opponent of this env is a bot")
             self.np_random.bit_generator.state = fields["np_random"]
-            self._rng.setstate((rng[0], words, rng[1]))
+            self._rng.setstate((rng[0], mt_state, rng[1]))
             if generator_state is not None:
                 self._generator.bit_generator.state = generator_state
             self._seat, self._steps, self._is_over = int(fields["seat"]), int(fields["steps"]), bool(fields["over"])

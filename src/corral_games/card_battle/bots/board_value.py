@@ -50,18 +50,24 @@ _POINTS_PER_LIFE = (2.4,) * 5 + (1.25,) * 5 + (0.8,) * 5 + (0.6,) * 5 + (0.25,) 
 _TOTAL_LAND_POINTS = (0.0, *accumulate(LAND_POINTS + LAND_POINTS[-1:] * 23))
 """Points of all lands on the board, by their number."""
 
-# Terms of the log odds of winning.
-_LIFE_LOG_ODDS = (0.0, *accumulate((0.40,) * 5 + (0.18,) * 5 + (0.11,) * 5 + (0.07,) * 5 + (0.01,) * 40))  # by life
-_LAND_LOG_ODDS = (0.0, *accumulate((1.8, 1.4, 1.0, 0.72, 0.48, 0.15) + (0.02,) * 24))  # by lands on the board
-_HELD_LAND_LOG_ODDS = tuple(
-    max(0.7 - 0.13 * lands, 0.0) for lands in range(31)
-)  # per land in hand, by lands on the board
-_HELD_SPELL_LOG_ODDS = 0.57  # per other card in hand
-_CHARM_LOG_ODDS = tuple(0.8 if card.upkeep else 0.3 for card in CARDS)  # by card number
-_BOARD_LOG_ODDS = 1.3  # times the square root of the value of all creatures
-_TURN_LOG_ODDS = 0.2  # for the active player
-_SMALL_LIBRARY = 8  # fewer cards than this are a disadvantage,
-_MISSING_CARD_LOG_ODDS = 0.45  # so much for each card fewer
+# Terms of the log odds of winning:
+_LIFE_LOG_ODDS = (0.0, *accumulate((0.40,) * 5 + (0.18,) * 5 + (0.11,) * 5 + (0.07,) * 5 + (0.01,) * 40))
+"""By life."""
+_LAND_LOG_ODDS = (0.0, *accumulate((1.8, 1.4, 1.0, 0.72, 0.48, 0.15) + (0.02,) * 24))
+"""By the number of lands on the board."""
+_HELD_LAND_LOG_ODDS = tuple(max(0.7 - 0.13 * lands, 0.0) for lands in range(31))
+"""For each land in hand, by the number of lands on the board."""
+_HELD_SPELL_LOG_ODDS = 0.57
+"""For each other card in hand."""
+_CHARM_LOG_ODDS = tuple(0.8 if card.upkeep else 0.3 for card in CARDS)
+"""For each charm on the board, by card number."""
+_BOARD_LOG_ODDS = 1.3
+"""Times the square root of the value of all creatures."""
+_TURN_LOG_ODDS = 0.2
+"""For the active player; the other player gets minus this."""
+_SMALL_LIBRARY = 8
+_MISSING_CARD_LOG_ODDS = 0.45
+"""Subtracted for each card that a library has fewer than ``_SMALL_LIBRARY``."""
 
 
 @cache
@@ -113,9 +119,9 @@ def win_chance(state: State, seat: int) -> float:
 
     The opponent's hand is assumed to have the average number of lands, given the cards that ``seat`` has not seen.
     """
-    opponent = state.sides[1 - seat]
-    unseen = opponent.library + opponent.hand
-    expected_lands = len(opponent.hand) * sum(card < len(COLOURS) for card in unseen) / max(len(unseen), 1)
+    foe = state.sides[1 - seat]
+    unseen = foe.library + foe.hand
+    expected_lands = len(foe.hand) * sum(card < len(COLOURS) for card in unseen) / max(len(unseen), 1)
     return _win_probability(state, seat, _held_lands(state.sides[seat]), expected_lands)
 
 

@@ -32,12 +32,12 @@ def greedy_option(duel: Duel) -> Action:
 
 def _score_attack(duel: Duel, action: Action) -> float:
     """Return the points of an attack if the opponent answers with the best single blocker, or with none."""
-    attacker, opponent = duel.find(action.subject), duel.sides[1 - duel.to_act]
+    attacker, foe = duel.find(action.subject), duel.sides[1 - duel.to_act]
     assert attacker is not None
-    unblocked = life_value(opponent.life) - life_value(opponent.life - attacker.power)
+    unblocked = life_value(foe.life) - life_value(foe.life - attacker.power)
     blockers = [
         blocker
-        for blocker in opponent.creatures
+        for blocker in foe.creatures
         if not (blocker.tapped or blocker.keywords & BOUND) and can_block(attacker, blocker)
     ]
     if attacker.keywords & MENACE and len(blockers) < 2:
@@ -53,12 +53,13 @@ def _score_block(duel: Duel, action: Action) -> float:
     if attacker.blocked or attacker.keywords & TRAMPLE:
         return points
     life = duel.sides[duel.to_act].life
-    damage = sum(foe.power for foe in duel.sides[duel.active].creatures if foe.attacking and not foe.blocked)
+    damage = sum(c.power for c in duel.sides[duel.active].creatures if c.attacking and not c.blocked)
     return points + life_value(life - damage + attacker.power) - life_value(life - damage)
 
 
-def _score_fight(own: Creature, foe: Creature) -> float:
+def _score_fight(creature: Creature, foe: Creature) -> float:
     """Return the points that a fight between two creatures gains for the owner of the first."""
-    result = fight_creatures(own, foe)
+    result = fight_creatures(creature, foe)
     gain = creature_value(foe.power, foe.toughness, foe.keywords) if result.second_dies else 0.0
-    return gain - (creature_value(own.power, own.toughness, own.keywords) if result.first_dies else 0.0)
+    loss = creature_value(creature.power, creature.toughness, creature.keywords) if result.first_dies else 0.0
+    return gain - loss

@@ -87,14 +87,14 @@ def search(duel: Duel, rng: random.Random, iterations: int) -> Action:
 def _determinize(duel: Duel, seat: int, rng: random.Random) -> Duel:
     """Do what ``Duel.determinized`` does, faster: sample only the hidden cards that an iteration can reach."""
     new = duel.clone()
-    own, opponent = new.sides[seat], new.sides[1 - seat]
-    own.library.sort()
-    _shuffle_top(own.library, _SAMPLED_DRAWS, rng)
-    unseen = opponent.library + opponent.hand
+    me, foe = new.sides[seat], new.sides[1 - seat]
+    me.library.sort()
+    _shuffle_top(me.library, _SAMPLED_DRAWS, rng)
+    unseen = foe.library + foe.hand
     unseen.sort()
-    _shuffle_top(unseen, _SAMPLED_DRAWS + len(opponent.hand), rng)
-    library_size = len(opponent.library)
-    opponent.library, opponent.hand = unseen[:library_size], sorted(unseen[library_size:])
+    _shuffle_top(unseen, _SAMPLED_DRAWS + len(foe.hand), rng)
+    library_size = len(foe.library)
+    foe.library, foe.hand = unseen[:library_size], sorted(unseen[library_size:])
     new.chance = rng.getrandbits(31)
     return new
 

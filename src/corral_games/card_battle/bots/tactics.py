@@ -68,16 +68,16 @@ def plan_attack(duel: Duel) -> list[tuple[Creature, float]]:
     creature in turn and keeps every improvement.
     """
     seat = duel.to_act
-    own, opponent = duel.sides[seat], duel.sides[1 - seat]
-    attackers = [creature for creature in own.creatures if creature.attacking]
+    me, foe = duel.sides[seat], duel.sides[1 - seat]
+    attackers = [creature for creature in me.creatures if creature.attacking]
     n_declared = len(attackers)
-    attackers += [creature for creature in own.creatures if can_attack(creature)]
-    blockers = [creature for creature in opponent.creatures if not (creature.tapped or creature.keywords & BOUND)]
+    attackers += [creature for creature in me.creatures if can_attack(creature)]
+    blockers = [creature for creature in foe.creatures if not (creature.tapped or creature.keywords & BOUND)]
     candidates = [_list_candidates(i, attacker, blockers) for i, attacker in enumerate(attackers)]
     counterattack = _Counterattack(duel, seat)
 
     def value(chosen: list[int]) -> float:
-        defender_points, _ = _plan_blocks(chosen, attackers, blockers, candidates, opponent.life)
+        defender_points, _ = _plan_blocks(chosen, attackers, blockers, candidates, foe.life)
         return -defender_points - counterattack.cost([attackers[i] for i in chosen[n_declared:]])
 
     chosen = list(range(len(attackers)))
@@ -102,10 +102,10 @@ class _Counterattack:
     """The damage of the opponent's next attack, depending on which creatures of ``seat`` are tapped by attacking."""
 
     def __init__(self, duel: Duel, seat: int) -> None:
-        own, opponent = duel.sides[seat], duel.sides[1 - seat]
-        self.life = own.life
-        self.n_blockers = sum(not (creature.tapped or creature.keywords & BOUND) for creature in own.creatures)
-        powers = [foe.power for foe in opponent.creatures if foe.power > 0 and not foe.keywords & (DEFENDER | BOUND)]
+        me, foe = duel.sides[seat], duel.sides[1 - seat]
+        self.life = me.life
+        self.n_blockers = sum(not (creature.tapped or creature.keywords & BOUND) for creature in me.creatures)
+        powers = [c.power for c in foe.creatures if c.power > 0 and not c.keywords & (DEFENDER | BOUND)]
         powers.sort(reverse=True)
         self.powers = powers
         self.value_without_attack = life_value(self.life - sum(powers[self.n_blockers :]))
@@ -125,16 +125,14 @@ class _Counterattack:
 def score_blocks(duel: Duel) -> list[float]:
     """Return the points of each legal action while blockers are chosen; 0 for declaring no more."""
     options = duel.legal()
-    own, opponent = duel.sides[duel.to_act], duel.sides[duel.active]
-    attackers = [creature for creature in opponent.creatures if creature.attacking]
+    me, foe = duel.sides[duel.to_act], duel.sides[duel.active]
+    attackers = [creature for creature in foe.creatures if creature.attacking]
     groups = {
-        attacker.uid: [creature for creature in own.creatures if creature.blocking == attacker.uid]
+        attacker.uid: [creature for creature in me.creatures if creature.blocking == attacker.uid]
         for attacker in attackers
     }
     blockers = [
-        creature
-        for creature in own.creatures
-        if not (creature.tapped or creature.blocking or creature.keywords & BOUND)
+        creature for creature in me.creatures if not (creature.tapped or creature.blocking or creature.keywords & BOUND)
     ]
     scores: dict[tuple[int, int], float] = {}  # by the uids of blocker and attacker
     for attacker in attackers:
@@ -146,7 +144,7 @@ def score_blocks(duel: Duel) -> list[float]:
     if options[0].kind == PASS:
         unblocked = [attacker for attacker in attackers if not groups[attacker.uid]]
         candidates = [_list_candidates(i, attacker, blockers) for i, attacker in enumerate(unblocked)]
-        _, plan = _plan_blocks(range(len(unblocked)), unblocked, blockers, candidates, own.life)
+        _, plan = _plan_blocks(range(len(unblocked)), unblocked, blockers, candidates, me.life)
         for block in plan:
             scores[blockers[block.blocker].uid, unblocked[block.attacker].uid] = block.points
     return [

@@ -30,7 +30,7 @@ _KEYWORDS = tuple(card.keywords for card in CARDS)
 
 
 def enter(state: State, seat: int, card: int) -> None:
-    """Put a creature on the board of ``seat``; if that is full, put the card into the graveyard (a token nowhere)."""
+    """Put a creature on the board of ``seat``; if that is full, in the graveyard; a token is not created then."""
     side = state.sides[seat]
     if len(side.creatures) >= BOARD_LIMIT:
         if not _IS_TOKEN[card]:

@@ -206,12 +206,12 @@ def _draw(state: State, seat: int, _: Creature | None, number: int) -> None:
 
 
 def _discard(state: State, seat: int, _: Creature | None, number: int) -> None:
-    """Let the opponent discard ``number`` cards at random (a linear congruential generator; see ``State.chance``)."""
-    opponent = state.sides[1 - seat]
-    for _i in range(min(number, len(opponent.hand))):
+    """Let the opponent discard ``number`` cards, drawn with the linear congruential generator of the duel."""
+    foe = state.sides[1 - seat]
+    for _i in range(min(number, len(foe.hand))):
         state.chance = (state.chance * 1103515245 + 12345) & 0x7FFFFFFF
-        card = opponent.hand.pop((state.chance >> 8) % len(opponent.hand))
-        opponent.graveyard.append(card)
+        card = foe.hand.pop((state.chance >> 8) % len(foe.hand))
+        foe.graveyard.append(card)
         write_log(state, 1 - seat, f"discards {CARDS[card].name}")
 
 
@@ -280,10 +280,10 @@ def _counter(state: State, _seat: int, _: Creature | None) -> None:
 
 def _disenchant(state: State, seat: int, _: Creature | None) -> None:
     """Destroy the opponent's newest charm."""
-    opponent = state.sides[1 - seat]
-    if opponent.charms:
-        card = opponent.charms.pop()
-        opponent.graveyard.append(card)
+    foe = state.sides[1 - seat]
+    if foe.charms:
+        card = foe.charms.pop()
+        foe.graveyard.append(card)
         update_grants(state, 1 - seat)
         write_log(state, 1 - seat, f"{CARDS[card].name} is destroyed")
 

@@ -180,7 +180,7 @@ class Creature:
         )
 
     def row(self) -> list[int]:
-        """Return all attributes as ints, for ``read``."""
+        """Return all attributes as ints, for ``from_ints``."""
         return [
             self.uid,
             self.card,
@@ -200,8 +200,8 @@ class Creature:
         ]
 
     @staticmethod
-    def read(numbers: Iterator[int]) -> Creature:
-        """Return the creature whose ``row`` comes next in ``numbers``."""
+    def from_ints(numbers: Iterator[int]) -> Creature:
+        """Return the creature that the next ints of ``numbers`` describe."""
         new = Creature(next(numbers), next(numbers))
         new.power, new.toughness, new.keywords = next(numbers), next(numbers), next(numbers)
         new.damage = next(numbers)
@@ -281,7 +281,7 @@ class Side:
         return new
 
     def row(self) -> list[int]:
-        """Return all attributes as ints, for ``read``."""
+        """Return all attributes as ints, for ``from_ints``."""
         numbers = [self.life, self.land_played, *self.lands, *self.untapped, *self.grants]
         for cards in (self.hand, self.library, self.graveyard, self.exile, self.charms):
             numbers.append(len(cards))
@@ -292,8 +292,8 @@ class Side:
         return numbers
 
     @staticmethod
-    def read(numbers: Iterator[int]) -> Side:
-        """Return the side whose ``row`` comes next in ``numbers``."""
+    def from_ints(numbers: Iterator[int]) -> Side:
+        """Return the side that the next ints of ``numbers`` describe."""
 
         def read_list() -> list[int]:
             return [next(numbers) for _ in range(next(numbers))]
@@ -304,5 +304,5 @@ class Side:
         new.untapped = [next(numbers) for _ in range(5)]
         new.grants = (next(numbers), next(numbers), next(numbers))
         new.hand, new.library, new.graveyard, new.exile, new.charms = [read_list() for _ in range(5)]
-        new.creatures = [Creature.read(numbers) for _ in range(next(numbers))]
+        new.creatures = [Creature.from_ints(numbers) for _ in range(next(numbers))]
         return new

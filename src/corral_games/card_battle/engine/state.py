@@ -116,12 +116,12 @@ class State:
         action.
         """
         new = self.clone()
-        own, opponent = new.sides[seat], new.sides[1 - seat]
-        own.library = _shuffled(own.library, rng)
-        unseen = _shuffled(opponent.library + opponent.hand, rng)
-        library_size = len(opponent.library)
-        opponent.library = unseen[:library_size]
-        opponent.hand = sorted(unseen[library_size:])
+        me, foe = new.sides[seat], new.sides[1 - seat]
+        me.library = _shuffled(me.library, rng)
+        unseen = _shuffled(foe.library + foe.hand, rng)
+        library_size = len(foe.library)
+        foe.library = unseen[:library_size]
+        foe.hand = sorted(unseen[library_size:])
         new.chance = rng.getrandbits(31)
         if new.to_act != seat:
             new.options = None
@@ -145,7 +145,7 @@ class State:
                 raise ValueError("this duel was saved with another set of cards; use the version that saved it")
             head = [next(numbers) for _ in range(10)]
             stack = [Spell(*[next(numbers) for _ in range(4)]) for _ in range(next(numbers))]
-            sides = (Side.read(numbers), Side.read(numbers))
+            sides = (Side.from_ints(numbers), Side.from_ints(numbers))
             if next(numbers, None) is not None:
                 raise IndexError
         except (struct.error, StopIteration, IndexError):

@@ -44,7 +44,7 @@ ACTION_FEATURES = {
     "saves": "1 if it saves this player, or a creature of this player, from dying",
     "swing": "estimated value in points more than passing (see action_value), 1 = 4 points",
     "face": "damage to the opponent, or damage to this player that it prevents, as a share of that player's life",
-    "lethal": "1 if it wins the game; -1 for a pass that would lose it",
+    "lethal": "1 if it wins the game (an attack: with all other possible attackers); -1 for a pass that would lose it",
     "exposed": "damage that remains possible, now or in the opponent's next turn, as a share of this player's life",
 }
 """The columns of a row, in order, with their meaning. "1 = 6" is the amount that gives 1; values are clipped at 2."""

@@ -45,7 +45,7 @@ def attack_rows(duel: Duel, swings: list[int]) -> list[bytes]:
     my_life, foe_life = max(me.life, 1), max(foe.life, 1)
     blockers = tuple([_body(c) for c in foe.creatures if not (c.tapped or c.keywords & BOUND)])
     forecasts: dict[int, _AttackForecast] = {}
-    declared, n_home, declared_damage, total_damage = [], 0, 0, 0
+    declared, n_untapped, declared_damage, total_damage = [], 0, 0, 0
     for creature in me.creatures:
         if creature.attacking or can_attack(creature):
             forecast = _forecast_attack(_body(creature), blockers)
@@ -55,16 +55,17 @@ def attack_rows(duel: Duel, swings: list[int]) -> list[bytes]:
                 declared.append(forecast)
                 declared_damage += forecast.damage
         if not (creature.tapped or creature.keywords & BOUND):
-            n_home += 1
+            n_untapped += 1
     all_attack_wins = total_damage >= foe_life and _unblocked_damage(forecasts.values(), len(blockers)) >= foe_life
     declared_wins = declared_damage >= foe_life and _unblocked_damage(declared, len(blockers)) >= foe_life
+    # In the opponent's next turn each untapped creature blocks one attacker, the strongest first.
     powers = _counterattack_powers(foe)
-    exposed_tapped = sum(powers[: max(len(powers) - n_home + 1, 0)])
-    exposed_untapped = sum(powers[: max(len(powers) - n_home, 0)]) if exposed_tapped else 0
-    rows = [pass_row(declared_damage, foe_life, int(declared_wins), exposed_untapped, my_life)]
+    exposed_if_tapped = sum(powers[: max(len(powers) - n_untapped + 1, 0)])
+    exposed_if_untapped = sum(powers[: max(len(powers) - n_untapped, 0)]) if exposed_if_tapped else 0
+    rows = [pass_row(declared_damage, foe_life, int(declared_wins), exposed_if_untapped, my_life)]
     for (_, uid, _), swing in zip(duel.legal()[1:], swings[1:], strict=True):
         forecast = forecasts[uid]
-        exposed = exposed_untapped if forecast.has_vigilance else exposed_tapped
+        exposed = exposed_if_untapped if forecast.has_vigilance else exposed_if_tapped
         rows.append(_attack_row(forecast, swing, foe_life, all_attack_wins, exposed, my_life))
     return rows
 
@@ -86,7 +87,7 @@ def _forecast_attack(attacker: _Body, blockers: tuple[_Body, ...]) -> _AttackFor
     power, toughness, keywords = attacker
     able = [blocker for blocker in blockers if not keywords & FLYING or blocker[2] & (FLYING | REACH)]
     is_free = len(able) < (2 if keywords & MENACE else 1)
-    value, highest_loss, dies, kills, worst_blocker = 0.0, -1000.0, False, False, (0, 0, 0)
+    highest_loss, dies, kills, worst_blocker = -1000.0, False, False, (0, 0, 0)
     if not is_free:
         value = creature_value(power, toughness, keywords)
         for blocker in able:

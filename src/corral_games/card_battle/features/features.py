@@ -134,9 +134,9 @@ class _BoardTotals:
 
 
 def observe(state: State, seat: int) -> npt.NDArray[np.float32]:
-    """Return what ``seat`` sees as a new array, in the order of ``FEATURES``."""  # [36]
+    """Return what ``seat`` sees as a new array of 36 numbers, in the order of ``FEATURES``."""
     me, foe = state.sides[seat], state.sides[1 - seat]
-    mine, theirs = _BoardTotals(me.creatures), _BoardTotals(foe.creatures)
+    my_totals, foe_totals = _BoardTotals(me.creatures), _BoardTotals(foe.creatures)
     mana, untapped = sum(me.untapped), me.untapped
     lands = creatures = castable = 0
     for card in me.hand:
@@ -155,14 +155,14 @@ def observe(state: State, seat: int) -> npt.NDArray[np.float32]:
     threat = 0.0
     if state.stack and state.stack[-1].seat != seat:
         threat = 0.2 + COST[state.stack[-1].card] / 6
-    lethal = 1.0 if 0 < foe.life <= mine.raid else -1.0 if 0 < me.life <= theirs.raid else 0.0
+    lethal = 1.0 if 0 < foe.life <= my_totals.raid else -1.0 if 0 < me.life <= foe_totals.raid else 0.0
     my_turn = state.active == seat
     phase = _PHASES[state.phase]
     return np.array(
         (
             _clipped(me.life / 20),
             _clipped(foe.life / 20),
-            _lead(me.life - foe.life, mine.power + mine.toughness - theirs.power - theirs.toughness),
+            _lead(me.life - foe.life, my_totals.power + my_totals.toughness - foe_totals.power - foe_totals.toughness),
             _BY_60[len(me.library)],
             _BY_7[len(foe.hand)],
             _BY_8[sum(me.lands)],
@@ -179,17 +179,17 @@ def observe(state: State, seat: int) -> npt.NDArray[np.float32]:
             _clipped(threat),
             _BY_6[len(me.creatures)],
             _BY_6[len(foe.creatures)],
-            _clipped(mine.power / 15),
-            _clipped(theirs.power / 15),
-            _clipped(mine.toughness / 15),
-            _clipped(theirs.toughness / 15),
-            _clipped(mine.evasion(theirs) / 10),
-            _clipped(theirs.evasion(mine) / 10),
-            _clipped(mine.ready / 15),
-            _BY_6[mine.guards],
-            _BY_6[theirs.guards],
-            _clipped((mine.raid - theirs.raid) / 10),
-            _clipped((mine.blocked - theirs.blocked) / 10),
+            _clipped(my_totals.power / 15),
+            _clipped(foe_totals.power / 15),
+            _clipped(my_totals.toughness / 15),
+            _clipped(foe_totals.toughness / 15),
+            _clipped(my_totals.evasion(foe_totals) / 10),
+            _clipped(foe_totals.evasion(my_totals) / 10),
+            _clipped(my_totals.ready / 15),
+            _BY_6[my_totals.guards],
+            _BY_6[foe_totals.guards],
+            _clipped((my_totals.raid - foe_totals.raid) / 10),
+            _clipped((my_totals.blocked - foe_totals.blocked) / 10),
             lethal,
             _clipped((len(me.charms) - len(foe.charms)) / 3),
             _BY_4[lands],

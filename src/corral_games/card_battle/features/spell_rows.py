@@ -75,23 +75,23 @@ def spell_rows(duel: Duel, swings: list[int]) -> list[bytes]:
 
 def _forecast_target(duel: Duel, card: int, target: int, incoming: int) -> tuple[_TargetForecast, int]:
     """Return the forecast for the target of a spell, and the damage that the spell adds to the opponent's."""
-    plan = PLANS[card]
+    summary = PLANS[card]
     if target == FACE:
-        return _FACE_TARGET, plan.face + plan.damage
+        return _FACE_TARGET, summary.face + summary.damage
     if target <= 0:
-        return _NO_TARGET, plan.face
+        return _NO_TARGET, summary.face
     if TARGET[card] == SPELL:
         countered = CARDS[duel.stack[-1].card]
-        forecast = _TargetForecast(power=countered.power, toughness=countered.toughness, kills=plan.removal)
-        return forecast, plan.face
+        forecast = _TargetForecast(power=countered.power, toughness=countered.toughness, kills=summary.removal)
+        return forecast, summary.face
     creature = duel.find(target)
     assert creature is not None
     if creature.seat != duel.to_act:
-        return _forecast_harm(duel.sides[duel.to_act], plan, creature, incoming), plan.face
-    face = plan.face
+        return _forecast_harm(duel.sides[duel.to_act], summary, creature, incoming), summary.face
+    face = summary.face
     if duel.phase == FIGHTING and creature.attacking and not creature.blocked:
-        face += plan.boost[0]
-    return _forecast_help(duel, plan, creature), face
+        face += summary.boost[0]
+    return _forecast_help(duel, summary, creature), face
 
 
 def _cards_lacking_colour(me: Side, colour: int) -> int:
@@ -109,10 +109,10 @@ def _land_row(n_lacking: int, swing: int) -> bytes:
     return encode_row(land=1.0, use=n_lacking / 3, swing=swing / EIGHTHS_PER_UNIT)
 
 
-def _forecast_harm(me: Side, plan: Plan, target: Creature, incoming: int) -> _TargetForecast:
+def _forecast_harm(me: Side, summary: Plan, target: Creature, incoming: int) -> _TargetForecast:
     """Forecast a spell that targets a creature of the opponent."""
     power, toughness = target.power, target.toughness - target.damage
-    kills = 10 if plan.harm >= toughness or (plan.bites and _bite_kills(me, toughness)) else plan.removal
+    kills = 10 if summary.harm >= toughness or (summary.bites and _bite_kills(me, toughness)) else summary.removal
     stops = kills > 0 and target.attacking and not target.blocked
     return _TargetForecast(
         power=power,
@@ -123,10 +123,10 @@ def _forecast_harm(me: Side, plan: Plan, target: Creature, incoming: int) -> _Ta
     )
 
 
-def _forecast_help(duel: Duel, plan: Plan, target: Creature) -> _TargetForecast:
+def _forecast_help(duel: Duel, summary: Plan, target: Creature) -> _TargetForecast:
     """Forecast a spell that targets a creature of the player to act."""
     toughness = target.toughness - target.damage
-    more_power, more_toughness, more_keywords = plan.boost
+    more_power, more_toughness, more_keywords = summary.boost
     boosted_toughness = toughness + more_toughness
     busy, kills, saves = target.attacking or target.blocking != 0, 0, False
     if duel.stack and duel.stack[-1].target == target.uid:
@@ -170,9 +170,9 @@ def _cast_row(
     card: int, mana: int, forecast: _TargetForecast, swing: int, face: int, foe_life: int, foe_life_left: int
 ) -> bytes:
     """Return the row of a spell; ``foe_life_left`` is the opponent's life after the unblocked damage of this combat."""
-    data, plan = CARDS[card], PLANS[card]
+    data, summary = CARDS[card], PLANS[card]
     is_creature = data.kind == CREATURE
-    power, toughness, keywords = (data.power, data.toughness, data.keywords) if is_creature else plan.boost
+    power, toughness, keywords = (data.power, data.toughness, data.keywords) if is_creature else summary.boost
     return encode_row(
         cast=1.0,
         creature=is_creature,
@@ -181,9 +181,9 @@ def _cast_row(
         cost=data.cost / 6,
         use=data.cost / max(mana, 1),
         **body_columns(power, toughness, keywords),
-        damage=max(plan.damage, plan.face) / 6,
-        cards=plan.cards / 2,
-        life=(plan.life + (power if keywords & LIFELINK else 0)) / 5,
+        damage=max(summary.damage, summary.face) / 6,
+        cards=summary.cards / 2,
+        life=(summary.life + (power if keywords & LIFELINK else 0)) / 5,
         on_mine=forecast.is_mine,
         on_face=forecast.is_face,
         target_power=forecast.power / 6,
