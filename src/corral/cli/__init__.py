@@ -1,1 +1,1 @@
-"""The command line: verbs to functions. Heavy imports happen inside the verb."""
+"""The command line. The modules of a verb are imported only when that verb is used."""

@@ -15,7 +15,7 @@ from rich.text import Text
 from corral.bench.compare import Row, compare_runs
 from corral.bench.speed import FIXED_SETTINGS, PARTS
 from corral.bench.tune import Candidate, Trial, candidates, draw_trials, measure_candidates, recommended
-from corral.cli.train import settings_of
+from corral.cli.train import read_settings
 from corral.config.schema import parse_config
 from corral.core.errors import UsageError
 from corral.core.machine import available_cores
@@ -103,7 +103,7 @@ def _measured_settings(options: argparse.Namespace) -> tuple[str, dict[str, Any]
             raise UsageError(
                 f"--{name.replace('_', '-')} is for training; a measurement chooses it itself; leave it out"
             )
-    env, settings = settings_of(options)
+    env, settings = read_settings(options)
     return env, {name: value for name, value in settings.items() if name not in FIXED_SETTINGS}
 
 

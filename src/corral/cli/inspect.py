@@ -1,4 +1,4 @@
-"""``corral doctor`` and ``corral list``."""
+"""``corral doctor`` and ``corral list``: check an env; list envs and runs."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from corral.storage.run_dir import MOST_SUMMARY, ROOT
 
 __all__ = ["run_doctor", "run_list"]
 
-_NEEDS = {
+_NEEDED_PACKAGES = {
     "box2d": ("box2d", "Box2D"),
     "mujoco": ("mujoco", "mujoco"),
     "phys2d": ("jax", "jax"),
     "tabular": ("jax", "jax"),
 }
-"""Gymnasium's families that need more than Gymnasium: their extra, and the module it installs."""
+"""Families of Gymnasium's envs that need more packages: the extra of Gymnasium, and a module that it installs."""
 _COLOURS = {"pass": "green", "warn": "yellow", "fail": "red"}
 
 
 def run_doctor(options: argparse.Namespace) -> int:
-    """Examine an env; exit code 2 if anything fails."""
+    """Check an env and print the findings; return exit code 2 if a check fails."""
     if options.steps < 1 or options.n_envs < 1:
         raise UsageError("--steps and --n-envs should be at least 1")
     console = Console(highlight=False, emoji=False, soft_wrap=True)
@@ -53,11 +53,12 @@ def run_doctor(options: argparse.Namespace) -> int:
 
 
 def _replay(console: Console, env: str, path: str) -> int:
-    raised = replay_fault(path, env)
-    if raised is None:
-        console.print("it did not raise this time: the env does not repeat itself, or it was fixed", markup=False)
+    """Replay the episode of a fault file; return exit code 1 if the env raises again."""
+    env_traceback = replay_fault(path, env)
+    if env_traceback is None:
+        console.print("the env did not raise this time: it is not deterministic, or it was fixed", markup=False)
         return 0
-    console.print(f"raised again\n\nThe env's own traceback:\n{raised.rstrip()}", markup=False)
+    console.print(f"raised again\n\nThe env's own traceback:\n{env_traceback.rstrip()}", markup=False)
     return 1
 
 
@@ -66,27 +67,31 @@ def run_list(options: argparse.Namespace) -> int:
     console = Console(highlight=False, emoji=False)
     if options.what == "runs":
         _list_runs(console)
-        return 0
-    if options.what == "envpool":
+    elif options.what == "envpool":
         from corral.envs.envpool import tasks
 
         console.print("\n".join(f"{ENVPOOL}{task}" for task in tasks()), markup=False, soft_wrap=True)
-        return 0
-    if options.what == "atari":
+    elif options.what == "atari":
         from corral.envs.atari import register
 
         register()
         console.print("\n".join(sorted(filter(is_atari, gym.registry))), markup=False, soft_wrap=True)
-        return 0
+    else:
+        _list_envs(console)
+    return 0
+
+
+def _list_envs(console: Console) -> None:
+    """Print built-in envs and Gymnasium's by family, with the package to install where one is missing."""
     console.print("built in: " + ", ".join(sorted(BUILT_IN)), markup=False)
     families: dict[str, list[str]] = {}
     for spec in gym.registry.values():
-        if isinstance(spec.entry_point, str):  # the others are Gymnasium's tombstones of ids that are gone
+        if isinstance(spec.entry_point, str):  # Gymnasium registers ids that it has removed with another entry point
             parts = spec.entry_point.split(":")[0].split(".")
             family = parts[2] if parts[:2] == ["gymnasium", "envs"] else parts[0]
             families.setdefault(family, []).append(spec.id)
     for family, ids in sorted(families.items()):
-        extra, module = _NEEDS.get(family, ("", "gymnasium"))
+        extra, module = _NEEDED_PACKAGES.get(family, ("", "gymnasium"))
         missing = "" if importlib.util.find_spec(module) else f" (needs: pip install 'gymnasium[{extra}]')"
         console.print(f"{family}{missing}: " + ", ".join(sorted(ids)), markup=False)
     missing = "" if importlib.util.find_spec("ale_py") else " (needs: pip install 'corral[atari]')"
@@ -98,13 +103,14 @@ def run_list(options: argparse.Namespace) -> int:
     else:
         console.print("envpool: Atari, Procgen, MuJoCo and others (needs: pip install 'corral[envpool]')", markup=False)
     console.print("or your own: package.module:callable, file.py:callable", markup=False)
-    return 0
 
 
 def _list_runs(console: Console) -> None:
+    """Print runs and sweeps, each by age."""
     configs = sorted(ROOT.glob("*/config.yaml"), key=lambda path: path.lstat().st_mtime)
     for config in configs:
-        console.print(f"{config.parent}  {_ending(config.parent / 'summary.json')}", markup=False, soft_wrap=True)
+        summary = _describe_summary(config.parent / "summary.json")
+        console.print(f"{config.parent}  {summary}", markup=False, soft_wrap=True)
     sweeps = sorted(ROOT.glob("*/sweep.yaml"), key=lambda path: path.lstat().st_mtime)
     for sweep in sweeps:
         console.print(f"{sweep.parent}  a sweep, with its runs in trials/", markup=False, soft_wrap=True)
@@ -112,10 +118,14 @@ def _list_runs(console: Console) -> None:
         console.print(f"no runs under {ROOT}/ yet; start one with `corral train CartPole-v1`", markup=False)
 
 
-def _ending(summary: Path) -> str:
+def _describe_summary(path: Path) -> str:
+    """Return the results in a run's ``summary.json`` in one line."""
     try:
-        s = read_json(summary, MOST_SUMMARY)
-        reward = "none" if s["mean_reward"] is None else f"{s['mean_reward']:,.2f}"
-        return f"{s['steps']:,} steps, reward {reward}, {s['fps']:,.0f} fps, ended by {one_line(s['exit_reason'])}"
+        summary = read_json(path, MOST_SUMMARY)
+        reward = "none" if summary["mean_reward"] is None else f"{summary['mean_reward']:,.2f}"
+        return (
+            f"{summary['steps']:,} steps, reward {reward}, {summary['fps']:,.0f} fps, "
+            f"ended by {one_line(summary['exit_reason'])}"
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return "not finished"

@@ -1,4 +1,4 @@
-"""``corral VERB …``: reads the words, calls the function, turns errors into one line and an exit code."""
+"""``corral VERB …``: parses the command line and calls the verb's function; an error is one line and an exit code."""
 
 from __future__ import annotations
 
@@ -23,70 +23,74 @@ __all__ = ["guarded", "main"]
 
 
 def main(argv: Sequence[str] | None = None, script: Script | None = None) -> int:
-    """Entry point of the ``corral`` command, and of scripts that stand for a verb; returns the exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    """Run the ``corral`` command, or a ``script`` that does what a verb does; return the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
     tolerate_closed_stdout()
     parser, verbs = verbs_of(script)
-    for word in words:
+    for argument in arguments:
         try:
-            word.encode()
+            argument.encode()
         except UnicodeEncodeError:
-            parser.error(f"{word!r} is not UTF-8 text, which the files of a run could not hold")
-    if words and not words[0].startswith("-") and words[0] not in verbs:
-        parser.error(f"unknown verb {words[0]!r}{did_you_mean(words[0], verbs)}; there are {', '.join(verbs)}")
-    if not words or words[0].startswith("-"):
-        parser.parse_args(words)
+            parser.error(f"{argument!r} is not UTF-8 text, so the files of a run could not contain it")
+    if not arguments or arguments[0].startswith("-"):
+        parser.parse_args(arguments)
         parser.print_help()
         return 0
-    verb, function = verbs[words[0]]
-    options = verb.parse_args(words[1:])
+    verb = arguments[0]
+    if verb not in verbs:
+        parser.error(f"unknown verb {verb!r}{did_you_mean(verb, verbs)}; there are {', '.join(verbs)}")
+    verb_parser, function = verbs[verb]
+    options = verb_parser.parse_args(arguments[1:])
     module, _, name = function.partition(":")
     call = lambda: int(getattr(importlib.import_module(module), name)(options))  # noqa: E731
-    return guarded(verb.prog, words, call)
+    return guarded(verb_parser.prog, arguments, call)
 
 
-def guarded(prog: str, words: Sequence[str], call: Callable[[], int]) -> int:
-    """The exit code of ``call``. An error is one line that begins with ``prog``; ``words`` are what was typed."""
+def guarded(prog: str, arguments: Sequence[str], call: Callable[[], int]) -> int:
+    """Return the exit code of ``call``. An error becomes one line on standard error that begins with ``prog``.
+
+    ``arguments`` are those of the command line: an error may print the command with more flags.
+    """
     try:
-        with _terminable(), _told_plainly():
+        with _interruptible(), _plain_warnings():
             return call()
     except CodeNotConfirmed as error:
-        typed = f"{command()} {shlex.join(words)} {error.flags}"
-        print(f"{prog}: the run names code to import; if you trust it, repeat it: {typed}", file=sys.stderr)
+        confirmed = f"{command()} {shlex.join(arguments)} {error.flags}"
+        print(f"{prog}: the run names code to import; if you trust it, repeat it: {confirmed}", file=sys.stderr)
         return error.exit_code
     except CorralError as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt as error:
-        return int(getattr(error, "exit_code", 130))  # SIGTERM has its own
+        return int(getattr(error, "exit_code", 130))  # SIGTERM has another exit code
 
 
 @contextlib.contextmanager
-def _told_plainly() -> Iterator[None]:
-    """Let Python's warnings be a line each, without the place in the code."""
-    before = warnings.formatwarning
+def _plain_warnings() -> Iterator[None]:
+    """Print each of Python's warnings as one line, without its location in the code."""
+    previous_format = warnings.formatwarning
     warnings.formatwarning = lambda message, *_, **__: f"WARNING: {message}\n"
     try:
         yield
     finally:
-        warnings.formatwarning = before
+        warnings.formatwarning = previous_format
 
 
 @contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM end things as Ctrl-C does, cleaned up and with its own code, also while a run is still starting."""
+def _interruptible() -> Iterator[None]:
+    """Raise ``Interrupted`` at SIGTERM and Ctrl-C, so that everything is cleaned up, also while a run is starting."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
 
-    def end(number: int, _frame: FrameType | None) -> None:
+    def interrupt(number: int, _frame: FrameType | None) -> None:
         signals.signals_before_start.append(number)
         raise Interrupted(number)
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    previous_handlers = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
         signals.signals_before_start.clear()
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)

@@ -1,10 +1,10 @@
-"""``corral sweep``."""
+"""``corral sweep``: train with several presets, or search for good settings."""
 
 from __future__ import annotations
 
 import argparse
 
-from corral.cli.train import settings_of
+from corral.cli.train import read_settings
 from corral.core.errors import UsageError
 from corral.sweeps.api import sweep
 from corral.sweeps.request import choose_presets
@@ -13,12 +13,12 @@ __all__ = ["run_sweep"]
 
 
 def run_sweep(options: argparse.Namespace) -> int:
-    """Try presets, or search."""
-    env, settings = settings_of(options)
+    """Train with several presets, or search for good settings."""
+    env, settings = read_settings(options)
     sweep(
         env,
         presets=choose_presets(options.preset, options.presets),
-        search=None if options.search is None else _space(options.search),
+        search=None if options.search is None else _parse_search_space(options.search),
         trials=options.trials,
         seeds=options.seeds,
         jobs=options.jobs,
@@ -28,14 +28,15 @@ def run_sweep(options: argparse.Namespace) -> int:
     return 0
 
 
-def _space(words: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for word in words:
-        name, equals, text = word.partition("=")
-        if not equals or not text:
-            raise UsageError(f"--search {word!r}: should be name=values, as in learning_rate=log:1e-5:1e-3")
+def _parse_search_space(arguments: list[str]) -> dict[str, str]:
+    """Return the values of each ``name=values`` by name."""
+    space: dict[str, str] = {}
+    for argument in arguments:
+        name, equals, values = argument.partition("=")
+        if not equals or not values:
+            raise UsageError(f"--search {argument!r}: should be name=values, as in learning_rate=log:1e-5:1e-3")
         name = name.replace("-", "_")
-        if name in found:
+        if name in space:
             raise UsageError(f"--search {name} is given twice; list all its values at once")
-        found[name] = text
-    return found
+        space[name] = values
+    return space

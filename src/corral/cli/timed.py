@@ -1,4 +1,4 @@
-"""The two timed scripts: train for a given time, in one process or with workers, and write what was measured."""
+"""The scripts ``train_timed.py`` and ``train_parallel_timed.py``: train for a given duration and save the metrics."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ __all__ = ["run_timed"]
 
 _ENV = "envpool:CoinrunEasy-v0"
 _DURATION = 0.017
-"""A minute, in hours."""
+"""One minute, in hours."""
 
 
 def run_timed(about: str, config: Path, sequential: bool) -> int:
-    """Train as ``sys.argv`` says, from ``config`` if it names no other; returns the exit code.
+    """Run a script with the arguments in ``sys.argv`` and return the exit code.
 
-    ``benchmark_metrics.json`` is written at the end of the run, after Ctrl-C too.
+    ``config`` is the config file if ``--config`` names no other. With ``sequential`` the script trains in one process,
+    otherwise with workers. It writes ``benchmark_metrics.json`` at the end of the run, also after Ctrl-C.
     """
     script = Script(Path(sys.argv[0]).name, about, _ENV)
     parser, _ = verbs_of(script)[1]["train"]
@@ -44,22 +45,22 @@ def _train(options: argparse.Namespace, sequential: bool) -> int:
     settings |= timed_settings(options.config, flags, sequential)
     env = settings.pop("env")
     settings["env_kwargs"] = merge_env_flags(options, env, settings.get("env_kwargs", {}))
-    train_and_play(lambda: _timed(env, settings), options.eval_games, env, settings.get("policy"))
+    train_and_play(lambda: _train_and_write(env, settings), options.eval_games, env, settings.get("policy"))
     return 0
 
 
-def _timed(env: str, settings: dict[str, Any]) -> TrainResult:
+def _train_and_write(env: str, settings: dict[str, Any]) -> TrainResult:
     try:
         result = train(env, **settings)
-    except Interrupted as stopped:
-        if stopped.run_dir is not None:
-            _write(stopped.run_dir)
+    except Interrupted as interrupted:
+        if interrupted.run_dir is not None:
+            _write_metrics(interrupted.run_dir)
         raise
-    _write(result.run_dir)
+    _write_metrics(result.run_dir)
     return result
 
 
-def _write(run_dir: Path) -> None:
+def _write_metrics(run_dir: Path) -> None:
     try:
         print(f"metrics of this run: {write_benchmark_metrics(run_dir)}")
     except (OSError, UsageError) as error:
