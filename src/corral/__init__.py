@@ -1,6 +1,6 @@
 """Corral: parallel PPO training that uses every core.
 
-The names below load what they need when they are first used: importing the package costs nothing.
+Each public name is imported when it is first used, so that ``import corral`` is fast.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_WHERE = {
+_MODULES = {
     "CorralError": "corral.core.errors",
     "End": "corral.training.iteration",
     "Hook": "corral.training.hooks.hook",
@@ -56,6 +56,7 @@ _WHERE = {
     "train": "corral.training.api",
     "warmstart": "corral.recipes.warmstart",
 }
+"""The module of each public name."""
 __all__ = [
     "CorralError",
     "End",
@@ -83,8 +84,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _WHERE:
-        return getattr(importlib.import_module(_WHERE[name]), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
     if name == "sb3":
         return importlib.import_module("corral.sb3")
     raise AttributeError(f"module 'corral' has no attribute {name!r}")

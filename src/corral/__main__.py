@@ -1,4 +1,4 @@
-"""``python -m corral``."""
+"""Entry point of ``python -m corral``."""
 
 import sys
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import corral
 
 if sys.path[:1] == [str(Path.cwd())] and Path.cwd() != Path(corral.__file__).parents[1]:
-    # `python -m` puts the current directory first on the import path, where a stray numpy.py would be taken for numpy.
-    # The `corral` command does not; code that the user names is found there all the same.
+    # `python -m` puts the current directory first on the import path, so that a file numpy.py there would hide numpy.
+    # It is removed, as for the `corral` command; `import_callable` finds the user's code there without it.
     del sys.path[0]
 
 from corral.cli.main import main

@@ -1,4 +1,4 @@
-"""For Stable-Baselines3 and sb3-contrib: a fast, safe replacement of ``SubprocVecEnv``.
+"""A replacement of ``SubprocVecEnv`` for Stable-Baselines3 and sb3-contrib.
 
 from corral.sb3 import make_parallel_env
 model = MaskablePPO("MlpPolicy", make_parallel_env(make_env, n_envs=12))

@@ -52,14 +52,14 @@ def screen(monkeypatch):
 def test_keys_become_actions(screen, capsys):
     assert main(["play", f"{__name__}:Counter", "--human", "--fps", "1000"]) == 0
     out = capsys.readouterr().out
-    assert "the letter k counts; Esc ends it" in out
+    assert "the letter k counts; press Esc to end" in out
     assert "episode 1: reward 3.00 in 8 steps" in out  # the steps after the key was seen until it was let go
 
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["CartPole-v1", "--human"], "CartPole-v1 does not say which keys do what: it has no get_keys_to_action()"),
+        (["CartPole-v1", "--human"], "CartPole-v1 cannot be played with keys: it has no method get_keys_to_action()"),
         ([f"{__name__}:Counter", "--human", "--save", "clip.gif"], "leave --save out"),
         ([f"{__name__}:Counter", "--human", "--watch"], "leave --watch out"),
         ([f"{__name__}:Counter", "--human", "--every", "2"], "leave --every out"),
@@ -76,7 +76,7 @@ def test_without_a_screen_it_says_so(monkeypatch, capsys):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("sys.platform", "linux")
     assert main(["play", f"{__name__}:Counter", "--human"]) == 2
-    assert "there is no screen here; see it with --watch or --save clip.gif" in capsys.readouterr().err
+    assert "there is no display; use --watch or --save clip.gif" in capsys.readouterr().err
 
 
 def test_a_run_is_not_played_by_hand(screen, capsys):
@@ -92,7 +92,7 @@ def test_a_screen_that_does_not_answer_is_not_a_window(monkeypatch, capsys):
     monkeypatch.setenv("DISPLAY", ":987")
     pygame.display.quit()
     assert main(["play", f"{__name__}:Counter", "--human"]) == 2
-    assert "the screen :987 does not answer" in capsys.readouterr().err
+    assert "the display :987 does not answer" in capsys.readouterr().err
 
 
 def test_a_game_boy_runs_until_the_window_is_closed(screen, capsys, monkeypatch):

@@ -133,7 +133,7 @@ class Stage(BaseModel):
         if (self.opponent is None) == (not self.options):
             raise ValueError(f"stage {self.name}: should have either an opponent or options for the env's reset")
         if self.options and self.name in ("current", "checkpoint"):
-            raise ValueError(f"stage {self.name}: this is the name of an opponent; give the stage another name")
+            raise ValueError(f"stage {self.name}: this is the name of an opponent; give it another name")
         return self
 
     @property

@@ -1,1 +1,1 @@
-"""Types, errors, metrics, seeding and spaces: what every other layer speaks in. No torch, no processes."""
+"""The types and small modules that all other packages use. No torch, no processes."""

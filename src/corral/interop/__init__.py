@@ -1,1 +1,1 @@
-"""Bridges to other libraries."""
+"""Adapters to other libraries."""

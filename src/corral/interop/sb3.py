@@ -1,4 +1,4 @@
-"""Corral's vector envs with Stable-Baselines3's face. The only importer of ``stable_baselines3``."""
+"""Corral's vector envs as a ``VecEnv`` of Stable-Baselines3. Only this module imports ``stable_baselines3``."""
 
 from __future__ import annotations
 
@@ -29,21 +29,24 @@ except ImportError:
 
 __all__ = ["CorralVecEnv", "make_parallel_env"]
 
-_MASKS, _MASK_IN_INFO = "action_masks", "action_mask"
+_MASK_METHOD = "action_masks"
+"""Method of an env that returns its action mask; sb3-contrib calls it."""
+_MASK_INFO_KEY = "action_mask"
+"""Key of ``info`` under which envs return their action mask."""
 
 
 class CorralVecEnv(VecEnv):
-    """Any Corral vector env as a ``VecEnv``.
+    """A Corral vector env as a ``VecEnv``.
 
-    Action masks lie in shared memory, so asking for them costs no message. Finished episodes are reported in
-    ``info["episode"]``, as SB3's ``Monitor`` does, unless the env has one of its own.
+    Action masks are read from shared memory, without a message to the workers. Finished episodes are reported in
+    ``info["episode"]``, as SB3's ``Monitor`` does, unless the env sets that key itself.
     """
 
     def __init__(self, env: CorralVectorEnv) -> None:
         self.env = env
-        self._started = time.time()
-        self._reward = np.zeros(env.num_envs)
-        self._length = np.zeros(env.num_envs, np.int64)
+        self._start_time = time.time()
+        self._episode_reward = np.zeros(env.num_envs)  # [N]
+        self._episode_length = np.zeros(env.num_envs, np.int64)  # [N]
         super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
 
     # ---- stepping --------------------------------------------------------------------------------------------
@@ -56,16 +59,16 @@ class CorralVecEnv(VecEnv):
             self.reset_infos[row.env] = row.info
         for i in range(self.num_envs):
             self._add_mask(i, self.reset_infos[i])
-        self._reward[:], self._length[:] = 0.0, 0
+        self._episode_reward[:], self._episode_length[:] = 0.0, 0
         self._reset_seeds()
         self._reset_options()
         return cast("VecEnvObs", self._observations())
 
     def step_async(self, actions: Any) -> None:
-        """Begin a step with a sequence of actions, one for each env."""
+        """Start a step with a sequence of actions, one for each env."""
         if isinstance(dtype := self.action_space.dtype, np.dtype):
             actions = np.asarray(given := actions)
-            if dtype.kind != "f" and actions.dtype.kind == "f":  # Bernoulli samples come as floats
+            if dtype.kind != "f" and actions.dtype.kind == "f":  # SB3's Bernoulli distribution samples floats
                 if not ((np.abs(actions) < 2**53) & (actions == np.round(actions))).all():
                     raise InvalidAction(f"actions are {given!r:.80}, expected whole numbers for {self.action_space}")
                 actions = actions.astype(np.int64)
@@ -74,7 +77,7 @@ class CorralVecEnv(VecEnv):
         self.env.step_async(actions)
 
     def _batch(self, actions: Sequence[Any]) -> Any:
-        """Actions of a Dict or Tuple space, one for each env, as one of arrays."""
+        """Return actions of a Dict or Tuple space, one for each env, as a value of the batched space."""
         if len(actions) != self.num_envs:
             raise ValueError(f"step got {len(actions)} actions, expected one for each of the {self.num_envs} envs")
         layout = self.env.codec.layout
@@ -87,26 +90,27 @@ class CorralVecEnv(VecEnv):
         return layout.batch(leaves, copy=False)
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Finish it."""
+        """Wait for the end of the step that was started, and return its result."""
         rows = self.env.recv()
-        a = self.env.arrays
+        arrays = self.env.arrays
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         if self.env.mask_dtype is not None:
             for env, info in enumerate(infos):
                 self._add_mask(env, info)
         for row in rows:
-            self._take(row, infos)
-        for info, cut in zip(infos, (a.truncated & ~a.terminated).tolist(), strict=True):
-            info["TimeLimit.truncated"] = cut
-        self._reward += a.rewards
-        self._length += 1
-        done = a.terminated | a.truncated
+            self._add_info(row, infos)
+        for info, truncated in zip(infos, (arrays.truncated & ~arrays.terminated).tolist(), strict=True):
+            info["TimeLimit.truncated"] = truncated
+        self._episode_reward += arrays.rewards
+        self._episode_length += 1
+        done = arrays.terminated | arrays.truncated  # [N]
         for i in np.flatnonzero(done):
-            self._finish(int(i), infos[i])
-        return self._observations(), a.rewards.astype(np.float32), done, infos
+            self._add_episode(int(i), infos[i])
+        return self._observations(), arrays.rewards.astype(np.float32), done, infos
 
-    def _take(self, row: InfoRow, infos: list[dict[str, Any]]) -> None:
-        if isinstance(self.env, SerialVectorEnv):  # the env may change later what it put into its infos
+    def _add_info(self, row: InfoRow, infos: list[dict[str, Any]]) -> None:
+        """Add the info of an env to ``infos``; after the end of an episode, also to ``reset_infos``."""
+        if isinstance(self.env, SerialVectorEnv):  # copied, because the env can change the objects in its infos later
             row = copy.deepcopy(row)
         if row.final is None:
             infos[row.env].update(row.info)
@@ -116,90 +120,97 @@ class CorralVecEnv(VecEnv):
             self._add_mask(row.env, row.info)
 
     def _add_mask(self, i: int, info: dict[str, Any]) -> None:
-        """Put an env's mask into its info, if the env does: it travels by itself."""
+        """Add the mask of env ``i`` to its info, if the env has it there. Workers send masks apart from infos."""
         if self.env.mask_dtype is not None:
-            info[_MASK_IN_INFO] = self.env.arrays.masks[i].astype(self.env.mask_dtype)
+            info[_MASK_INFO_KEY] = self.env.arrays.masks[i].astype(self.env.mask_dtype)
 
-    def _finish(self, i: int, info: dict[str, Any]) -> None:
-        a = self.env.arrays
-        info["terminal_observation"] = self.env.layout.read(a.final_observations, i)
-        elapsed = round(time.time() - self._started, 6)
-        info.setdefault("episode", {"r": round(float(self._reward[i]), 6), "l": int(self._length[i]), "t": elapsed})
-        self._reward[i], self._length[i] = 0.0, 0
+    def _add_episode(self, i: int, info: dict[str, Any]) -> None:
+        """Add the final observation and the episode's reward, length and time of env ``i`` to its info."""
+        info["terminal_observation"] = self.env.layout.read(self.env.arrays.final_observations, i)
+        reward, length = round(float(self._episode_reward[i]), 6), int(self._episode_length[i])
+        info.setdefault("episode", {"r": reward, "l": length, "t": round(time.time() - self._start_time, 6)})
+        self._episode_reward[i], self._episode_length[i] = 0.0, 0
 
     def _observations(self) -> Any:
         return self.env.layout.batch(self.env.arrays.observations)
 
-    # ---- reaching into the envs ------------------------------------------------------------------------------
+    # ---- attributes and methods of the envs ------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stop the workers."""
+        """Close the envs and end the workers."""
         self.env.close()
 
     @property
     def envs(self) -> list[gym.Env[Any, Any]]:
-        """The envs themselves, as of ``DummyVecEnv``; only with backend serial, where they live in this process."""
+        """The envs themselves, as of ``DummyVecEnv``; only with backend serial, where they are in this process."""
         if not isinstance(self.env, SerialVectorEnv):
             raise AttributeError("the envs live in worker processes; use get_attr, set_attr and env_method")
         return self.env.envs
 
     def has_attr(self, attr_name: str) -> bool:
-        """Whether every env has the attribute; it is looked up where the env lives and need not be picklable."""
-        if attr_name == _MASKS and self._has_masks():  # perhaps in infos, which SB3 does not look at
+        """Return whether every env has the attribute; the value stays in its process and need not be picklable."""
+        if attr_name == _MASK_METHOD and self._has_masks():  # envs may return masks only in infos, which SB3 ignores
             return True
         return all(self.env.apply(lambda env: env.has_wrapper_attr(attr_name)))
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """Read an attribute of some envs."""
+        """Return an attribute of the envs ``indices`` (default: all)."""
         return self.env.apply(lambda env: env.get_wrapper_attr(attr_name), self._indices(indices))
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Set an attribute of some envs: of the env or wrapper that has it, or of the outermost if none has."""
-        given = _Arguments((value,), {})
-        self.env.apply(lambda env: env.set_wrapper_attr(attr_name, *given.args), self._indices(indices))
+        """Set an attribute of the envs ``indices`` (default: all).
+
+        It is set on the env or wrapper that has the attribute, or on the outermost wrapper if none has it.
+        """
+        arguments = _Arguments((value,), {})
+        self.env.apply(lambda env: env.set_wrapper_attr(attr_name, *arguments.args), self._indices(indices))
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method of some envs, or of the wrappers around them. ``action_masks`` is answered from shared memory.
+        """Call a method of the envs ``indices`` (default: all) or of their wrappers, and return the results.
 
-        A model of Stable-Baselines3 among the arguments reaches a worker as a copy that was saved and loaded, without
-        its env, its buffers and its logger.
+        The result of ``action_masks`` is read from shared memory. A model of Stable-Baselines3 among the arguments is
+        saved and loaded again in the worker, without its env, its buffers and its logger.
         """
-        chosen = self._indices(indices)
-        if method_name == _MASKS and not method_args and not method_kwargs and self._has_masks():
-            return [self.env.arrays.masks[i].copy() for i in chosen]
-        given = _Arguments(method_args, method_kwargs)
-        return self.env.apply(lambda env: env.get_wrapper_attr(method_name)(*given.args, **given.kwargs), chosen)
+        envs = self._indices(indices)
+        if method_name == _MASK_METHOD and not method_args and not method_kwargs and self._has_masks():
+            return [self.env.arrays.masks[i].copy() for i in envs]
+        arguments = _Arguments(method_args, method_kwargs)
+        return self.env.apply(lambda env: env.get_wrapper_attr(method_name)(*arguments.args, **arguments.kwargs), envs)
 
     def env_is_wrapped(
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
-        """Whether some envs have a wrapper of this class."""
+        """Return whether each of the envs ``indices`` (default: all) has a wrapper of this class."""
 
-        def wrapped(env: Any) -> bool:
+        def is_wrapped(env: Any) -> bool:
             while isinstance(env, gym.Wrapper):
                 if isinstance(env, wrapper_class):
                     return True
                 env = env.env
             return False
 
-        return self.env.apply(wrapped, self._indices(indices))
+        return self.env.apply(is_wrapped, self._indices(indices))
 
     def get_images(self) -> Sequence[npt.NDArray[np.uint8] | None]:
-        """A frame of every env."""
+        """Return a rendered frame of every env; None for each without render mode rgb_array."""
         if self.render_mode != "rgb_array":
             return [None] * self.num_envs
         return list(self.env.render())
 
     def _indices(self, indices: VecEnvIndices) -> list[int]:
+        """Return ``indices`` as a list of indices from 0; None means all envs."""
         if indices is None:
             return list(range(self.num_envs))
-        chosen = indices if isinstance(indices, Iterable) else [indices]
-        return [range(self.num_envs)[int(i)] for i in chosen]
+        items = indices if isinstance(indices, Iterable) else [indices]
+        return [range(self.num_envs)[int(i)] for i in items]
 
     def _has_masks(self) -> bool:
-        """Whether the envs mask their actions: the first reset tells, and SB3 asks before that."""
+        """Return whether the envs have action masks.
+
+        That is known after the first reset. SB3 asks before it resets, so the envs may have to be reset here.
+        """
         if self.env.has_masks is None:
             self.env.reset_arrays()
         return bool(self.env.has_masks)
@@ -207,41 +218,41 @@ class CorralVecEnv(VecEnv):
 
 @dataclass(frozen=True, slots=True)
 class _Arguments:
-    """Arguments of a call on envs. A model among them is pickled as what it saves: its env could not be sent."""
+    """Arguments of a call in envs. A model among them is pickled in its saved form: its env is not picklable."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        named = {name: _SavedModel.wrap(value) for name, value in self.kwargs.items()}
-        return _unpack, (tuple(_SavedModel.wrap(value) for value in self.args), named)
+        kwargs = {name: _SavedModel.wrap(value) for name, value in self.kwargs.items()}
+        return _load_arguments, (tuple(_SavedModel.wrap(value) for value in self.args), kwargs)
 
 
 @dataclass(frozen=True, slots=True)
 class _SavedModel:
-    """A model of Stable-Baselines3 on its way to a worker."""
+    """A model of Stable-Baselines3 in the form in which it is sent to a worker."""
 
-    kind: type[BaseAlgorithm]
+    algorithm: type[BaseAlgorithm]
     data: bytes
 
     @classmethod
     def wrap(cls, value: Any) -> Any:
-        """A model as what it saves, and anything else as it is."""
+        """Return a model in its saved form; any other value is returned unchanged."""
         if not isinstance(value, BaseAlgorithm):
             return value
         value.save(buffer := io.BytesIO())
         return cls(type(value), buffer.getvalue())
 
     def load(self) -> BaseAlgorithm:
-        """The model; on the processor, because many workers would fill a GPU's memory."""
-        return self.kind.load(io.BytesIO(self.data), device="cpu")
+        """Load the model on the CPU, because many workers would fill the memory of a GPU."""
+        return self.algorithm.load(io.BytesIO(self.data), device="cpu")
 
 
-def _unpack(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
-    """Arguments in a worker."""
-    loaded = (value.load() if isinstance(value, _SavedModel) else value for value in args)
-    named = {name: value.load() if isinstance(value, _SavedModel) else value for name, value in kwargs.items()}
-    return _Arguments(tuple(loaded), named)
+def _load_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
+    """Return unpickled arguments with their models loaded, in the worker."""
+    loaded_args = (value.load() if isinstance(value, _SavedModel) else value for value in args)
+    loaded_kwargs = {name: value.load() if isinstance(value, _SavedModel) else value for name, value in kwargs.items()}
+    return _Arguments(tuple(loaded_args), loaded_kwargs)
 
 
 def make_parallel_env(
@@ -254,15 +265,16 @@ def make_parallel_env(
     seed: int | None = None,
     **env_kwargs: Any,
 ) -> CorralVecEnv:
-    """A ``VecEnv`` of ``n_envs`` copies of ``env`` (8, if it is not given), several in each worker process.
+    """Return a ``VecEnv`` of ``n_envs`` copies (default: 8) of ``env``, several in each worker process.
 
-    ``env`` is a name (as on the command line), a callable, or as for ``SubprocVecEnv`` a list with one for each env;
-    lambdas and local classes work, and so do scripts without a ``__main__`` guard. ``seed`` seeds the first reset, as
-    ``VecEnv.seed`` does.
+    ``env`` is a name (as on the command line), a callable, or, as for ``SubprocVecEnv``, a list with one of these for
+    each env. Lambdas and local classes work, and so do scripts without a ``__main__`` guard. ``seed`` seeds the first
+    reset, as ``VecEnv.seed`` does.
     """
-    method: StartMethod = start_method or "auto"
-    made = make_gymnasium_env(env, n_envs, num_workers=num_workers, start_method=method, backend=backend, **env_kwargs)
-    vec_env = CorralVecEnv(made)
+    vector_env = make_gymnasium_env(
+        env, n_envs, num_workers=num_workers, start_method=start_method or "auto", backend=backend, **env_kwargs
+    )
+    vec_env = CorralVecEnv(vector_env)
     if seed is not None:
         vec_env.seed(seed)
     return vec_env

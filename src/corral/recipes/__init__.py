@@ -1,1 +1,1 @@
-"""How to train: a module for each recipe, none knowing another."""
+"""Training recipes, one per module; no recipe depends on another."""

@@ -1,7 +1,7 @@
-"""Curriculum: stages that get harder.
+"""Curriculum learning: training through stages of increasing difficulty.
 
-An env that names stages itself is trained through those, each for its budget. One that has opponents is trained against
-them, the weakest first, each until it is beaten often enough or its budget is used up.
+An env that defines stages itself is trained through these, each for its budget. An env with opponents is trained
+against them, the weakest first, each until the policy wins often enough or the budget of the stage is used up.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from corral.config.schema import parse_config, parse_env_kwargs
 from corral.config.values import Stage
@@ -17,65 +17,74 @@ from corral.core.errors import UsageError
 from corral.envs.factory import resolve_env
 from corral.envs.lifecycle import probe_env
 from corral.opponents.presets import ReferenceOpponents
-from corral.recipes.recipe_settings import EnvLike, recipe_settings, reference_opponents, steps_of
+from corral.recipes.recipe_settings import EnvLike, budget_in_steps, recipe_settings, reference_opponents
 from corral.training.api import TrainResult, train
 
-__all__ = ["curriculum", "curriculum_stages", "own_stages"]
+__all__ = ["curriculum", "curriculum_stages"]
 
-_FAST = 5
+_FAST_DIVISOR = 5
 """``fast`` divides every budget by this."""
 
 
-def curriculum_stages(roles: ReferenceOpponents, preset: Literal["v1", "v2"] = "v1", fast: bool = False) -> list[Stage]:
-    """The stages of a preset. ``v1``: the weakest opponent, then the teacher; ``v2`` mixes the two in between."""
-    mixed = f"mixed:{roles.weakest}=1,{roles.strongest_scripted}=1"
+class _PresetStage(NamedTuple):
+    name: str
+    opponent: str
+    timesteps: int
+    win_rate: float
+
+
+def curriculum_stages(
+    opponents: ReferenceOpponents, preset: Literal["v1", "v2"] = "v1", fast: bool = False
+) -> list[Stage]:
+    """Return the stages of a preset.
+
+    ``v1`` has the weakest and then the strongest scripted opponent; ``v2`` has a mix of both between them.
+    """
+    weakest, strongest = opponents.weakest, opponents.strongest_scripted
     presets = {
         "v1": [
-            (roles.weakest, roles.weakest, 50_000, 0.85),
-            (roles.strongest_scripted, roles.strongest_scripted, 200_000, 0.55),
+            _PresetStage(weakest, weakest, timesteps=50_000, win_rate=0.85),
+            _PresetStage(strongest, strongest, timesteps=200_000, win_rate=0.55),
         ],
         "v2": [
-            (roles.weakest, roles.weakest, 100_000, 0.90),
-            ("mixed", mixed, 100_000, 0.70),
-            (roles.strongest_scripted, roles.strongest_scripted, 200_000, 0.55),
+            _PresetStage(weakest, weakest, timesteps=100_000, win_rate=0.90),
+            _PresetStage("mixed", f"mixed:{weakest}=1,{strongest}=1", timesteps=100_000, win_rate=0.70),
+            _PresetStage(strongest, strongest, timesteps=200_000, win_rate=0.55),
         ],
     }
     if preset not in presets:
         raise UsageError(f"preset {preset!r}: should be v1 or v2")
-    names = _names([name for name, *_ in presets[preset]])
+    stages = presets[preset]
+    divisor = _FAST_DIVISOR if fast else 1
     return [
-        Stage(name=name, opponent=opponent, timesteps=steps // (_FAST if fast else 1), win_rate=target)
-        for name, (_, opponent, steps, target) in zip(names, presets[preset], strict=True)
+        Stage(name=name, opponent=stage.opponent, timesteps=stage.timesteps // divisor, win_rate=stage.win_rate)
+        for name, stage in zip(_directory_names([stage.name for stage in stages]), stages, strict=True)
     ]
 
 
-def _names(opponents: list[str]) -> list[str]:
-    """What stages may be called after their opponents: names of directories, each another."""
-    names: list[str] = []
-    for opponent in opponents:
-        name = re.sub(r"[^\w.-]", "-", opponent).lstrip(".-") or "stage"
-        names.append(name if name not in names else f"{name}-{len(names) + 1}")
-    return names
+def _directory_names(names: list[str]) -> list[str]:
+    """Return the names changed so that each is a valid name of a directory and no two are the same."""
+    valid: list[str] = []
+    for name in names:
+        valid_name = re.sub(r"[^\w.-]", "-", name).lstrip(".-") or "stage"
+        valid.append(valid_name if valid_name not in valid else f"{valid_name}-{len(valid) + 1}")
+    return valid
 
 
-def own_stages(
-    stages: Sequence[Stage], kwargs: Mapping[str, Any], settings: Mapping[str, Any], fast: bool, no_curriculum: bool
-) -> dict[str, Any]:
-    """``timesteps`` and ``stages`` of a run through stages that the env names; see ``curriculum``."""
-    shares = [stage.timesteps for stage in stages if stage.timesteps is not None]
-    if len(shares) < len(stages):
+def _scale_env_stages(stages: Sequence[Stage], settings: Mapping[str, Any], fast: bool) -> dict[str, Any]:
+    """Return ``timesteps`` and ``stages`` of a run through the stages of an env, scaled to the budget of the run."""
+    stage_steps = [stage.timesteps for stage in stages if stage.timesteps is not None]
+    if len(stage_steps) < len(stages):
         raise UsageError("every stage of the env's curriculum needs timesteps")
     if fast and any(settings.get(name) is not None for name in ("timesteps", "num_episodes", "duration")):
-        raise UsageError("fast is a fifth of the stages' own budgets, but a budget is given; leave one of them out")
-    steps = steps_of(settings, sum(shares) // (_FAST if fast else 1))
-    if no_curriculum or any(name in kwargs for stage in stages for name in stage.options):
-        return {"timesteps": steps}
-    if steps is not None:
-        shares = [max(1, round(share * steps / sum(shares))) for share in shares]
-    ends = [*shares[:-1], None]  # the last goes on to the end of the run
+        raise UsageError("fast divides the budgets of the stages by 5, but a budget is given; leave one of them out")
+    total = budget_in_steps(settings, sum(stage_steps) // (_FAST_DIVISOR if fast else 1))
+    if total is not None:
+        stage_steps = [max(1, round(steps * total / sum(stage_steps))) for steps in stage_steps]
+    scaled = [*stage_steps[:-1], None]  # the last stage lasts until the end of the run
     return {
-        "timesteps": steps,
-        "stages": [stage.model_copy(update={"timesteps": end}) for stage, end in zip(stages, ends, strict=True)],
+        "timesteps": total,
+        "stages": [stage.model_copy(update={"timesteps": steps}) for stage, steps in zip(stages, scaled, strict=True)],
     }
 
 
@@ -88,31 +97,34 @@ def curriculum(
     no_curriculum: bool = False,
     **settings: Any,
 ) -> TrainResult:
-    """Train through the stages of a curriculum, on an env that names some or that has opponents.
+    """Train through the stages of a curriculum, on an env that defines stages or has opponents.
 
-    ``config`` and ``settings`` are those of ``corral.train``; ``stages`` among them take the place of ``preset`` (v1)
-    and ``fast``. The next stage takes effect with the next episode of every env. The run ends with the last stage, and
-    its summary says how each went.
+    ``config`` and ``settings`` are those of ``corral.train``; ``stages`` among them replace ``preset`` (v1 by default)
+    and ``fast``, which divides the budgets of the stages by 5. A new stage takes effect in each env with its next
+    episode. The run ends with the last stage, and its summary has the result of each.
 
-    Where the env names its stages, ``timesteps`` are shared out among them as their own budgets are. With
-    ``no_curriculum``, or ``env_kwargs`` that say what the stages would, the whole budget goes to one stage.
+    If the env defines the stages, ``timesteps`` are divided among them in proportion to their budgets. With
+    ``no_curriculum``, or with ``env_kwargs`` that set an option of the stages, the run has no stages.
     """
-    why = "a curriculum's stages say who the opponents are; give stages in a config file"
-    values = recipe_settings(settings, config, opponent=why)
+    reason = "the stages of a curriculum decide the opponents; give stages in a config file"
+    values = recipe_settings(settings, config, opponent=reason)
     if values.get("stages"):
         if preset is not None or fast or no_curriculum:
             raise UsageError(
-                "preset, fast and no_curriculum choose stages, but there are stages of your own; leave one of them out"
+                "preset, fast and no_curriculum choose stages, but stages are given; leave one of them out"
             )
         return train(env, **values)
     factory = resolve_env(env, parse_env_kwargs(values.get("env_kwargs", {})))
     stages = parse_config({"env": factory.name, "stages": probe_env(factory).curriculum}).stages
     if stages:
         if preset is not None:
-            raise UsageError(f"preset {preset!r} is for opponents, but {factory.name} names stages of its own")
-        return train(env, **{**values, **own_stages(stages, factory.kwargs, values, fast, no_curriculum)})
+            raise UsageError(f"preset {preset!r} is for opponents, but {factory.name} defines its stages itself")
+        stage_settings = _scale_env_stages(stages, values, fast)
+        if no_curriculum or any(name in factory.kwargs for stage in stages for name in stage.options):
+            del stage_settings["stages"]
+        return train(env, **{**values, **stage_settings})
     if no_curriculum:
         if preset is not None or fast:
-            raise UsageError("preset and fast choose stages, but no_curriculum leaves them out")
+            raise UsageError("preset and fast choose stages, but no_curriculum is given; leave one of them out")
         return train(env, **values)
     return train(env, **values, stages=curriculum_stages(reference_opponents(env, values), preset or "v1", fast))

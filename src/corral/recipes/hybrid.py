@@ -1,4 +1,4 @@
-"""Hybrid self-play: first a warm-up against the teacher, then the mix of self-play."""
+"""Hybrid self-play: a warm-up against the strongest scripted opponent, then self-play."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from corral.config.values import Stage
 from corral.core.errors import UsageError
-from corral.recipes.recipe_settings import EnvLike, recipe_settings, reference_opponents, steps_of
+from corral.recipes.recipe_settings import EnvLike, budget_in_steps, recipe_settings, reference_opponents
 from corral.training.api import TrainResult, train
 
 __all__ = ["hybrid"]
 
-_STEPS, _WARMUP = 1_000_000, 200_000
-_DECIDED = "this recipe says who the opponents are; use warmup, current_weight and random_weight"
+_DEFAULT_TIMESTEPS, _DEFAULT_WARMUP = 1_000_000, 200_000
+_REFUSED = "this recipe chooses the opponents; use warmup, current_weight and random_weight"
 
 
 def hybrid(
@@ -25,24 +25,25 @@ def hybrid(
     random_weight: float = 0.2,
     **settings: Any,
 ) -> TrainResult:
-    """Train ``warmup`` steps against the teacher (200,000, or a fifth of a smaller budget), then by self-play.
+    """Train ``warmup`` steps against the env's strongest scripted opponent, then by self-play.
 
-    The weights are shares of episodes against the policy itself and against the weakest opponent; past selves and the
-    teacher share the rest. ``timesteps`` is 1,000,000 if no budget is given. See ``corral.train`` for ``config`` and
-    the ``settings``.
+    ``warmup`` is 200,000 steps by default, or a fifth of a smaller budget. ``current_weight`` and ``random_weight`` are
+    the shares of episodes against the current policy and against the weakest opponent; the other episodes are played
+    half against past versions of the policy and half against the strongest scripted opponent. ``timesteps`` is
+    1,000,000 if no budget is given. ``config`` and ``settings`` are those of ``corral.train``.
     """
-    values = recipe_settings(settings, config, opponent=_DECIDED, stages=_DECIDED)
-    steps = steps_of(values, _STEPS)
+    values = recipe_settings(settings, config, opponent=_REFUSED, stages=_REFUSED)
+    timesteps = budget_in_steps(values, _DEFAULT_TIMESTEPS)
     if warmup is None:
-        warmup = _WARMUP if steps is None else min(_WARMUP, steps // 5)
-    if warmup < 1 or (steps is not None and warmup >= steps):
-        whole = "at least 1" if steps is None else f"part of the {steps:,} timesteps"
-        raise UsageError(f"warmup {warmup:,}: should be {whole}")
-    roles = reference_opponents(env, values)
+        warmup = _DEFAULT_WARMUP if timesteps is None else min(_DEFAULT_WARMUP, timesteps // 5)
+    if warmup < 1 or (timesteps is not None and warmup >= timesteps):
+        expected = "at least 1" if timesteps is None else f"part of the {timesteps:,} timesteps"
+        raise UsageError(f"warmup {warmup:,}: should be {expected}")
+    opponents = reference_opponents(env, values)
     stages = [
-        Stage(name="warmup", opponent=roles.strongest_scripted, timesteps=warmup),
-        Stage(name="mix", opponent=roles.selfplay(current_weight, random_weight)),  # as long as the budget lasts
+        Stage(name="warmup", opponent=opponents.strongest_scripted, timesteps=warmup),
+        Stage(name="mix", opponent=opponents.selfplay(current_weight, random_weight)),  # until the end of the run
     ]
-    every = values.get("checkpoint_freq") or 25_000
-    values = {"snapshot_freq": every, "checkpoint_freq": every, **values}
-    return train(env, **{**values, "stages": stages, "timesteps": steps})
+    save_freq = values.get("checkpoint_freq") or 25_000
+    values = {"snapshot_freq": save_freq, "checkpoint_freq": save_freq, **values}
+    return train(env, **{**values, "stages": stages, "timesteps": timesteps})

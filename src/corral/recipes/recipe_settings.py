@@ -1,4 +1,4 @@
-"""What recipes have in common: the opponents that they need, and the settings that they start from."""
+"""Functions that recipes share: their settings, their budget and the opponents that they refer to."""
 
 from __future__ import annotations
 
@@ -15,38 +15,42 @@ from corral.envs.factory import resolve_env
 from corral.envs.lifecycle import probe_env
 from corral.opponents.presets import ReferenceOpponents, reference_opponents_of_names
 
-__all__ = ["EnvLike", "recipe_settings", "reference_opponents", "steps_of"]
-
+__all__ = ["EnvLike", "budget_in_steps", "recipe_settings", "reference_opponents"]
 
 EnvLike = str | Callable[..., gym.Env[Any, Any]]
+"""The name of an env, as on the command line, or a callable that constructs it."""
 
 
 def reference_opponents(env: EnvLike, settings: Mapping[str, Any]) -> ReferenceOpponents:
-    """The parts that an env's opponents play; a UsageError if it has none."""
+    """Return the weakest and the strongest scripted opponent of an env; raise a UsageError if it has no opponents."""
     factory = resolve_env(env, parse_env_kwargs(settings.get("env_kwargs", {})))
     names = probe_env(factory).opponents
     if not names:
         raise UsageError(
-            f"{factory.name} has no opponents, and this recipe is about them; docs/opponents.md says how an env "
-            "offers them"
+            f"{factory.name} has no opponents, which this recipe needs; docs/opponents.md explains how an env offers "
+            "them"
         )
     return reference_opponents_of_names(names)
 
 
 def recipe_settings(
-    settings: Mapping[str, Any], config: str | os.PathLike[str] | None, **decided: str
+    settings: Mapping[str, Any], config: str | os.PathLike[str] | None, **refused: str
 ) -> dict[str, Any]:
-    """``settings`` over those of a YAML file; what the recipe has ``decided`` itself is refused, with the reason."""
+    """Return the settings of the YAML file ``config``, updated with ``settings``.
+
+    Raise a UsageError if one of the ``refused`` settings is given, which the recipe chooses itself; its value is the
+    reason.
+    """
     values = {**(load_yaml(config) if config is not None else {}), **settings}
     values.pop("env", None)
-    for name, why in decided.items():
+    for name, reason in refused.items():
         if values.pop(name, None):
-            raise UsageError(f"{name}: {why}")
+            raise UsageError(f"{name}: {reason}")
     return values
 
 
-def steps_of(settings: Mapping[str, Any], default: int) -> int | None:
-    """The budget of steps: as given; none, if only another budget is; else the recipe's own."""
+def budget_in_steps(settings: Mapping[str, Any], default: int) -> int | None:
+    """Return ``timesteps`` of ``settings``; None if they have only another budget; ``default`` if they have none."""
     given = {name: settings.get(name) for name in ("timesteps", "num_episodes", "duration")}
     if all(value is None for value in given.values()):
         return default

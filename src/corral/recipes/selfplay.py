@@ -1,4 +1,4 @@
-"""Self-play: against past selves, the policy as it is, and the env's own opponents, drawn anew for every episode."""
+"""Self-play: the opponent of each episode is drawn from past policies, the current one and the env's own opponents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from corral.training.api import TrainResult, train
 
 __all__ = ["selfplay"]
 
-_DECIDED = "self-play says who the opponents are; use current_weight and random_weight"
+_REFUSED = "self-play chooses the opponents; use current_weight and random_weight"
 
 
 def selfplay(
@@ -21,13 +21,14 @@ def selfplay(
     random_weight: float = 0.2,
     **settings: Any,
 ) -> TrainResult:
-    """Train by self-play on an env that has opponents; see ``corral.train`` for ``config`` and the ``settings``.
+    """Train by self-play on an env that has opponents.
 
-    ``current_weight`` and ``random_weight`` are the shares of episodes against the policy itself and against the
-    weakest opponent; past selves and the teacher share the rest. Every ``checkpoint_freq`` steps (25,000) the policy
-    joins the pool of past selves, and the run is saved.
+    ``current_weight`` and ``random_weight`` are the shares of episodes against the current policy and against the
+    weakest opponent; the other episodes are played half against past versions of the policy and half against the
+    strongest scripted opponent. Every ``checkpoint_freq`` steps (25,000 by default) a copy of the policy is added to
+    the past versions, and a checkpoint is saved. ``config`` and ``settings`` are those of ``corral.train``.
     """
-    values = recipe_settings(settings, config, opponent=_DECIDED, stages=_DECIDED)
+    values = recipe_settings(settings, config, opponent=_REFUSED, stages=_REFUSED)
     mix = reference_opponents(env, values).selfplay(current_weight, random_weight)
-    every = values.get("checkpoint_freq") or 25_000
-    return train(env, **{"snapshot_freq": every, "checkpoint_freq": every, **values, "opponent": mix})
+    save_freq = values.get("checkpoint_freq") or 25_000
+    return train(env, **{"snapshot_freq": save_freq, "checkpoint_freq": save_freq, **values, "opponent": mix})

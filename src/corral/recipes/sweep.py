@@ -1,4 +1,4 @@
-"""The former place of ``corral.sweeps``, which documents and scripts name."""
+"""Names of ``corral.sweeps`` under their former module, which documents and scripts still import."""
 
 from corral.sweeps.api import REQUEST, resume_sweep, sweep
 from corral.sweeps.results import Result, SweepResult

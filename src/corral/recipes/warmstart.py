@@ -1,4 +1,4 @@
-"""Warm start: imitate an expert first, then go on with PPO, held near the imitation until the values can be trusted."""
+"""Warm start: imitate an expert, then train with PPO, at first with a penalty on the distance from the imitation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 from corral.config.rules import DEFAULT_TIMESTEPS
 from corral.config.schema import parse_config
 from corral.core.errors import UsageError
-from corral.recipes.recipe_settings import EnvLike, recipe_settings, reference_opponents, steps_of
+from corral.recipes.recipe_settings import EnvLike, budget_in_steps, recipe_settings, reference_opponents
 from corral.training.api import TrainResult, train
 
 __all__ = ["warmstart"]
@@ -26,23 +26,24 @@ def warmstart(
     preset: Literal["v1", "v2"] = "v1",
     **settings: Any,
 ) -> TrainResult:
-    """Train on an env that has opponents, beginning with what ``expert`` (the teacher, by default) does.
+    """Train on an env that has opponents, from a policy that imitates ``expert``.
 
-    PPO would soon forget it: its first advantages come from values that know nothing. So at first only the value
-    function learns (``critic_warmup``, a twentieth of the budget), and a penalty on the distance from the imitator
-    (``kl_ref_coef``) falls to zero over the first half; without a budget of steps, these are 5,000 and 50,000 steps.
-    ``v2`` fits the value function to the expert's games too, and keeps more entropy. See ``corral.train`` for
-    ``config`` and the ``settings``.
+    The default expert is the env's strongest scripted opponent. PPO would soon forget what it imitates, because its
+    first advantages come from an untrained value function. Therefore only the value function learns at first
+    (``critic_warmup``, a twentieth of the budget), and a penalty on the KL divergence from the imitation
+    (``kl_ref_coef``) falls to zero over the first half of the budget. Without a budget in steps, these are 5,000 and
+    50,000 steps. The preset ``v2`` also fits the value function to the expert's returns, and has an entropy bonus.
+    ``config`` and ``settings`` are those of ``corral.train``.
     """
     if preset not in _PRESETS:
         raise UsageError(f"preset {preset!r}: should be v1 or v2")
     given = recipe_settings(settings, config)
-    steps = steps_of(given, DEFAULT_TIMESTEPS)
-    roles = reference_opponents(env, given)
-    usual = DEFAULT_TIMESTEPS if steps is None else steps
-    values = {"critic_warmup": usual // 20, **_PRESETS[preset], **given}
+    timesteps = budget_in_steps(given, DEFAULT_TIMESTEPS)
+    strongest = reference_opponents(env, given).strongest_scripted
+    assumed_timesteps = DEFAULT_TIMESTEPS if timesteps is None else timesteps
+    values = {"critic_warmup": assumed_timesteps // 20, **_PRESETS[preset], **given}
     if not given.get("stages"):
-        values.setdefault("opponent", roles.strongest_scripted)
+        values.setdefault("opponent", strongest)
     if parse_config({"env": "", "kl_ref_coef": values["kl_ref_coef"]}).kl_ref_coef:
-        values.setdefault("kl_ref_steps", max(1, usual // 2))
-    return train(env, **{**values, "expert": values.get("expert") or roles.strongest_scripted, "timesteps": steps})
+        values.setdefault("kl_ref_steps", max(1, assumed_timesteps // 2))
+    return train(env, **{**values, "expert": values.get("expert") or strongest, "timesteps": timesteps})

@@ -1,1 +1,1 @@
-"""Envs as people see them: videos, pictures, the terminal, and a game under human control."""
+"""What people see of envs: videos, images, animation in the terminal, and a window for human play."""

@@ -1,4 +1,4 @@
-"""Frames to a GIF or an MP4, one by one. The only importer of ``imageio_ffmpeg``, which brings its own encoder."""
+"""Writing of frames to a GIF or MP4 file. Only this module imports ``imageio_ffmpeg``, which contains an encoder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Frame = npt.NDArray[np.uint8]
 
 
 def check_video(path: Path) -> None:
-    """Refuse early what could not be written."""
+    """Raise a UsageError if a video or image cannot be written to ``path``."""
     if path.suffix not in (".gif", ".mp4", ".png"):
         raise UsageError(f"--save {str(path)!r}: should end in .gif, .mp4 or .png")
     if not is_directory(path.parent):
@@ -29,31 +29,33 @@ def check_video(path: Path) -> None:
 
 
 def save_video(path: Path, frames: Iterable[Frame], fps: float) -> None:
-    """Write RGB frames [H, W, 3], as they come."""
-    coming = iter(frames)
-    first = next(coming)
+    """Write RGB frames [H, W, 3] to a file one by one, so that they need not fit in memory."""
+    remaining = iter(frames)
+    first = next(remaining)
     if path.suffix == ".gif":
-        _save_gif(path, first, coming, fps)
+        _save_gif(path, first, remaining, fps)
         return
-    # H.264 with chroma at half size needs even sides
+    # H.264 with chroma subsampling needs an even width and height.
     height, width = first.shape[0] + first.shape[0] % 2, first.shape[1] + first.shape[1] % 2
     writer = _ffmpeg().write_frames(str(path), (width, height), fps=fps, macro_block_size=1)
     writer.send(None)
-    for frame in itertools.chain([first], coming):
-        even = np.pad(frame, ((0, height - frame.shape[0]), (0, width - frame.shape[1]), (0, 0)), mode="edge")
-        writer.send(np.ascontiguousarray(even))
+    for frame in itertools.chain([first], remaining):
+        padded = np.pad(frame, ((0, height - frame.shape[0]), (0, width - frame.shape[1]), (0, 0)), mode="edge")
+        writer.send(np.ascontiguousarray(padded))
     writer.close()
 
 
-def _save_gif(path: Path, first: Frame, rest: Iterator[Frame], fps: float) -> None:
-    """With the colours of each frame its own, and only what changes written."""
+def _save_gif(path: Path, first: Frame, remaining: Iterator[Frame], fps: float) -> None:
+    """Write a GIF in which each frame has its own palette, and only changes between frames are stored."""
     from PIL import Image
 
-    images = (Image.fromarray(frame).quantize(dither=Image.Dither.NONE) for frame in itertools.chain([first], rest))
+    frames = itertools.chain([first], remaining)
+    images = (Image.fromarray(frame).quantize(dither=Image.Dither.NONE) for frame in frames)
     next(images).save(path, save_all=True, append_images=images, duration=round(1000 / fps), loop=0, optimize=True)
 
 
 def _ffmpeg() -> Any:
+    """Return the module ``imageio_ffmpeg``; raise a MissingPackage if it is not installed."""
     try:
         import imageio_ffmpeg
     except ImportError:
