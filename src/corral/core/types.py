@@ -4,14 +4,15 @@ Start to read Corral here. Then read ``rollout/collector``, ``ppo/gae``, ``ppo/l
 
 One iteration of training is one rollout and one update. A ``RolloutSource`` collects the ``Rollout``: an ``Actor``
 chooses actions, the envs step, and every array gets one row per step. The learner then computes advantages from the
-rollout, updates the policy and publishes its weights to the source for the next rollout.
+rollout and updates the policy. The training loop publishes the new weights to the source for the next rollout.
 
-Letters in shapes, which are comments such as ``# [T, N]``:
+Comments such as ``# [T, N]`` are shapes of arrays:
 
 - ``T``: steps in a rollout (``n_steps``)
 - ``N``: envs (``n_envs``)
 - ``B``: rows of any batch
 - ``D``: numbers in an action (1 for ``Discrete``, the number of dimensions for ``Box``)
+- ``P``: outputs of the policy network (logits and means)
 - ``A``: entries in an action mask (see ``core.actions.Head.mask``)
 - ``S``: numbers in the state of a recurrent policy
 """
@@ -93,7 +94,7 @@ class Actor(Protocol):
     n_state: int
     """S, the size of a recurrent policy's state; 0 for other policies, which take and return no states."""
     defers_values: bool
-    """Whether ``act`` returns no values, because ``values`` computes those of a whole rollout faster at once."""
+    """Whether ``act`` returns no values, because computing those of a rollout in one call of ``values`` is faster."""
     value_leaves: frozenset[str] | None
     """Paths of the observation leaves that ``values`` reads; None means all."""
 
