@@ -100,9 +100,7 @@ def _check_task(task: str) -> str:
     """Return the family of a task; raise a UsageError if it is unknown or has several players."""
     specs = _specs()
     if task not in specs:
-        raise UsageError(
-            f"EnvPool has no {task!r}{did_you_mean(task, specs)}; `corral list envpool` shows what there is"
-        )
+        raise UsageError(f"EnvPool has no {task!r}{did_you_mean(task, specs)}; `corral list envpool` lists its tasks")
     family = specs[task][0]
     if family == "envpool.pgx" or task.startswith(_MULTIPLAYER_PREFIXES):
         raise UsageError(f"envpool:{task} has several players, and Corral trains one")

@@ -169,7 +169,7 @@ def resolve_env(env: str | Callable[..., Env] | EnvFactory, kwargs: Mapping[str,
         return _imported_factory(env, kwargs)
     if env.endswith(".py"):
         raise UsageError(f"which callable of {env}? Say {env}:name, with the name of a class or function in it")
-    raise UsageError(f"unknown env {env!r}{_suggest_env(env)}; `corral list` shows what there is")
+    raise UsageError(f"unknown env {env!r}{_suggest_env(env)}; `corral list` lists the envs")
 
 
 def _registered_factory(name: str, gym_id: str, kwargs: Mapping[str, Any]) -> EnvFactory:

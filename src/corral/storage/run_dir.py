@@ -168,7 +168,7 @@ class RunDirectory:
                     return descriptor
             os.close(descriptor)  # the previous owner deleted the file meanwhile, so locking it excludes no process
         raise UsageError(
-            f"{self.display_path}/.lock cannot be used: it is another file each time; choose another directory"
+            f"{self.display_path}/.lock cannot be used: other processes keep replacing it; choose another directory"
         )
 
     def _acquire_lock(self, descriptor: int) -> None:
