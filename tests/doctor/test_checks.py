@@ -48,7 +48,7 @@ def test_healthy_envs_pass(env):
         (lambda: Broken("float64"), "returned data fits the spaces", "warn", "float64 where the space says float32"),
         (lambda: Masked("info", "empty"), "returned data fits the spaces", "fail", "forbids every action"),
         (Forgetful, "same seed, same episode", "fail", "different ways"),
-        (Hoarder, "same seed, same episode", "warn", "is_recurrent"),
+        (Hoarder, "same seed, same episode", "warn", "depends on"),
         (Hoarder, "other seed, other episode", "warn", "same episode"),
         (lambda: Counter(length=10**9), "episodes end", "warn", "none ended"),
         (lambda: Counter(length=100), "scale of the numbers", "warn", "rewards from 1 to 100"),
@@ -165,7 +165,7 @@ def test_an_env_of_which_a_process_can_make_one_ever_must_repeat_itself_too():
     ("how", "cause"), [("os_exit", "exited with code 7"), ("kill", "SIGKILL"), ("sleep", "sign of life")]
 )
 def test_an_env_that_ends_or_hangs_its_process_is_a_finding(monkeypatch, how, cause):
-    monkeypatch.setattr("corral.processes.supervision._LEAST_SECONDS", 1.0)
+    monkeypatch.setattr("corral.processes.supervision._MIN_TIMEOUT", 1.0)
     found = list(examine("tests.faults.games:Always", {"how": how, "where": "step"}, n_envs=4, steps=200))[-1]
     assert found.level == "fail" and found.what == "returned data fits the spaces" and cause in found.seen, found
 

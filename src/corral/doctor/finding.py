@@ -1,4 +1,4 @@
-"""One line of the doctor's report."""
+"""The result of one check of the doctor."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ __all__ = ["Finding"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report."""
+    """One line of the doctor's report."""
 
     level: Literal["pass", "warn", "fail"]
     what: str
+    """Name of the check."""
     seen: str
+    """What the check found."""
     remedy: str = ""
+    """What to do about it; empty if nothing is to be done."""

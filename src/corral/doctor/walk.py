@@ -1,4 +1,4 @@
-"""A walk of random legal actions through an env, and what it tells: data, masks, episodes, scale and speed."""
+"""Plays random legal actions in an env and checks data, masks, episodes, scale of the numbers, and speed."""
 
 from __future__ import annotations
 
@@ -20,184 +20,195 @@ from corral.vec.serial import SerialVectorEnv
 
 __all__ = ["check_data"]
 
-_WALKS = 3  # that must all show that steps vary, because other programs may disturb one of them
-_WARM_UP = 0.1  # the share of a walk whose times do not count: code is loaded, caches are filled
+_MAX_WALKS = 3
+"""Step times vary only if they do in so many walks, because other programs may disturb one of them."""
+_WARM_UP = 0.1
+"""The fraction of a walk whose step times do not count, because code is loaded and caches are filled."""
+_LARGE_OBSERVATION, _LARGE_REWARD = 20, 50
+"""Larger numbers should be normalised."""
 
 
 @dataclass(slots=True)
 class _Walk:
-    """What a walk of random legal actions came across."""
+    """Statistics of random legal steps in an env (a random walk)."""
 
     step_seconds: list[float] = field(default_factory=list)
-    """By the clock."""
+    """Wall-clock time of each step."""
     step_costs: list[float] = field(default_factory=list)
-    """Seconds that each step needs of the processor, or waits for something of its own accord."""
-    episodes: int = 0
+    """Seconds of CPU time of each step; wall-clock time if the step waited for something, such as I/O."""
+    n_episodes: int = 0
+    """Number of episodes that ended."""
     rewards: list[float] = field(default_factory=list)
-    largest: float = 0.0
-    outside: str | None = None
-    converted: str | None = None
-    legal_share: list[float] = field(default_factory=list)
+    largest_observation: float = 0.0
+    """Largest absolute value in parts of observations that ``normalize_obs`` covers."""
+    outside_bounds: str | None = None
+    """A value outside of the bounds of its space, if there was one, as text."""
+    converted_dtype: str | None = None
+    """A dtype that is not the space's, if there was one, as text."""
+    legal_fractions: list[float] = field(default_factory=list)
+    """Fraction of the actions that the mask of each step allowed; empty without masks."""
 
 
 def check_data(heartbeat: Heartbeat, factory: EnvFactory, steps: int) -> list[Finding]:
-    """Walk ``steps`` random legal steps and look at what comes back."""
-    with heartbeat.making():  # one that can be looked into, also of a vector env
+    """Take random legal steps and check what the env returns."""
+    with heartbeat.making():  # a plain callable gives a single env that can be wrapped, also of a vector env
         env = SerialVectorEnv(lambda: factory(), 1, seed=0, heartbeat=heartbeat.cells)
-    env_info = f"{env.single_observation_space}, {env.single_action_space}"
+    spaces = f"{env.single_observation_space}, {env.single_action_space}"
     try:
-        walk = undisturbed = _walk(env, heartbeat, steps)
-        for _ in range(_WALKS - 1):
-            if _vary(undisturbed.step_costs):
-                undisturbed = _walk(env, heartbeat, steps)
+        walk = timed_walk = _walk(env, heartbeat, steps)
+        for _ in range(_MAX_WALKS - 1):
+            if _varies(timed_walk.step_costs):
+                timed_walk = _walk(env, heartbeat, steps)
     finally:
         env.close()
-    return [_fits(walk, env_info), _masks(walk), _episodes(walk, steps), _scale(walk), _speed(undisturbed)]
+    return [
+        _check_spaces(walk, spaces),
+        _check_masks(walk),
+        _check_episodes(walk, steps),
+        _check_scale(walk),
+        _check_speed(timed_walk),
+    ]
 
 
-def _fits(walk: _Walk, env_info: str) -> Finding:
-    if walk.outside:
-        return Finding(
-            "warn", "returned data fits the spaces", walk.outside, "widen the bounds of the observation space"
-        )
-    if walk.converted:
-        return Finding(
-            "warn",
-            "returned data fits the spaces",
-            walk.converted,
-            "harmless; declare that dtype to save the conversion",
-        )
-    return Finding("pass", "returned data fits the spaces", f"{env_info:.160}")
+def _check_spaces(walk: _Walk, spaces: str) -> Finding:
+    what = "returned data fits the spaces"
+    if walk.outside_bounds:
+        return Finding("warn", what, walk.outside_bounds, "widen the bounds of the observation space")
+    if walk.converted_dtype:
+        return Finding("warn", what, walk.converted_dtype, "harmless; declare that dtype to save the conversion")
+    return Finding("pass", what, f"{spaces:.160}")
 
 
 def _walk(env: SerialVectorEnv, heartbeat: Heartbeat, steps: int) -> _Walk:
+    """Reset the env and take ``steps`` random legal steps."""
     walk, generator = _Walk(), np.random.default_rng(0)
     inner = env.envs[0]
-    watcher = env.envs[0] = _Watcher(inner, env.layout)
+    recorder = env.envs[0] = _Recorder(inner, env.layout)
     with heartbeat.making():
         env.reset_arrays([0])
     for _ in range(steps):
         if env.masks is not None:
-            walk.legal_share.append(float(env.masks[0].mean()))
+            walk.legal_fractions.append(float(env.masks[0].mean()))
         env.codec.decode(env.codec.random(env.masks, 1, generator), env.arrays.actions)
         env.send()
         env.recv()
         walk.rewards.append(float(env.arrays.rewards[0]))
-        walk.episodes += bool(env.arrays.terminated[0] or env.arrays.truncated[0])
+        walk.n_episodes += bool(env.arrays.terminated[0] or env.arrays.truncated[0])
         for leaf in env.layout.leaves:
             if is_normalizable(leaf):
-                seen = env.arrays.observations[leaf.path].astype(np.float64)  # the lowest integer has no absolute value
-                walk.largest = max(walk.largest, float(np.abs(seen).max(initial=0)))
+                # in floats, because the lowest integer has no absolute value
+                values = env.arrays.observations[leaf.path].astype(np.float64)
+                walk.largest_observation = max(walk.largest_observation, float(np.abs(values).max(initial=0)))
     env.envs[0] = inner
-    walk.outside, walk.converted = watcher.outside, watcher.converted
-    walk.step_seconds, walk.step_costs = watcher.seconds, watcher.costs
+    walk.outside_bounds, walk.converted_dtype = recorder.outside_bounds, recorder.converted_dtype
+    walk.step_seconds, walk.step_costs = recorder.step_seconds, recorder.step_costs
     return walk
 
 
-class _Watcher(gym.Wrapper[Any, Any, Any, Any]):
-    """Sees what the env returns before the stepper converts it."""
+class _Recorder(gym.Wrapper[Any, Any, Any, Any]):
+    """Times the env's steps, and checks observations before the stepper converts them."""
 
     def __init__(self, env: gym.Env[Any, Any], layout: Layout) -> None:
         super().__init__(env)
-        self.outside: str | None = None
-        self.converted: str | None = None
-        self.seconds: list[float] = []
-        self.costs: list[float] = []
+        self.outside_bounds: str | None = None
+        self.converted_dtype: str | None = None
+        self.step_seconds: list[float] = []
+        self.step_costs: list[float] = []
         self._layout = layout
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Reset the env and check its observation."""
         outcome = self.env.reset(seed=seed, options=options)
         if isinstance(outcome, tuple):
-            self._look(outcome[0])
+            self._check_observation(outcome[0])
         return outcome
 
     def step(self, action: Any) -> Any:
-        waits, used, started = _waits(), time.process_time(), time.perf_counter()
+        """Step the env, record how long it takes, and check its observation."""
+        waits, cpu_started, started = _count_waits(), time.process_time(), time.perf_counter()
         outcome = self.env.step(action)
-        elapsed, used = time.perf_counter() - started, time.process_time() - used
-        self.seconds.append(elapsed)
-        self.costs.append(elapsed if _waits() > waits else used)  # other programs may have had the processor meanwhile
+        elapsed, cpu_time = time.perf_counter() - started, time.process_time() - cpu_started
+        self.step_seconds.append(elapsed)
+        # CPU time, unless the step waited: in the elapsed time other programs may have had the CPU.
+        self.step_costs.append(elapsed if _count_waits() > waits else cpu_time)
         if isinstance(outcome, tuple) and outcome:
-            self._look(outcome[0])
+            self._check_observation(outcome[0])
         return outcome
 
-    def _look(self, observation: Any) -> None:
+    def _check_observation(self, observation: Any) -> None:
+        """Record a value outside of its bounds, and a dtype that is not the space's."""
         try:
             leaves = self._layout.unbatch(observation)
         except ValueError:
-            return  # the stepper says it better
+            return  # the stepper's own error says more
         for leaf in self._layout.leaves:
-            given = leaves[leaf.path]
-            where = f" at {leaf.path!r}" if leaf.path else ""
-            if given.dtype != leaf.dtype and isinstance(leaf.space, gym.spaces.Box):
-                self.converted = f"{given.dtype} where the space says {leaf.dtype}{where}"
-            if not isinstance(leaf.space, gym.spaces.Box) or given.shape != leaf.shape:
+            if not isinstance(leaf.space, gym.spaces.Box):
                 continue
-            if not ((given >= leaf.space.low) & (given <= leaf.space.high)).all():
-                self.outside = f"a value outside the bounds{where}: {given!r:.80}"
+            values = leaves[leaf.path]
+            path = f" at {leaf.path!r}" if leaf.path else ""
+            if values.dtype != leaf.dtype:
+                self.converted_dtype = f"{values.dtype} where the space says {leaf.dtype}{path}"
+            if values.shape == leaf.shape and not ((values >= leaf.space.low) & (values <= leaf.space.high)).all():
+                self.outside_bounds = f"a value outside the bounds{path}: {values!r:.80}"
 
 
-def _masks(walk: _Walk) -> Finding:
-    if not walk.legal_share:
-        return Finding("pass", "action masks", "none offered")
-    shares = walk.legal_share
-    if min(shares) == 1.0:
-        return Finding(
-            "warn", "action masks", "offered, but every action was always allowed", "check that masks are filled in"
-        )
-    return Finding("pass", "action masks", f"always legal; {np.mean(shares):.0%} of the actions allowed on average")
+def _check_masks(walk: _Walk) -> Finding:
+    if not walk.legal_fractions:
+        return Finding("pass", "action masks", "the env has none")
+    if min(walk.legal_fractions) == 1.0:
+        seen = "the env has them, but every action was always allowed"
+        return Finding("warn", "action masks", seen, "check that masks are filled in")
+    seen = f"always legal; {np.mean(walk.legal_fractions):.0%} of the actions allowed on average"
+    return Finding("pass", "action masks", seen)
 
 
-def _episodes(walk: _Walk, steps: int) -> Finding:
-    if walk.episodes == 0:
+def _check_episodes(walk: _Walk, steps: int) -> Finding:
+    if walk.n_episodes == 0:
         remedy = (
-            "if episodes can go on for ever, add a limit (gymnasium.wrappers.TimeLimit, EnvPool's max_episode_steps), "
+            "if episodes can be endless, add a limit (gymnasium.wrappers.TimeLimit, EnvPool's max_episode_steps), "
             "so that rewards can be compared"
         )
         return Finding("warn", "episodes end", f"none ended in {steps} random steps", remedy)
-    return Finding("pass", "episodes end", f"{walk.episodes} in {steps} random steps")
+    return Finding("pass", "episodes end", f"{walk.n_episodes} in {steps} random steps")
 
 
-def _scale(walk: _Walk) -> Finding:
-    reward = max(map(abs, walk.rewards), default=0.0)
+def _check_scale(walk: _Walk) -> Finding:
+    what = "scale of the numbers"
     seen = f"rewards from {min(walk.rewards):.3g} to {max(walk.rewards):.3g}"
-    if walk.largest:
-        seen = f"observations up to {walk.largest:.3g}, {seen}"
-    remedies = []
-    if walk.largest > 20:
-        remedies.append("--normalize-obs")
-    if reward > 50:
-        remedies.append("--normalize-reward")
-    if remedies:
-        return Finding("warn", "scale of the numbers", seen, f"consider {' and '.join(remedies)}")
+    if walk.largest_observation:
+        seen = f"observations up to {walk.largest_observation:.3g}, {seen}"
+    flags = []
+    if walk.largest_observation > _LARGE_OBSERVATION:
+        flags.append("--normalize-obs")
+    if max(map(abs, walk.rewards), default=0.0) > _LARGE_REWARD:
+        flags.append("--normalize-reward")
+    if flags:
+        return Finding("warn", what, seen, f"consider {' and '.join(flags)}")
     if not any(walk.rewards):
-        return Finding(
-            "warn", "scale of the numbers", seen, "random play never earned a reward: it may be hard to find"
-        )
-    return Finding("pass", "scale of the numbers", seen)
+        return Finding("warn", what, seen, "random play never earned a reward: it may be hard to find")
+    return Finding("pass", what, seen)
 
 
-def _speed(walk: _Walk) -> Finding:
-    micro = sorted(second * 1e6 for second in walk.step_seconds)
-    median, slow = statistics.median(micro), micro[int(0.95 * (len(micro) - 1))]
+def _check_speed(walk: _Walk) -> Finding:
+    times = sorted(seconds * 1e6 for seconds in walk.step_seconds)  # microseconds
+    median, slow = statistics.median(times), times[int(0.95 * (len(times) - 1))]
     seen = (
-        f"{median:,.0f} µs a step (95% under {slow:,.0f} µs), {1e6 / statistics.mean(micro):,.0f} steps/s on one core"
+        f"{median:,.0f} µs a step (95% under {slow:,.0f} µs), {1e6 / statistics.mean(times):,.0f} steps/s on one core"
     )
-    if _vary(walk.step_costs):
-        return Finding(
-            "warn", "speed of a step", seen, "steps vary a lot: give each worker several envs to even it out"
-        )
+    if _varies(walk.step_costs):
+        remedy = "steps vary a lot: give each worker several envs to even it out"
+        return Finding("warn", "speed of a step", seen, remedy)
     return Finding("pass", "speed of a step", seen)
 
 
-def _vary(costs: list[float]) -> bool:
-    """Whether more than one step in twenty costs ten times as much as most of them."""
-    counted = sorted(costs[int(_WARM_UP * len(costs)) :])
-    return counted[int(0.95 * (len(counted) - 1))] > 10 * statistics.median(counted)
+def _varies(step_costs: list[float]) -> bool:
+    """Return whether the 95th percentile, after the warm-up, is more than ten times the median."""
+    costs = sorted(step_costs[int(_WARM_UP * len(step_costs)) :])
+    return costs[int(0.95 * (len(costs) - 1))] > 10 * statistics.median(costs)
 
 
-def _waits() -> int:
-    """How often this thread has given up the processor of its own accord; always 0 where the system does not tell."""
+def _count_waits() -> int:
+    """Return how often this thread has waited (voluntary context switches); always 0 except on Linux."""
     if sys.platform != "linux":
         return 0
     import resource

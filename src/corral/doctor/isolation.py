@@ -1,4 +1,4 @@
-"""Parts of checks that make the env, called in another process, where it may crash or hang."""
+"""Calls checks that make the env in a child process, where the env may crash or hang."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from corral.envs.factory import EnvFactory
 from corral.processes.supervision import RecoveryConfig
 from corral.vec.child_call import call_in_child
 
-__all__ = ["apart"]
+__all__ = ["call_isolated"]
 
 T = TypeVar("T")
 
 
-def apart(function: Callable[..., T], factory: EnvFactory, **arguments: Any) -> T:
-    """Return ``function(heartbeat, factory=factory, **arguments)``, called in a new process with the time-outs of a run."""
+def call_isolated(function: Callable[..., T], factory: EnvFactory, **arguments: Any) -> T:
+    """Return ``function(heartbeat, factory=factory, **arguments)``, called in a new process with a run's time-outs."""
     bound: Callable[..., T] = functools.partial(function, factory=factory, **arguments)
     return call_in_child(bound, f"trying out {factory.name}", RecoveryConfig(heal=True))
