@@ -102,13 +102,12 @@ class EnvPositions:
         ends = np.flatnonzero(rollout.terminated[:steps, i] | rollout.truncated[:steps, i])
         if ends.size:
             last_end = int(ends[-1])
-            actions = rollout.actions[last_end + 1 : steps, i].copy()
             episode = _EpisodeSoFar(
                 number=int(rollout.next_episode[last_end, i]),
                 opponent=int(rollout.next_opponent[last_end, i]),
-                steps=len(actions),
+                steps=steps - last_end - 1,
                 state=None,
-                actions=actions,
+                actions=rollout.actions[last_end + 1 : steps, i].copy(),
             )
         else:
             episode = self._episode(i)
