@@ -63,7 +63,7 @@ def read_regular(path: Path, most: int) -> bytes:
 
 
 def read_json(path: Path, most: int) -> Any:
-    """Return the data in a JSON file of at most ``most`` bytes; raise as ``read_regular`` and ``parse_json`` do."""
+    """Return the data in a JSON file; raise as ``read_regular`` and ``parse_json`` do."""
     return parse_json(read_regular(path, most))
 
 

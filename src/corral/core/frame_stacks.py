@@ -94,7 +94,7 @@ class ColumnWriter:
         self._previous_stack: Array | None = None
 
     def first(self, begun: bool) -> None:
-        """Write the observations of step 0 with all frames; ``begun`` says whether every env has just been reset."""
+        """Write the observations of step 0 with all frames; ``begun``: whether all envs have just been reset."""
         if self._stack is None:
             self._column[0] = self._current
             return
@@ -105,7 +105,7 @@ class ColumnWriter:
             self._check_reset(np.ones(len(self._current), np.bool_))
 
     def write(self, step: int, begun: Flags | None) -> None:
-        """Write the observations of a later step; ``begun`` [N] says which envs have just been reset, None for none."""
+        """Write the observations of a later step; ``begun`` [N]: which envs have just been reset (None: none)."""
         self._column[step + self._n_earlier] = self._newest
         if self._stack is None:
             return
