@@ -53,7 +53,7 @@ class PictureEncoder(nn.Module):
 
 
 class ScaledConv(nn.Conv2d):
-    """A convolution of ``scale * x`` that scales its weights instead of the pixels, because they are fewer."""
+    """A convolution of ``scale * x`` that scales the weights instead, because there are fewer weights than pixels."""
 
     def __init__(self, scale: float, n_in: int, n_out: int, kernel: int, stride: int = 1, padding: int = 0) -> None:
         super().__init__(n_in, n_out, kernel, stride, padding)

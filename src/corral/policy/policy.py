@@ -34,11 +34,11 @@ and returns ``(params [B, n_action_params(action_space)], values [B])``.
 Inputs = dict[str, Tensor]
 """What a forward pass of the policy gets, by name, each [B, ...]."""
 FEATURES, IMAGE = "features", "image:"
-"""Names of inputs: the encoded features, and before an image's path, the image."""
+"""Names of inputs: that of the encoded features, and what stands before the path of an image."""
 
 
 class Evaluation(NamedTuple):
-    """The policy's view of actions that were taken, for the loss."""
+    """Log-probabilities of given actions, entropies and values under the current weights, for the loss."""
 
     log_probs: Tensor  # [B]
     entropy: Tensor  # [B]

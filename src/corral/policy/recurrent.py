@@ -22,9 +22,9 @@ from corral.config.values import Recurrent
 __all__ = ["RecurrentCore", "SequenceStart", "state_size"]
 
 _KEEP_BIAS = 1.0
-"""Initial bias of the gate that keeps the state (LSTM: forget gate, GRU: update gate), added to the other biases.
+"""Added to the initial bias of the gate that keeps the state (LSTM: forget gate, GRU: update gate).
 
-It starts out keeping about three quarters of the state at each step: sigmoid(1) = 0.73 (Gers et al. 2000,
+The gate starts out keeping about three quarters of the state at each step: sigmoid(1) = 0.73 (Gers et al. 2000,
 doi:10.1162/089976600300015015).
 """
 
