@@ -76,8 +76,8 @@ _SERIAL = _Candidate("serial", 1)
 def choose_backend(config: TrainConfig, costs: Callable[[], Costs], central: bool) -> BackendChoice:
     """Return the backend that the config requires, or else the fastest by the costs.
 
-    ``costs`` measures; it is called only if the costs decide anything. ``central``: the policy is on an accelerator,
-    so that all inference has to be in this process.
+    ``costs`` measures; it is called only if the costs decide anything. ``central``: whether the policy is on an
+    accelerator, so that all inference has to be in this process.
     """
     cores = available_cores()
     if config.backend == "serial":
