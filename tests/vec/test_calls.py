@@ -157,7 +157,7 @@ def test_seeds_may_be_any_sequence_or_whole_number(make, seeds):
 
 @pytest.mark.parametrize("seeds", ["abc", 1.5, {1: 2}, [1, 2.5, 3]])
 def test_other_seeds_are_refused_by_name(make, seeds):
-    with pytest.raises(TypeError, match=r"seed .* expected None, a whole number or one for each of the 3 envs"):
+    with pytest.raises(TypeError, match=r"seed .* expected None, an integer or one for each of the 3 envs"):
         make(Counter, 3).reset(seed=seeds)
 
 

@@ -111,9 +111,9 @@ class BatchStepper:
         has_seeds = any(seeds[i] is not None for i in envs.tolist())
         is_gymnasium = isinstance(self.vector.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         if autoresets_in_same_step(self.vector) and not is_gymnasium:
-            raise UsageError(f"the envs of {self._factory.name} begin only together; reset without reset_mask")
+            raise UsageError(f"the envs of {self._factory.name} can only be reset all together; pass no reset_mask")
         if self._factory.seeded_at_construction and has_seeds:
-            raise UsageError(f"the envs of {self._factory.name} are seeded only together; reset some without seeds")
+            raise UsageError(f"the envs of {self._factory.name} can only be seeded all together; pass no seeds here")
         try:
             new_episodes = self._reset_envs(envs, list(seeds) if has_seeds else None)
             self._write_first_observations(new_episodes)
@@ -157,11 +157,13 @@ class BatchStepper:
         """Return the sums of infos, the recovery counts and the faults since the last call."""
         return self._ledger.drain(self._info_sums.drain())
 
-    def restore(self, positions: Sequence[EnvPosition], has_masks: bool, skip: Collection[int] = ()) -> list[int]:
-        """Write what every env showed at its position, and return the envs that are not there.
+    def restore(
+        self, positions: Sequence[EnvPosition], has_masks: bool, at_position: Collection[int] = ()
+    ) -> list[int]:
+        """Write what every env showed at its position, and return the envs that could not be restored.
 
-        No env can be brought to a position in the middle of an episode, so these are all envs, unless no env has begun
-        an episode: then all begin one now.
+        These are all envs, because no env of a vector env can be brought into the middle of an episode. Only if no
+        position has an observation, so that no episode has begun, all envs are reset, and none is returned.
         """
         self.row_writer.has_masks, self._ledger.completed_first_step = has_masks, True
         for i, position in enumerate(positions):
@@ -200,7 +202,7 @@ class BatchStepper:
         return [InfoRow(i, self._public_info(infos, i)) for i in range(self._n)]
 
     def _write_life_lost(self, infos: Infos) -> None:
-        """Write which envs lost a life: from the number of lives, or from the info of that name."""
+        """Write which envs lost a life, from ``lives`` in the infos of Atari games or from ``life_lost`` in infos."""
         life_lost = self.arrays.life_lost
         life_lost[...] = False
         if self._lives is not None:
@@ -238,7 +240,7 @@ class BatchStepper:
         return []
 
     def _keep_final_observations(self, envs: Indices) -> None:
-        """Copy the observations of envs whose episodes ended to where ``arrays`` keeps final observations."""
+        """Copy the observations of these envs into ``arrays.final_observations``."""
         self.row_writer.check_all_finite()
         for path, final in self.arrays.final_observations.items():
             final[envs] = self.arrays.observations[path][envs]
@@ -315,7 +317,7 @@ class BatchStepper:
         return infos
 
     def _seed_and_reset(self, seeds: Sequence[int | None], make_new: bool) -> tuple[Any, Infos]:
-        """Reset the vector env with these seeds; make a new one if asked to, or if it can be seeded only when made."""
+        """Reset the vector env with these seeds; make a new one first, if ``make_new`` or if only that seeds it."""
         at_construction = self._factory.seeded_at_construction
         has_seeds = any(seed is not None for seed in seeds)
         if make_new or (at_construction and has_seeds and seeds != self._construction_seeds):

@@ -106,7 +106,7 @@ def to_seeds(seed: Any, n_envs: int) -> list[int | None] | None:
     if _is_integer(seed):
         return to_seeds(range(int(seed), int(seed) + n_envs), n_envs)
     if not isinstance(seed, Sequence | np.ndarray) or not all(item is None or _is_integer(item) for item in seed):
-        expected = f"expected None, a whole number or one for each of the {n_envs} envs"
+        expected = f"expected None, an integer or one for each of the {n_envs} envs"
         raise TypeError(f"reset got seed {seed!r:.80}, {expected}")
     if len(seed) != n_envs:
         raise ValueError(f"reset got {len(seed)} seeds, expected one for each of the {n_envs} envs")

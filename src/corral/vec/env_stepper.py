@@ -75,7 +75,7 @@ class Stepper:
         self.row_writer = RowWriter(envs[0].observation_space, envs[0].action_space, arrays)
         self._restorable = RestorableEnvs(envs, self.row_writer, factory, first_env, seed if seed_globals else None)
         self.envs = self._restorable.envs
-        self._mask_methods = self._restorable.mask_methods
+        self._mask_methods = self._restorable.action_mask_methods
         self._write_observation = self.row_writer.copy_observation
         self._read_action = self.row_writer.codec.layout.reader(arrays.actions)
         self._next_state_time = 0.0
@@ -109,7 +109,7 @@ class Stepper:
     def step(self) -> list[InfoRow]:
         """Step every env with its row of ``arrays.actions`` and return the infos; reset envs whose episode ended."""
         rows: list[InfoRow] = []
-        heartbeat, mask_methods, ledger = self.heartbeat, self._mask_methods, self._ledger
+        heartbeat, action_mask_methods, ledger = self.heartbeat, self._mask_methods, self._ledger
         steps, lost = ledger.steps, ledger.lost
         self._replay_log.append()
         self.arrays.life_lost.fill(False)
@@ -118,12 +118,12 @@ class Stepper:
             heartbeat[CURRENT_ENV] = i
             action = self._read_action(i)
             steps[i] += 1
-            if lost and i in lost:
+            if lost and i in lost:  # the env could not be restored to its position
                 self._truncate_episode(i, rows)
                 continue
             try:
                 outcome = env.step(action)
-                mask = None if mask_methods[i] is None else lifecycle.mask_after(mask_methods[i], outcome)
+                mask = None if action_mask_methods[i] is None else lifecycle.mask_after(action_mask_methods[i], outcome)
             except ENV_EXCEPTIONS as error:
                 if (retried := self._retry_step(i, action, error)) is None:
                     self._truncate_episode(i, rows)
@@ -333,14 +333,16 @@ class Stepper:
 
     # ---- restoring positions ---------------------------------------------------------------------------------
 
-    def restore(self, positions: Sequence[EnvPosition], has_masks: bool, skip: Collection[int] = ()) -> list[int]:
-        """Bring every env to its position, except those in ``skip``, which are at theirs already.
+    def restore(
+        self, positions: Sequence[EnvPosition], has_masks: bool, at_position: Collection[int] = ()
+    ) -> list[int]:
+        """Bring every env to its position, except those in ``at_position``, which are at theirs already.
 
         Returns the envs that could not be restored; their episodes are truncated in the next step.
         """
         self.row_writer.has_masks = has_masks
         for i, position in enumerate(positions):
-            if i in skip:
+            if i in at_position:
                 self._write_position(i, position)
             else:
                 self._restore_env(i, position)

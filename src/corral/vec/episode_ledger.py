@@ -14,7 +14,7 @@ from corral.core.types import LIFE_LOST, InfoSums, RecoveryCounts
 from corral.envs.lifecycle import format_action, own_traceback
 from corral.vec.api import EnvReport, InfoMode, StepArrays
 from corral.vec.replay_log import EnvPosition
-from corral.vec.validation import LARGEST, NUMBER, InvalidRow
+from corral.vec.validation import MAX_VALUE, NUMBER, InvalidRow
 
 __all__ = ["MAX_FAULTY_EPISODES", "EpisodeLedger", "VectorInfoSums", "add_numbers"]
 
@@ -117,7 +117,7 @@ class EpisodeLedger:
 def add_numbers(sums: dict[str, InfoSums], info: Mapping[str, Any]) -> None:
     """Add the numbers in the info of one step of an env to the env's sums."""
     for key, value in info.items():
-        if key != LIFE_LOST and isinstance(value, NUMBER) and abs(value) <= LARGEST:  # type: ignore[operator]
+        if key != LIFE_LOST and isinstance(value, NUMBER) and abs(value) <= MAX_VALUE:  # type: ignore[operator]
             sums.setdefault(key, InfoSums()).add(float(value))
 
 
@@ -135,7 +135,7 @@ class VectorInfoSums:
                 continue
             if name[0] == "_" or value.dtype.kind not in "biuf":
                 continue
-            is_counted = np.abs(value) <= LARGEST if value.dtype.kind == "f" else np.ones(self._n, np.bool_)  # [N]
+            is_counted = np.abs(value) <= MAX_VALUE if value.dtype.kind == "f" else np.ones(self._n, np.bool_)  # [N]
             if env_mask is not None:
                 is_counted &= env_mask
             # Gymnasium's convention: ``_name`` is true for the envs whose info has ``name``.

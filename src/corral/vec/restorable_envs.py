@@ -50,7 +50,7 @@ class RestorableEnvs:
         globals_seed: int | None,
     ) -> None:
         self.envs = list(envs)
-        self.mask_methods: list[Callable[[], Any] | None] = [mask_method(env) for env in envs]
+        self.action_mask_methods: list[Callable[[], Any] | None] = [mask_method(env) for env in envs]
         """The method ``action_masks`` of each env; None if the env does not have it."""
         self.state_methods = [state_methods(env) for env in envs]
         """The methods ``get_state`` and ``set_state`` of each env; None if the env does not have them."""
@@ -82,7 +82,7 @@ class RestorableEnvs:
         observation, info = outcome
         if not isinstance(info, dict):
             raise InvalidRow(f"info is {shape_of(info)}, expected a dict")
-        method = self.mask_methods[i]
+        method = self.action_mask_methods[i]
         return ResetResult(observation, info.get(MASK) if method is None else method(), info)
 
     def replace(self, i: int) -> bool:
@@ -96,7 +96,7 @@ class RestorableEnvs:
         except (EnvFault, UsageError) as error:
             warnings.warn(f"no new copy of env {number} could be made: {error}", stacklevel=2)
             return False
-        self.mask_methods[i], self.state_methods[i] = mask_method(self.envs[i]), state_methods(self.envs[i])
+        self.action_mask_methods[i], self.state_methods[i] = mask_method(self.envs[i]), state_methods(self.envs[i])
         return True
 
     def restore(
@@ -155,7 +155,7 @@ class RestorableEnvs:
         if position.state is not None and not position.length:
             return True  # ``set_state`` returns no observation to compare with
         self._row_writer.write_observation(i, observation)
-        method = self.mask_methods[i]
+        method = self.action_mask_methods[i]
         self._row_writer.write_mask(i, mask if method is None else method())
         return self._row_shows(i, position)
 

@@ -24,10 +24,11 @@ class StepperOptions:
     seed: int | None = None
     """The root seed, from which the seeds of all episodes follow."""
     infos: InfoMode = "full"
+    """Whether infos are returned or summed."""
     heal: bool = False
     """Whether envs that raise are replaced by new copies."""
     known_to_work: bool = False
-    """Whether the env has completed steps elsewhere; if not, an exception before its first step is a wrong set-up."""
+    """Whether the env has completed steps elsewhere. If not, an exception before its first such step ends the run."""
     heartbeat: MutableSequence[int] | None = None
     """Cells that the stepper changes while it makes progress (see ``env_stepper``)."""
     seed_globals: bool = False

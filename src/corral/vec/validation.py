@@ -22,13 +22,13 @@ MASK = "action_mask"
 """The key of the action mask in an info."""
 NUMBER = (bool, int, float, np.bool_, np.integer, np.floating)
 """The types that count as numbers in rewards and infos."""
-LARGEST = float(np.finfo(np.float32).max)
+MAX_VALUE = float(np.finfo(np.float32).max)
 """The largest absolute value that the learner can use: it computes in single precision."""
 _FLOAT16_ABS_BITS, _FLOAT16_INFINITY = np.uint16(0x7FFF), np.uint16(0x7C00)  # all bits but the sign; those of infinity
 
 
 class InvalidRow(ValueError):
-    """An env returned something that cannot be used; ``row`` is the env's, if it was found in a batch."""
+    """An env returned something that cannot be used; ``row`` is the row of that env, if a batch was checked."""
 
     def __init__(self, message: str, row: int | None = None) -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ class RowWriter:
         self.codec = ActionCodec(action_space)
         self.layout = layout = Layout(observation_space)
         self.copy_observation = layout.writer(arrays.observations)
-        """Copy an observation into a row. A ValueError says what does not fit; ``write_observation`` says it better."""
+        """Copy an observation into a row; raise a plain ``ValueError`` if it does not fit."""
         self._action_space = action_space
         limits = {leaf.path: limits_of(leaf.space) for leaf in layout.leaves}
         self._limits = {path: limit for path, limit in limits.items() if limit is not None}
@@ -193,11 +193,11 @@ class RowWriter:
             suspects = [
                 array
                 for array in (rewards, *(leaf[rows] for leaf in self._float_leaves))
-                if not (np.abs(array).max(initial=0) <= LARGEST if array.itemsize > 4 else np.isfinite(array.sum()))
+                if not (np.abs(array).max(initial=0) <= MAX_VALUE if array.itemsize > 4 else np.isfinite(array.sum()))
             ]
         for array in suspects:
             numbers = array.reshape(len(array), -1)
-            bad = np.flatnonzero(~(np.isfinite(numbers) & (np.abs(numbers) <= LARGEST)).all(axis=1))
+            bad = np.flatnonzero(~(np.isfinite(numbers) & (np.abs(numbers) <= MAX_VALUE)).all(axis=1))
             if bad.size:  # otherwise every number is finite, and only their sum overflowed
                 name = "reward" if array is rewards else "observation"
                 problem = "too large for single precision" if np.isfinite(array[bad[0]]).all() else "not finite"
@@ -219,7 +219,7 @@ def _max_sum_of_squares(array: npt.NDArray[Any]) -> float:
 
     It is the largest float32 for arrays of float32, and the square of the largest usable number for arrays of float64.
     """
-    return float(np.finfo(array.dtype).max) if array.itemsize <= 4 else LARGEST**2
+    return float(np.finfo(array.dtype).max) if array.itemsize <= 4 else MAX_VALUE**2
 
 
 def public_info(info: dict[str, Any]) -> dict[str, Any]:

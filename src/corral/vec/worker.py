@@ -150,7 +150,7 @@ def _execute_requests(pipe: Connection, signal: WorkerSignal, stepper: AnySteppe
         except (Exception, SystemExit) as error:
             reply = ERROR + pickle_error(error)
         if is_step:
-            # A worker that uses too much memory is replaced at the end of an episode, when there is little to replay.
+            # A worker that uses too much memory is replaced only after a step that ended an episode.
             if max_rss is not None and (arrays.terminated | arrays.truncated).any() and rss_limit.outgrown():
                 signal.outgrow()
             signal.answer(reply)
