@@ -68,7 +68,10 @@ class Costs:
     thread_speedup: float = 1.0
     """How many times faster a vector env steps with a thread on every core than with one thread."""
     tile: int = 1
-    """Rows to which batches are padded: one env takes as long to act for as a whole tile (``rollout.batch_layout``)."""
+    """Rows of a tile. Batches are padded to whole tiles, so acting for one env takes as long as for a tile of envs.
+
+    See ``rollout.batch_layout``.
+    """
 
     def step_time(self, n_envs: int, n_processes: int, cores: int) -> float:
         """Return the time of a step of ``n_envs`` envs in one of ``n_processes`` processes that share the cores."""

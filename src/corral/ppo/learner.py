@@ -112,8 +112,8 @@ class Engine(Protocol):
     ) -> None:
         """Begin an update with a rollout.
 
-        ``order`` [minibatches, batch_size] are the rows of each minibatch, and ``advantages`` [minibatches, batch_size]
-        are theirs, normalised.
+        ``order`` [minibatches, batch_size] are the rows of each minibatch. ``advantages`` [minibatches, batch_size]
+        are the advantages of those rows, normalised if the config says so; ``estimate`` has the returns.
         """
         ...
 
