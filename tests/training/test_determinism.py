@@ -111,7 +111,7 @@ def test_envs_may_move_in_the_middle_of_a_run(monkeypatch):
         return moved[-1]
 
     alone = weights("CartPole-v1", backend="serial")
-    monkeypatch.setattr("corral.rollout.load_balancer.Balance.proposal", always)
+    monkeypatch.setattr("corral.rollout.load_balancer.LoadBalancer.proposal", always)
     assert weights("CartPole-v1", num_workers=2, adaptive=True) == alone
     assert len(moved) == 2
 

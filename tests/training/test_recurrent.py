@@ -114,7 +114,7 @@ def test_weights_do_not_depend_on_who_acts(env, settings):
 def test_envs_may_move_in_the_middle_of_a_run(monkeypatch):
     shares = itertools.cycle([[range(1), range(1, 4)], [range(4), range(0)], [range(0), range(4)]])
     alone = weights("CartPole-v1", backend="serial")
-    monkeypatch.setattr("corral.rollout.load_balancer.Balance.proposal", lambda balance, now: next(shares))
+    monkeypatch.setattr("corral.rollout.load_balancer.LoadBalancer.proposal", lambda balance, now: next(shares))
     assert weights("CartPole-v1", num_workers=2, adaptive=True) == alone
 
 
