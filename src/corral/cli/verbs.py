@@ -197,7 +197,7 @@ VERBS = (
         "curriculum",
         "ENV",
         "corral.cli.recipes:run_curriculum",
-        "Train through stages that get harder: the env's own, or opponents that get stronger.",
+        "Train through stages that get harder: those of the env, or opponents that get stronger.",
         "  corral curriculum card-battle\n  corral curriculum card-battle --preset v2 --quick\n"
         "  corral curriculum territory --n-envs 12\n"
         "  corral curriculum territory --no-curriculum --num-bots 5 --timesteps 10000",

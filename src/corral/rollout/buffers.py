@@ -16,7 +16,7 @@ from corral.core.machine import available_memory
 from corral.core.spaces import Layout, poisoned
 from corral.core.types import Rollout
 
-__all__ = ["allocate", "columns_of", "named_columns"]
+__all__ = ["allocate", "env_columns", "named_columns"]
 
 
 def named_columns(
@@ -59,7 +59,7 @@ def allocate(
     return Rollout.from_arrays({name: poisoned(shape, dtype) for name, (shape, dtype) in named.items()}, stacks)
 
 
-def columns_of(rollout: Rollout, first: int, stop: int) -> Rollout:
+def env_columns(rollout: Rollout, first: int, stop: int) -> Rollout:
     """Return a view of the columns of the envs ``first`` to ``stop``, without copying."""
     columns: dict[str, Any] = {"stacks": rollout.stacks}
     for column in fields(rollout):

@@ -44,6 +44,9 @@ class Collector:
     ``first_env`` is the number that the first of these envs has in the whole run. An env's action noise depends on its
     number in the run, the run's ``seed``, the iteration and the step. So a rollout is the same, bit for bit, however
     the envs of a run are divided among collectors.
+
+    ``env.arrays`` holds the latest step of the vector env: the actions that it takes, and the observations, rewards and
+    ends of episodes that it returns. Every step overwrites these arrays.
     """
 
     def __init__(self, env: CorralVectorEnv, actor: Actor, n_steps: int, seed: int, first_env: int = 0) -> None:
@@ -57,7 +60,7 @@ class Collector:
     def restart(self) -> None:
         """Reset every env and begin its episode 0 again.
 
-        The envs were first reset to find out their spaces, before the run could choose opponents for them.
+        The envs were reset once before, to find out whether they mask actions. The run could not choose opponents then.
         """
         self.env.arrays.episode.fill(-1)
         self.env.reset_arrays()
@@ -75,7 +78,7 @@ class Collector:
         envs have to be where those steps left them.
 
         ``on_step(steps_done, episode_ended)`` is called when a step is completely stored: another process could
-        continue from there. If it raises, the rollout ends at that step.
+        continue from there. An exception that it raises ends the collection.
         """
         env, clock = self.env, time.perf_counter
         noise = self._noise(iteration)  # [T, N, D]
@@ -83,7 +86,7 @@ class Collector:
         rollout.final_values[first_step:] = 0.0
         if first_step == 0:
             for writer in writers:
-                writer.first(begun=iteration == 0)
+                writer.first(begun=iteration == 0)  # in iteration 0 every env has just been reset
         seconds_acting = seconds_stepping = 0.0
 
         for t in range(first_step, self.n_steps):
@@ -96,7 +99,7 @@ class Collector:
             seconds_acting += acted - started
             seconds_stepping += stepped - acted
 
-            ended = self._store_outcome(t, sample, rollout)
+            ended = self._store_outcome(t, sample, rollout)  # [N], or None
             self._store_next_states(t, sample, ended, rollout)
             for writer in writers:
                 if t + 1 < self.n_steps:
@@ -108,7 +111,8 @@ class Collector:
         started = clock()
         self._store_values(rollout)
         seconds_acting += clock() - started
-        return Segment(env.drain(), Seconds(seconds_acting, seconds_stepping))
+        report = env.drain()  # what the envs reported since the last rollout
+        return Segment(report, Seconds(seconds_acting, seconds_stepping))
 
     def _noise(self, iteration: int) -> npt.NDArray[np.float32]:
         """Return all random numbers of a rollout's actions, [T, N, D]."""
@@ -133,7 +137,7 @@ class Collector:
     def _act(self, t: int, noise: npt.NDArray[np.float32], rollout: Rollout) -> ActionSample:
         """Choose the actions of step ``t`` for the current observations, store them, and give them to the envs.
 
-        They are stored before the envs step: if a worker process dies in the step, the report of that shows its action.
+        They are stored before the envs step: if a worker process dies in the step, the error can name the action.
         """
         env = self.env
         states = None if rollout.states is None else rollout.states[t]  # [N, S]
@@ -151,13 +155,13 @@ class Collector:
         rollout.rewards[t] = outcome.rewards  # [N], as the following
         rollout.terminated[t] = outcome.terminated
         rollout.truncated[t] = outcome.truncated
-        rollout.life_lost[t] = outcome.life_lost
+        rollout.life_lost[t] = outcome.life_lost  # the return ends here, but the episode continues
         ended: npt.NDArray[np.bool_] = outcome.terminated | outcome.truncated
         if not ended.any():
             return None
 
-        rollout.next_episode[t] = outcome.episode
-        rollout.next_opponent[t] = outcome.opponent
+        rollout.next_episode[t] = outcome.episode  # the number of the episode that begins
+        rollout.next_opponent[t] = outcome.opponent  # the number of its opponent; -1 if the env chooses it
         # Truncation, for example by a time limit, is not an outcome of the task. The return then continues with the
         # value of the episode's final observation (Pardo et al. 2018, Time Limits in RL, arXiv:1712.00378).
         cut_off = np.flatnonzero(outcome.truncated & ~outcome.terminated)  # [K] columns of such envs

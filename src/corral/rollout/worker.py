@@ -26,7 +26,7 @@ from corral.ppo.shares import Shares, ShareSetup
 from corral.processes import shared_memory
 from corral.processes.rss_limit import RssLimit
 from corral.processes.worker_bootstrap import CLOSE, ERROR, OK, VALUE, pickle_error
-from corral.rollout.buffers import columns_of
+from corral.rollout.buffers import env_columns
 from corral.rollout.collector import Collector, Segment
 from corral.rollout.crew import ASSIST, SIGNALS, assist
 from corral.rollout.env_migration import close_quietly, prepare_move
@@ -251,7 +251,7 @@ class RolloutWorker:
         self._collector = collector
         if collector is not None:
             first, stop = collector.first_env, collector.first_env + collector.env.num_envs
-            self._slots = [columns_of(rollout, first, stop) for rollout in self._rollouts]
+            self._slots = [env_columns(rollout, first, stop) for rollout in self._rollouts]
 
     def reply_to(self, request: Any) -> Any:
         """Do what a request asks for, and return the reply."""
