@@ -51,7 +51,7 @@ def test_an_old_run_is_restored_to_the_last_bit(old_run):
     corral.resume(old_run, timesteps=320, quiet=True, hooks=[SaveAgain()])
     (again,) = saved
     assert again.state == before.state
-    for name in ("policy", "optimizer", "envs", "behind", "opponents", "reference"):
+    for name in ("policy", "optimizer", "envs", "lagged_weights", "opponents", "reference"):
         one, other = getattr(before, name) or {}, getattr(again, name) or {}
         assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one), name
 

@@ -110,7 +110,7 @@ OWN_FLAGS: dict[str, dict[str, str]] = {
         "rom": "file of a Game Boy game [Stray Bell, which is part of Corral]",
         "memory_map": "YAML file that says what the game's memory means [Stray Bell's]",
         "observation": "ram, pixels or both [ram]",
-        "episode_length": "steps after which an episode is cut off [500]",
+        "episode_length": "steps after which an episode is truncated [500]",
     },
     "territory": {"num_bots": "bots on the map, 1 to 50 [10]"},
 }
