@@ -200,7 +200,7 @@ def test_a_second_env_is_made_for_its_memory_alone():
 )
 def test_a_second_env_that_ends_its_process_does_not_end_the_trainer(way):
     with pytest.raises(
-        WorkerDied, match=r"trying out .*Lonely, 2 envs in one process .*--num-workers as many .* exited with code 3"
+        WorkerDied, match=r"trying out .*Lonely, 2 envs in one process .*set --num-workers .* exited with code 3"
     ):
         corral.train(Lonely, quiet=True, **{**SMALL, **way})
     assert corral.train(Lonely, quiet=True, **{**SMALL, **way, "num_workers": way["n_envs"]}).summary.steps == 64
@@ -221,7 +221,7 @@ class Jealous(Counter):
 @pytest.mark.parametrize("way", [{"backend": "serial"}, {"num_workers": 1}], ids=["serial", "one worker"])
 def test_envs_that_cannot_share_a_process_are_told_how_not_to(way, monkeypatch):
     monkeypatch.setattr(Jealous, "made", False)
-    with pytest.raises(EnvFault, match=r"(?s)only one.*--num-workers as many as --n-envs"):
+    with pytest.raises(EnvFault, match=r"(?s)only one.*--num-workers to the number of --n-envs"):
         corral.train(Jealous, n_envs=2, quiet=True, **SMALL, **way)
     monkeypatch.setattr(Jealous, "made", False)
     assert corral.train(Jealous, n_envs=2, num_workers=2, quiet=True, **SMALL).summary.steps == 64

@@ -120,7 +120,7 @@ def try_env(
     if n_envs > 1:
         activity += f", {n_envs} envs in one process"
         if not factory.is_vector:
-            activity += " (if there can be only one: --num-workers as many as --n-envs)"
+            activity += " (if a process can hold only one: set --num-workers to the number of --n-envs)"
     call_in_child(function, activity, recovery, start_method, worker.__name__)
 
 

@@ -84,7 +84,7 @@ def _check_memory(factory: EnvFactory, n_envs: int) -> Iterator[Finding]:
     except (EnvFault, WorkerDied) as error:
         why = error.summary or str(error)
         seen = f"{worker_bytes / 2**20:.0f} MB a worker; a second env in the same process fails: {why}"
-        yield Finding("warn", "memory", seen, "give each env a process of its own: --num-workers as many as --n-envs")
+        yield Finding("warn", "memory", seen, "give each env a process of its own: set --num-workers to --n-envs")
         return
     free_bytes = psutil.virtual_memory().available
     seen = f"{env_bytes / 2**20:.1f} MB an env, {worker_bytes / 2**20:.0f} MB a worker; "
