@@ -17,7 +17,7 @@ from corral.core.errors import UsageError
 from corral.doctor.checks import examine
 from corral_games.territory import ticks_numpy
 from corral_games.territory.bots import Patient
-from corral_games.territory.env import _HEAD, SHARES, WAIT, Territory
+from corral_games.territory.env import _HEADER, SHARES, WAIT, Territory
 from corral_games.territory.observe import GLOBALS, PLANES
 from corral_games.territory.rules import ANYONE, EVERYWHERE, capacity
 from corral_games.territory.state import World
@@ -287,7 +287,7 @@ def test_another_env_goes_on_from_a_state(seed, steps, bots):
     other.set_state(state)
     assert other.get_state() == state and np.array_equal(env.action_masks(), other.action_masks())
     assert same(env._observation(), other._observation())
-    if not env._over:
+    if not env._is_over:
         assert same(play(env), play(other))
     assert same(env.reset(), other.reset())  # on the same map, with as many bots
 
@@ -302,12 +302,12 @@ def test_bytes_that_are_no_state_of_this_env_are_refused():
     larger.reset(seed=1)
     foreign = [b"", b"nonsense", state[:-7], state[:40], b"XX" + state[2:], larger.get_state(), state[:-40] + bytes(40)]
     for wrong in foreign:
-        with pytest.raises(ValueError, match=r"no state of this territory env .*give what get_state"):
+        with pytest.raises(ValueError, match=r"not a state of this territory env .*give what get_state"):
             env.set_state(wrong)
         assert same(env._observation(), before)
-    _, length = _HEAD.unpack_from(state)
+    _, length = _HEADER.unpack_from(state)
     with pytest.raises(ValueError, match="it unpacks to more than"):
-        env.set_state(state[: _HEAD.size + length] + zlib.compress(bytes(1 << 25), 9))
+        env.set_state(state[: _HEADER.size + length] + zlib.compress(bytes(1 << 25), 9))
     with pytest.raises(ValueError, match="saved with max_steps 60, here it is 9"):
         small(max_steps=9).set_state(state)
 

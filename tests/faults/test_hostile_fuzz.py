@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 import corral
 from corral.sweeps.api import sweep as run_sweep
-from corral_games.territory.env import _HEAD
+from corral_games.territory.env import _HEADER
 from tests.faults.test_hostile_runs import SMALL, checkpoints, in_order, look_at, vouch
 
 MUTATIONS, PARTS = 2000, 20
@@ -216,7 +216,7 @@ def mutate_env_states(rng, run):
         arrays = load_file(file)
         for name in [name for name in arrays if name.startswith("state/")]:
             state = arrays[name].tobytes()
-            head = _HEAD.size + _HEAD.unpack_from(state)[1]
+            head = _HEADER.size + _HEADER.unpack_from(state)[1]
             packed = bytearray(zlib.decompress(state[head:]))
             for _ in range(rng.choice([0, 1, 5, 50])):
                 packed[rng.randrange(len(packed))] = rng.randrange(256)

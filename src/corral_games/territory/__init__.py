@@ -1,1 +1,1 @@
-"""Territory: players who expand over a map and attack each other. ``rules`` has its numbers, ``state`` plays it."""
+"""Territory, a game in which players expand over a map and attack each other. ``env`` is the Gymnasium env."""

@@ -1,4 +1,4 @@
-"""Who plays: the rule of the bots, and a player for the agent's seat to compare with."""
+"""The rule by which bots play, and a scripted player for the agent's seat to compare a policy with."""
 
 from __future__ import annotations
 
@@ -9,47 +9,52 @@ import numpy.typing as npt
 
 from corral_games.territory.rules import EVERYWHERE, FREE, capacity
 
-__all__ = ["PAUSE", "PAUSES", "Patient", "bot_order"]
+__all__ = ["MIN_ORDER_INTERVAL", "ORDER_INTERVALS", "Patient", "bot_order"]
 
-PAUSE, PAUSES = 40, 41
-"""A bot gives an order every ``PAUSE`` ticks, or up to ``PAUSES`` - 1 more."""
-_SETTLE, _SETTLE_FROM = 60, 10
-"""Percent of its troops that it sends to free land, and how full (in percent) it must be to do so."""
-_FIGHT, _FIGHT_FROM = 20, 50
-"""The same against a neighbour."""
+MIN_ORDER_INTERVAL, ORDER_INTERVALS = 40, 41
+"""The ticks between two orders of a bot are MIN_ORDER_INTERVAL plus a random number from 0 to ORDER_INTERVALS - 1."""
+_EXPAND_PERCENT, _EXPAND_FROM_PERCENT = 60, 10
+"""Percent of a bot's troops that it sends to free land, and percent of its capacity that it needs to do so."""
+_ATTACK_PERCENT, _ATTACK_FROM_PERCENT = 20, 50
+"""The same for an attack on a neighbour."""
 
 
 def bot_order(me: Any, draw: Any, home: Any, land: Any, contacts: Any) -> tuple[Any, Any]:
-    """What bot ``me`` sends: percent of its troops, and the owner it attacks. Plain arithmetic, as in ``rules``.
+    """Return the order of bot ``me``: the percent of its troops to send (0 for no order), and the target to attack.
 
-    ``home`` and ``land`` [P]: everybody's troops and tiles. ``contacts`` [P, 1 + P]: how long the border of each player
-    is with free land, and with each player. Free land comes first, and bots are too keen on it; then one of the
-    neighbours, drawn by length of the border, when the bot has troops enough.
+    ``draw`` is a random integer. ``home`` and ``land`` [P] are the troops at home and the tiles of each player.
+    ``contacts`` [P, 1 + P] has the length of each player's border with free land and with each player.
+
+    A bot next to free land attacks only that, with more troops than is good for it. Any other bot with enough troops
+    attacks one neighbour, drawn with probabilities proportional to the lengths of the borders. Like the functions in
+    ``rules``, this one is compiled by ``ticks_numba``.
     """
-    full = 100 * home[me] // capacity(land[me])
+    full_percent = 100 * home[me] // capacity(land[me])
     if contacts[me, 0] > 0:
-        return (_SETTLE if full >= _SETTLE_FROM else 0), FREE
+        return (_EXPAND_PERCENT if full_percent >= _EXPAND_FROM_PERCENT else 0), FREE
     border = 0
-    for other in range(len(land)):
-        border += contacts[me, 1 + other]
-    if border == 0 or full < _FIGHT_FROM:
+    for player in range(len(land)):
+        border += contacts[me, 1 + player]
+    if border == 0 or full_percent < _ATTACK_FROM_PERCENT:
         return 0, FREE
-    left = draw % border
-    chosen = 0
-    for other in range(len(land)):
-        if left >= 0:
-            chosen = other
-        left -= contacts[me, 1 + other]
-    return _FIGHT, chosen
+    remaining = draw % border
+    target = 0
+    for player in range(len(land)):
+        if remaining >= 0:
+            target = player
+        remaining -= contacts[me, 1 + player]
+    return _ATTACK_PERCENT, target
 
 
-_HOME, _WAIT = 1 - 16, 5 * EVERYWHERE  # in the latest of the frames; in the actions
+# ``observe.GLOBALS[1]``, the troops at home, in the last of the frames; and ``env.WAIT``. Both modules import this one.
+_HOME, _WAIT = 1 - 16, 5 * EVERYWHERE
 
 
 class Patient:
-    """Waits until its troops are half of what they can be, then sends some of them everywhere.
+    """A scripted player: waits until its troops are half of the capacity, then sends some of them in all directions.
 
-    A ``corral.envs.opponent_protocol.Player``: it sees what the agent sees.
+    It is a ``corral.envs.opponent_protocol.Player`` and sees the agent's observation. ``enough`` is the part of the
+    capacity that it waits for, ``share`` the index of the share of its troops that it sends (``env.SHARES``).
     """
 
     def __init__(self, enough: float = 0.5, share: int = 3) -> None:
@@ -58,7 +63,7 @@ class Patient:
     def __call__(
         self, observation: Any, mask: npt.NDArray[np.bool_] | None, generator: np.random.Generator | None = None
     ) -> int:
-        """The action to take."""
+        """Return the action to take."""
         home = observation["global"][_HOME]
         action = _WAIT + (self.share if home >= self.enough else 0)
         return action if mask is None or mask[action] else _WAIT

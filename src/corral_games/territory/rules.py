@@ -1,7 +1,7 @@
-"""The numbers of the game, and those of its rules that look at one tile or one player.
+"""The constants of Territory, and the rules that concern one tile or one player.
 
-Troops are integers in units of 1/1024, so that the same game comes out on every machine. The functions are plain
-arithmetic: ``ticks_numpy`` calls them with arrays, ``ticks_numba`` compiles them.
+Troops are integers in units of 1/1024 soldier, so that a game has the same result on every machine. The functions are
+plain arithmetic: ``ticks_numpy`` calls them with arrays, ``ticks_numba`` compiles them.
 """
 
 from __future__ import annotations
@@ -28,54 +28,60 @@ __all__ = [
 WATER, PLAINS, HIGHLAND, MOUNTAIN = range(4)
 """Kinds of terrain."""
 FREE, BLOCKED = -1, -2
-"""Owners of tiles that nobody owns, or can own; also: an attack on free land only."""
+"""Owners of tiles without a player: free land, and water, which nobody can own. FREE is also the target of an attack on
+free land only."""
 ANYONE = -2
-"""An attack on whoever is met."""
+"""The target of an attack on every tile that it reaches, whoever owns it."""
 EVERYWHERE = 8
-"""The heading of an attack in all directions; 0 to 7 are N, NE, E, SE, S, SW, W, NW."""
+"""The heading of an attack in all directions. Headings 0 to 7 are the sectors N, NE, E, SE, S, SW, W, NW."""
 
 ONE = 1024
-"""One soldier."""
+"""One soldier, in units of troops."""
 CAP, CAP_PER_TILE = 10 * ONE, 5 * ONE
-"""The most that a player's troops grow to: so much, and so much for each tile."""
+"""The capacity, up to which a player's troops grow, is CAP and CAP_PER_TILE for each tile."""
 GROWTH_TICKS = 50
-"""Troops that are few multiply by e in so many ticks."""
-LEAST_PER_TILE = ONE // 8
-"""Troops grow as if at least so many were at home, so that nobody is stuck at nothing."""
+"""Ticks in which troops far below the capacity multiply by e."""
+MIN_GROWTH_PER_TILE = ONE // 8
+"""Added to the troops at home, for each tile, when growth is computed, so that a player without troops recovers."""
 START_PER_TILE = 2 * ONE
-PACE = np.array([0, 65536 // 6, 65536 // 9, 65536 // 12], np.int64)
-"""By terrain: the chance, of 65,536, that an attack takes a tile in a tick, for each side on which it is met."""
+"""Troops per tile at the start of a game."""
+CAPTURE_CHANCE = np.array([0, 65536 // 6, 65536 // 9, 65536 // 12], np.int64)
+"""By terrain: the chance, out of 65,536, that an attack claims a tile in a tick, for each side that it comes from."""
 TOLL = np.array([0, 6, 8, 11], np.int64)
-"""By terrain: soldiers that a free tile costs."""
+"""By terrain: the cost of a free tile in soldiers."""
 GUARD = 4
-"""A tile that somebody owns costs so many times the toll, and the soldiers of its owner that stand on it."""
+"""A tile with an owner costs GUARD times as much as a free tile, plus the owner's soldiers that stand on it."""
 ARMOUR = np.array([0, 4, 5, 6], np.int64)
-"""By terrain: quarters by which the soldiers that stand on a tile count."""
+"""By terrain: the cost of each soldier that stands on a tile, in quarters of a soldier."""
 WIN_PERCENT = 80
-"""Share of all land that wins."""
+"""Percent of all land with which a player wins."""
 
-_TAN_22_5 = (29, 70)  # 0.4142857; the tangent is 0.4142136
+_TAN_22_5 = (29, 70)  # a fraction near the tangent of 22.5 degrees: 0.4142857 instead of 0.4142136
 
 
 def capacity(land: Any) -> Any:
-    """The most that a player's troops grow to."""
+    """Return the number of troops up to which a player with ``land`` tiles grows."""
     return CAP + CAP_PER_TILE * land
 
 
 def growth(home: Any, away: Any, land: Any) -> Any:
-    """Troops that a player gains in a tick: most with about half of what it can have, none when that is full."""
+    """Return the troops that a player gains in a tick.
+
+    Growth is logistic: largest when the troops are about half of the capacity, and zero at the capacity. Troops that
+    are away in an attack use capacity but do not multiply.
+    """
     cap = capacity(land)
     room = cap - home - away
-    return (home + LEAST_PER_TILE * land) * (room * (room > 0)) // (cap * GROWTH_TICKS)
+    return (home + MIN_GROWTH_PER_TILE * land) * (room * (room > 0)) // (cap * GROWTH_TICKS)
 
 
 def sector(down: Any, right: Any) -> Any:
-    """Which of the eight compass sectors, N = 0 clockwise to NW = 7, a step of so many rows and columns leads into."""
-    tall, wide = abs(down), abs(right)
-    upright = _TAN_22_5[1] * wide < _TAN_22_5[0] * tall
-    level = _TAN_22_5[1] * tall < _TAN_22_5[0] * wide
-    # each is 0 or 1; a diagonal is neither upright nor level
+    """Return the compass sector, from N = 0 clockwise to NW = 7, of a tile ``down`` rows and ``right`` columns away."""
+    rows, columns = abs(down), abs(right)
+    # each of these is 0 or 1, and exactly one of vertical, horizontal and diagonal is 1
+    vertical = _TAN_22_5[1] * columns < _TAN_22_5[0] * rows
+    horizontal = _TAN_22_5[1] * rows < _TAN_22_5[0] * columns
+    diagonal = (1 - vertical) * (1 - horizontal)
     south, east = 1 * (down > 0), 1 * (right > 0)
-    slanted = (1 - upright) * (1 - level)
-    diagonal = 1 * (1 - south) * east + 3 * south * east + 5 * south * (1 - east) + 7 * (1 - south) * (1 - east)
-    return upright * 4 * south + level * (6 - 4 * east) + slanted * diagonal
+    corner = 1 * (1 - south) * east + 3 * south * east + 5 * south * (1 - east) + 7 * (1 - south) * (1 - east)
+    return vertical * 4 * south + horizontal * (6 - 4 * east) + diagonal * corner

@@ -1,4 +1,4 @@
-"""One tick after the other, compiled. ``ticks_numpy`` is the same game with numpy alone, and explains it."""
+"""Plays ticks with kernels that numba compiles. ``ticks_numpy`` plays the same game, bit for bit, and explains it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pickle
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -14,69 +14,119 @@ import numpy.typing as npt
 from numba.extending import register_jitable
 
 from corral_games.territory import bots, rules
-from corral_games.territory.bots import PAUSE, PAUSES, bot_order
-from corral_games.territory.rules import ANYONE, ARMOUR, BLOCKED, EVERYWHERE, GUARD, ONE, PACE, TOLL, growth, sector
-from corral_games.territory.state import NEVER, Ints, World
+from corral_games.territory.bots import MIN_ORDER_INTERVAL, ORDER_INTERVALS, bot_order
+from corral_games.territory.rules import (
+    ANYONE,
+    ARMOUR,
+    BLOCKED,
+    CAPTURE_CHANCE,
+    EVERYWHERE,
+    GUARD,
+    ONE,
+    TOLL,
+    growth,
+    sector,
+)
+from corral_games.territory.state import NEVER, Border, World
 
 __all__ = ["advance", "look_around", "paint"]
 
-_GOLDEN, _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_8, _16, _20, _27, _30, _31, _48 = (np.uint64(n) for n in (8, 16, 20, 27, 30, 31, 48))
+Kernel = Callable[..., Any]
+
+_GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MULTIPLIER_1, _MULTIPLIER_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_8, _16, _27, _30, _31, _48 = (np.uint64(n) for n in (8, 16, 27, 30, 31, 48))
 _16_BITS, _32_BITS = np.uint64(0xFFFF), np.uint64(0xFFFFFFFF)
 
-for _shared in (rules.capacity, growth, sector, bot_order):
-    register_jitable(_shared)
+for _function in (rules.capacity, growth, sector, bot_order):
+    register_jitable(_function)
 
 
 def advance(world: World, ticks: int) -> None:
-    """Play on for so many ticks."""
-    w = world
-    fields = (w.terrain, w.owner, w.home, w.away, w.heading, w.target, w.land, w.rows, w.columns, w.due)
-    _advance(np.uint64(w.seed), w.tick, ticks, w.width, *fields)
-    w.tick += ticks
+    """Play ``ticks`` ticks."""
+    _kernels.advance(
+        seed=np.uint64(world.seed),
+        tick=world.tick,
+        ticks=ticks,
+        width=world.width,
+        terrain=world.terrain,
+        owner=world.owner,
+        home=world.home,
+        away=world.away,
+        heading=world.heading,
+        target=world.target,
+        land=world.land,
+        rows=world.rows,
+        columns=world.columns,
+        due=world.due,
+    )
+    world.tick += ticks
 
 
-def look_around(world: World, player: int) -> tuple[Ints, Ints]:
-    """The length of a player's border by compass sector [8], and with free land and each player [1 + P]."""
-    w = world
-    sectors, contacts = np.zeros(8, np.int64), np.zeros(1 + w.players, np.int64)
-    _look_around(player, w.width, w.owner, w.land, w.rows, w.columns, sectors, contacts)
-    return sectors, contacts
+def look_around(world: World, player: int) -> Border:
+    """Return the length of a player's border, by compass sector and by neighbour."""
+    border = Border(sectors=np.zeros(8, np.int64), contacts=np.zeros(1 + world.players, np.int64))
+    _kernels.measure_border(
+        player=player,
+        width=world.width,
+        owner=world.owner,
+        land=world.land,
+        rows=world.rows,
+        columns=world.columns,
+        sectors=border.sectors,
+        contacts=border.contacts,
+    )
+    return border
 
 
 def paint(world: World, shades: npt.NDArray[np.uint8], frame: npt.NDArray[np.uint8]) -> None:
-    """Colour a frame [planes, S, S] by ``shades`` [4 + P, planes]: of a free tile by its terrain, else by its owner."""
-    _paint(world.terrain, world.owner, shades, frame)
+    """Write the planes of the map into ``frame`` [planes, S, S].
+
+    ``shades`` [4 + P, planes] has the values of a free tile, by its terrain, and of a player's tile.
+    """
+    _kernels.write_planes(world.terrain, world.owner, shades, frame)
 
 
 @register_jitable
 def _mix(x: Any) -> Any:
-    x = (x ^ x >> _30) * _FIRST
-    x = (x ^ x >> _27) * _SECOND
+    x = (x ^ x >> _30) * _MULTIPLIER_1
+    x = (x ^ x >> _27) * _MULTIPLIER_2
     return x ^ x >> _31
 
 
-def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiled at its first call, and kept on disk where that is possible."""
-    chosen: list[Callable[..., Any]] = []
+def _compile(function: Kernel) -> Kernel:
+    """Return a function that compiles ``function`` at its first call, with a cache on disk if that can be used."""
+    compiled: list[Kernel] = []
 
-    def call(*args: Any) -> Any:
-        if chosen:
-            return chosen[0](*args)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if compiled:
+            return compiled[0](*args, **kwargs)
         try:
-            kept = numba.njit(cache=True)(function)
-            found = kept(*args)
-            chosen.append(kept)
-        except (RuntimeError, OSError, EOFError, pickle.PickleError):  # no place for it, a full disk, half a file
-            chosen.append(numba.njit(function))
-            found = chosen[0](*args)
-        return found
+            cached = numba.njit(cache=True)(function)
+            result = cached(*args, **kwargs)
+            compiled.append(cached)
+        except (RuntimeError, OSError, EOFError, pickle.PickleError):  # no writable directory, full disk, damaged file
+            compiled.append(numba.njit(function))
+            result = compiled[0](*args, **kwargs)
+        return result
 
     return call
 
 
-def _kernels(version: int) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
-    """What is compiled. ``version`` is part of it, so that nothing is taken from disk that other rules were in."""
+class _Kernels(NamedTuple):
+    """The compiled functions. Their arguments are the fields of a ``World``, and arrays into which they write."""
+
+    advance: Kernel
+    measure_border: Kernel
+    write_planes: Kernel
+
+
+def _make_kernels(version: int) -> _Kernels:
+    """Return the kernels.
+
+    ``version`` is a hash of the rules. Numba's cache notices only changes of this file and of closure variables. The
+    kernels that depend on the rules use ``version``, so that one compiled with other rules is not loaded.
+    """
 
     def advance(
         seed: Any, tick: Any, ticks: Any, width: Any, terrain: Any, owner: Any, home: Any, away: Any, heading: Any,
@@ -86,101 +136,114 @@ def _kernels(version: int) -> tuple[Callable[..., Any], Callable[..., Any], Call
         players, tiles = len(home), len(owner)
         offsets = (-width, 1, width, -1)
         contacts = np.zeros((players, 1 + players), np.int64)
-        front, total, lost = np.zeros(players, np.int64), np.zeros(players, np.int64), np.zeros(players, np.int64)
-        seen = np.zeros(players, np.int64)
-        at, by, chances = np.zeros(tiles, np.int64), np.zeros(tiles, np.int64), np.zeros(tiles, np.uint64)
-        for now in range(tick, tick + ticks):
-            key = _mix(seed + np.uint64(now + 1) * _GOLDEN)
+        front_length, total_cost = np.zeros(players, np.int64), np.zeros(players, np.int64)
+        tiles_lost, home_before_orders = np.zeros(players, np.int64), np.zeros(players, np.int64)
+        # Claims of a tick are the first entries of these arrays.
+        claim_tile, claim_attacker = np.zeros(tiles, np.int64), np.zeros(tiles, np.int64)
+        claim_bits = np.zeros(tiles, np.uint64)
+        for current_tick in range(tick, tick + ticks):
+            key = _mix(seed + np.uint64(current_tick + 1) * _GOLDEN_GAMMA)
             contacts[:] = 0
-            front[:] = 0
-            total[:] = 0
-            lost[:] = 0
+            front_length[:] = 0
+            total_cost[:] = 0
+            tiles_lost[:] = 0
             claims = 0
+            # Borders, front and claims.
             for tile in range(width, tiles - width):
-                of = owner[tile]
-                if of == BLOCKED:
+                defender = owner[tile]
+                if defender == BLOCKED:
                     continue
                 if (
-                    owner[tile - width] == of
-                    and owner[tile + 1] == of
-                    and owner[tile + width] == of
-                    and owner[tile - 1] == of
+                    owner[tile - width] == defender
+                    and owner[tile + 1] == defender
+                    and owner[tile + width] == defender
+                    and owner[tile - 1] == defender
                 ):
                     continue
-                best, best_chance, best_number = np.int64(-1), np.uint64(0), np.int64(-1)
+                best, best_bits, best_number = np.int64(-1), np.uint64(0), np.int64(-1)
                 for side in range(4):
-                    p = owner[tile + offsets[side]]
-                    if p < 0 or p == of:
+                    attacker = owner[tile + offsets[side]]
+                    if attacker < 0 or attacker == defender:
                         continue
-                    contacts[p, 1 + of] += 1
-                    if away[p] == 0 or (target[p] != ANYONE and target[p] != of):
+                    contacts[attacker, 1 + defender] += 1
+                    if away[attacker] == 0 or (target[attacker] != ANYONE and target[attacker] != defender):
                         continue
-                    if heading[p] != EVERYWHERE:
+                    if heading[attacker] != EVERYWHERE:
                         row, column = tile // width, tile % width
-                        if heading[p] != sector(row * land[p] - rows[p], column * land[p] - columns[p]):
+                        down = row * land[attacker] - rows[attacker]
+                        right = column * land[attacker] - columns[attacker]
+                        if heading[attacker] != sector(down, right):
                             continue
-                    front[p] += 1
-                    chance = _mix(np.uint64(tile * 4 + side) * _GOLDEN ^ key)
-                    if np.int64(chance & _16_BITS) >= PACE[terrain[tile]]:
+                    front_length[attacker] += 1
+                    bits = _mix(np.uint64(tile * 4 + side) * _GOLDEN_GAMMA ^ key)
+                    if np.int64(bits & _16_BITS) >= CAPTURE_CHANCE[terrain[tile]]:
                         continue
-                    number = np.int64(chance >> _16 & _32_BITS)
+                    number = np.int64(bits >> _16 & _32_BITS)
                     if number > best_number:
-                        best, best_chance, best_number = p, chance, number
+                        best, best_bits, best_number = attacker, bits, number
                 if best >= 0:
-                    at[claims], by[claims], chances[claims] = tile, best, best_chance
+                    claim_tile[claims], claim_attacker[claims], claim_bits[claims] = tile, best, best_bits
                     claims += 1
-                    toll = TOLL[terrain[tile]] * ONE
-                    if of < 0:
-                        total[best] += toll
+                    free_cost = TOLL[terrain[tile]] * ONE
+                    if defender < 0:
+                        total_cost[best] += free_cost
                     else:
-                        total[best] += toll * GUARD + ARMOUR[terrain[tile]] * (home[of] // land[of]) // 4
+                        density = home[defender] // land[defender]
+                        total_cost[best] += free_cost * GUARD + ARMOUR[terrain[tile]] * density // 4
+            # Of the claims, those that are paid for move to the front of the arrays.
             taken = 0
             for claim in range(claims):
-                p = by[claim]
-                if total[p] > away[p] and np.int64(chances[claim] >> _48) * total[p] >= away[p] << 16:
+                player = claim_attacker[claim]
+                if (
+                    total_cost[player] > away[player]
+                    and np.int64(claim_bits[claim] >> _48) * total_cost[player] >= away[player] << 16
+                ):
                     continue
-                at[taken], by[taken] = at[claim], p
+                claim_tile[taken], claim_attacker[taken] = claim_tile[claim], player
                 taken += 1
-                of = owner[at[claim]]
-                if of >= 0:
-                    lost[of] += 1
-            for p in range(players):
-                away[p] -= min(total[p], away[p])
-                if front[p] == 0:
-                    home[p] += away[p]
-                    away[p] = 0
-                home[p] -= home[p] * lost[p] // max(land[p], 1)
+                loser = owner[claim_tile[claim]]
+                if loser >= 0:
+                    tiles_lost[loser] += 1
+            # Troops.
+            for player in range(players):
+                away[player] -= min(total_cost[player], away[player])
+                if front_length[player] == 0:
+                    home[player] += away[player]
+                    away[player] = 0
+                home[player] -= home[player] * tiles_lost[player] // max(land[player], 1)
+            # Land.
             for claim in range(taken):
-                tile, p = at[claim], by[claim]
+                tile, player = claim_tile[claim], claim_attacker[claim]
                 row, column = tile // width, tile % width
-                of = owner[tile]
-                if of >= 0:
-                    land[of] -= 1
-                    rows[of] -= row
-                    columns[of] -= column
-                land[p] += 1
-                rows[p] += row
-                columns[p] += column
-                owner[tile] = p
-            for p in range(players):
-                if land[p] == 0:
-                    home[p] = away[p] = 0
-                    due[p] = NEVER
-                home[p] += growth(home[p], away[p], land[p])
-                seen[p] = home[p]
-            for p in range(players):
-                if due[p] != now:
+                loser = owner[tile]
+                if loser >= 0:
+                    land[loser] -= 1
+                    rows[loser] -= row
+                    columns[loser] -= column
+                land[player] += 1
+                rows[player] += row
+                columns[player] += column
+                owner[tile] = player
+            # Players without land, growth, and orders of the bots.
+            for player in range(players):
+                if land[player] == 0:
+                    home[player] = away[player] = 0
+                    due[player] = NEVER
+                home[player] += growth(home[player], away[player], land[player])
+                home_before_orders[player] = home[player]
+            for player in range(players):
+                if due[player] != current_tick:
                     continue
-                draw = np.int64(_mix(key ^ np.uint64(p + 1)) >> _8)
-                percent, aim = bot_order(p, draw >> 20, seen, land, contacts)
+                draw = np.int64(_mix(key ^ np.uint64(player + 1)) >> _8)
+                percent, order_target = bot_order(player, draw >> 20, home_before_orders, land, contacts)
                 if percent > 0:
-                    troops = home[p] + away[p]
-                    away[p] = troops * percent // 100
-                    home[p] = troops - away[p]
-                    heading[p], target[p] = EVERYWHERE, aim
-                due[p] = now + PAUSE + draw % PAUSES
+                    troops = home[player] + away[player]
+                    away[player] = troops * percent // 100
+                    home[player] = troops - away[player]
+                    heading[player], target[player] = EVERYWHERE, order_target
+                due[player] = current_tick + MIN_ORDER_INTERVAL + draw % ORDER_INTERVALS
 
-    def look_around(
+    def measure_border(
         player: Any, width: Any, owner: Any, land: Any, rows: Any, columns: Any, sectors: Any, contacts: Any
     ) -> None:
         version  # noqa: B018
@@ -189,25 +252,25 @@ def _kernels(version: int) -> tuple[Callable[..., Any], Callable[..., Any], Call
             if owner[tile] != player:
                 continue
             for side in range(4):
-                near = tile + offsets[side]
-                of = owner[near]
-                if of != player and of != BLOCKED:
-                    row, column = near // width, near % width
+                neighbour = tile + offsets[side]
+                neighbour_owner = owner[neighbour]
+                if neighbour_owner != player and neighbour_owner != BLOCKED:
+                    row, column = neighbour // width, neighbour % width
                     sectors[sector(row * land[player] - rows[player], column * land[player] - columns[player])] += 1
-                    contacts[1 + of] += 1
+                    contacts[1 + neighbour_owner] += 1
 
-    def paint(terrain: Any, owner: Any, shades: Any, frame: Any) -> None:
+    def write_planes(terrain: Any, owner: Any, shades: Any, frame: Any) -> None:
         planes, size, _ = frame.shape
         for row in range(size):
             for column in range(size):
                 tile = (row + 1) * (size + 2) + column + 1
-                shown = owner[tile] + 4 if owner[tile] >= 0 else terrain[tile]
+                kind = owner[tile] + 4 if owner[tile] >= 0 else terrain[tile]
                 for plane in range(planes):
-                    frame[plane, row, column] = shades[shown, plane]
+                    frame[plane, row, column] = shades[kind, plane]
 
-    return _compile(advance), _compile(look_around), _compile(paint)
+    return _Kernels(_compile(advance), _compile(measure_border), _compile(write_planes))
 
 
-_advance, _look_around, _paint = _kernels(
-    zlib.crc32(b"".join(Path(str(module.__file__)).read_bytes() for module in (rules, bots)))
+_kernels = _make_kernels(
+    version=zlib.crc32(b"".join(Path(str(module.__file__)).read_bytes() for module in (rules, bots)))
 )
