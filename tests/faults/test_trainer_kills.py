@@ -58,7 +58,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again_and_says_so(make_
         if left.name != "config.yaml":
             shutil.rmtree(left) if left.is_dir() else left.unlink()
     ended = run.resume().wait()
-    assert "beginning at step 0" in ended.err + ended.out
+    assert "starting at step 0" in ended.err + ended.out
     assert run.summary["steps"] == 512
     assert run.summary["weights_sha256"] == run.undisturbed()
 

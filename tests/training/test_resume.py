@@ -226,11 +226,11 @@ def test_a_run_that_was_killed_before_it_saved_anything_begins_again(capsys):
         for file in path.iterdir():
             file.unlink()
         path.rmdir()
-    with pytest.raises(CheckpointError, match="no checkpoint to go on from"):
+    with pytest.raises(CheckpointError, match="no checkpoint to continue from"):
         corral.resume("run", quiet=True)  # there were some: that they are gone is not for us to shrug at
     (run / "metrics.jsonl").write_text("")
     assert corral.resume("run", quiet=True).summary.weights_sha256 == whole.weights_sha256
-    assert "beginning at step 0" in capsys.readouterr().err
+    assert "starting at step 0" in capsys.readouterr().err
     assert [row["time/total_timesteps"] for row in read_metrics(run / "metrics.jsonl")] == [128]
 
 
