@@ -23,7 +23,7 @@ class WarmStart(Hook):
     """Trains the policy of a new run to imitate the expert that the config names."""
 
     def on_start(self, start: Start) -> None:
-        """Imitate the expert; a signal interrupts this, and the policy stays as it was."""
+        """Imitate the expert; a signal interrupts this, and what was learned is not saved."""
         if start.config.expert is not None and not start.resumed:
             with start.signals.allowed():
                 warm_start(start.run, start.run.reporter.console)
