@@ -41,7 +41,7 @@ def test_a_clip_shows_the_game():
     ("words", "complaint"),
     [
         (["--rom", "none.gb", "--memory-map", "map.yaml"], "none.gb"),
-        (["--rom", "text.gb", "--memory-map", "map.yaml"], "text.gb' is no Game Boy ROM"),
+        (["--rom", "text.gb", "--memory-map", "map.yaml"], "text.gb' is not a Game Boy ROM"),
         (["--rom", "text.gb"], "needs a memory map"),
         (["--memory-map", "none.yaml"], "none.yaml"),
         (["--observation", "pixel"], "did you mean 'pixels'?"),

@@ -19,7 +19,7 @@ import corral
 from corral.core.errors import UsageError
 from corral.core.frame_stacks import stacks_of
 from corral_games.game_boy.emulator import Emulator, read_rom
-from corral_games.game_boy.env import _MAGIC, _SUM, ACTIONS, GameBoy, _sum
+from corral_games.game_boy.env import _CHECKSUM_BYTES, _MAGIC, ACTIONS, GameBoy, _checksum
 from tests.corral_games.game_boy_roms import MAP, put, tiny_rom
 
 A, RIGHT, LEFT = ACTIONS.index("a"), ACTIONS.index("right"), ACTIONS.index("left")
@@ -383,18 +383,18 @@ def test_damaged_states_are_refused_and_leave_the_env_as_it_was(tmp_path):
         changed = bytearray(state)
         changed[place] ^= change
         for bad in (bytes(changed), state[:end] if end < len(state) else state + b"\0"):
-            with pytest.raises(ValueError, match="no state of this Game Boy env"):
+            with pytest.raises(ValueError, match="not a state of this Game Boy env"):
                 env.set_state(bad)
 
     damage()
     for nothing in (b"", b"GB01", b"x" * 100, state[:-1]):
-        with pytest.raises(ValueError, match="no state of this Game Boy env"):
+        with pytest.raises(ValueError, match="not a state of this Game Boy env"):
             env.set_state(nothing)
-    rest = state[len(_MAGIC) + _SUM :]
+    rest = state[len(_MAGIC) + _CHECKSUM_BYTES :]
     head = rest[: 4 + int.from_bytes(rest[:4], "little")]
     bomb = head + zlib.compress(bytes(1 << 25), 9)
     with pytest.raises(ValueError, match="it unpacks to more than"):
-        env.set_state(_MAGIC + _sum(bomb) + bomb)
+        env.set_state(_MAGIC + _checksum(bomb) + bomb)
     other = GameBoy(**put(tmp_path))
     other.set_state(state)
     assert play(env, 20) == play(other, 20)
@@ -414,11 +414,11 @@ def test_damaged_states_are_refused_and_leave_the_env_as_it_was(tmp_path):
         ({"render_mode": "human"}, "rgb_array"),
         ({"rewards": {"coins": 1}}, "unknown reward 'coins' .did you mean 'coin'"),
         ({"rewards": {"coin": "much"}}, "the weight of reward 'coin' is 'much'"),
-        ({"rewards": [1]}, "by the names of terms: new_room"),
+        ({"rewards": [1]}, "by names of terms: new_room"),
         ({"memory_map": None}, "needs a memory map"),
         ({"rom": "nowhere.gb"}, "cannot read ROM 'nowhere.gb': No such file"),
         ({"rom": "."}, "^ROM '.' is a directory"),
-        ({"rom": os.devnull}, "it is no file"),
+        ({"rom": os.devnull}, "it is not a regular file"),
         ({"memory_map": "nowhere.yaml"}, "cannot read memory map 'nowhere.yaml'"),
     ],
 )
@@ -431,10 +431,10 @@ def test_wrong_arguments_are_named(files, kwargs, words):
     ("rom", "words"),
     [
         (b"", "is empty"),
-        (b"not a game", "10 bytes are too few"),
-        (b"once upon a time " * 3000, "no Game Boy ROM, or is damaged"),
-        (tiny_rom()[:0x4000], "is cut off: it has 16,384 bytes, its header says 32,768"),
-        (tiny_rom(size_code=1), "is cut off"),
+        (b"not a game", "it has 10 bytes, the header alone 336"),
+        (b"once upon a time " * 3000, "not a Game Boy ROM, or is damaged"),
+        (tiny_rom()[:0x4000], "is incomplete: it has 16,384 bytes, its header says 32,768"),
+        (tiny_rom(size_code=1), "is incomplete"),
         (tiny_rom(title="OTHER"), "is called 'OTHER' in its header, but memory map .* is for 'TINY'"),
         (tiny_rom(cartridge=0xFC), "PyBoy cannot run ROM .*tiny.gb"),
         (tiny_rom(length=0x8001), "PyBoy cannot run ROM .*tiny.gb"),

@@ -93,10 +93,10 @@ WRONG = [
     (SMALL + f"values: {{a: {{at: 1}}}}\nrewards: {{a: {{weight: 0x{'f' * 400}, new: a}}}}", "expected a number"),
     (SMALL + "ends: &a [*a]", "a value contains itself"),
     (SMALL + "rewards: {1: {}}", "rewards should be up to 2,000 names"),
-    (SMALL + "values: {b: {at: 1}, a: {join: [b, b, b, b, b, b, b, b, b]}}", "values.a.join makes one of more than 8"),
+    (SMALL + "values: {b: {at: 1}, a: {join: [b, b, b, b, b, b, b, b, b]}}", "values.a.join joins more than 8 values"),
     ("title: T\nfeatures: [{name: x, at: 1, bits: 500000}]", "bits is 500000"),
     ("title: T\nfeatures: []", "features are 0 numbers together"),
-    ("title: 5\nfeatures: []", "title is 5, expected a word"),
+    ("title: 5\nfeatures: []", "title is 5, expected a text"),
     (SMALL + "reward: {}", "unknown key 'reward' (did you mean 'rewards'?)"),
     (SMALL + "values: [1]", "values should be up to 2,000 names"),
     (SMALL + "values: {a: 5}", "values.a is 5, expected `key: value` pairs"),
@@ -110,7 +110,7 @@ WRONG = [
     (SMALL + "values: {a: {at: 0xFF00, count: 300}}", "values.a reaches to address 0x1002B"),
     (SMALL + "values: {a: {at: 1, size: 5}}", "values.a.size is 5, expected a whole number from 1 to 4"),
     (SMALL + "values: {a: {at: 1, bit: 8}}", "values.a.bit is 8, expected a whole number from 0 to 7"),
-    (SMALL + "values: {a: {at: 1, bit: 1, equals: 3}}", "values.a has bit and equals; one of them"),
+    (SMALL + "values: {a: {at: 1, bit: 1, equals: 3}}", "values.a has bit and equals; only one"),
     (SMALL + "values: {a: {at: 1, equals: 256}}", "values.a.equals is 256"),
     (SMALL + "values: {a: {at: 1, equals: []}}", "values.a.equals should be a number"),
     (SMALL + "values: {a: {at: 1, order: middle}}", "values.a.order is 'middle', expected little or big"),
@@ -125,10 +125,10 @@ WRONG = [
     ("title: T\nfeatures: [{name: x, at: 1, onehot: 3}]", "'onehot' (did you mean 'one_hot'?)"),
     ("title: T\nfeatures: [{name: x, at: 1, max: 0}]", "features[0] (x).max is 0.0, expected more than 0"),
     ("title: T\nfeatures: [{name: x, at: 1, max: .nan}]", "features[0] (x).max is nan, expected a number"),
-    ("title: T\nfeatures: [{name: x, at: 1, max: 2, bits: 3}]", "has max and bits; one of them"),
+    ("title: T\nfeatures: [{name: x, at: 1, max: 2, bits: 3}]", "has max and bits; only one"),
     ("title: T\nfeatures: [{name: x, at: 1, one_hot: 1}]", "one_hot is 1, expected a whole number from 2"),
     (SMALL + "values: {a: {at: 1, unit: 0}}", "values.a.unit is 0"),
-    (SMALL + "values: {a: {at: 1, unit: 2, bit: 3}}", "values.a has unit and bit; one of them"),
+    (SMALL + "values: {a: {at: 1, unit: 2, bit: 3}}", "values.a has unit and bit; only one"),
     (SMALL + "values: {a: {at: 1, unit: 2, count: 3}}", "values.a has count and unit"),
     ("title: T\nfeatures: [{name: x, at: 1, one_hot_of: []}]", "has 0 classes"),
     ("title: T\nfeatures: [{name: x, at: 1, one_hot_of: [a]}]", "one_hot_of[0] is 'a', expected a whole number"),
@@ -332,7 +332,7 @@ def test_registers_are_not_read_for_nothing():
 
 def test_each_stretch_of_memory_is_read_once():
     sight = sight_of(read_map(STRAY_BELL), features=True, banked=False)
-    assert len(sight._slices) <= 6
+    assert len(sight._keys) <= 6
 
 
 @settings(max_examples=100, deadline=None)

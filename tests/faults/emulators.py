@@ -17,6 +17,6 @@ class Crashing(GameBoy):
         self.total += 1
         if self.total == self.after and _is_first(self.marker):
             # The emulator calls this before the instruction that it executes next, in the middle of its own code.
-            boy = self._emulator._boy
+            boy = self._emulator._pyboy
             boy.hook_register(0, boy.register_file.PC, go_wrong, self.how)
         return super().step(action)

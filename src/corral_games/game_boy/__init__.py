@@ -1,1 +1,1 @@
-"""Game Boy games as envs: ``emulator`` runs a ROM, ``memory_map`` says what its memory means, ``env`` plays it."""
+"""Game Boy games as envs: ``emulator`` runs a ROM, ``memory_map`` describes its memory, ``env`` is the env."""

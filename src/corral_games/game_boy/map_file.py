@@ -1,4 +1,4 @@
-"""Reads the YAML file of a memory map: data, never code. Every mistake is named with the file and the key."""
+"""Reads a memory map from a YAML file, which holds data and never code. An error names the file and the key."""
 
 from __future__ import annotations
 
@@ -12,287 +12,340 @@ from typing import Any
 from corral.config.yaml_file import read_mapping
 from corral.core.errors import UsageError
 from corral.core.suggestions import did_you_mean
-from corral_games.game_boy.emulator import BUTTONS, read_file
-from corral_games.game_boy.memory_map import KINDS, LAST, Feature, MemoryMap, Press, Start, Term, Value
+from corral_games.game_boy.emulator import BUTTONS, read_limited
+from corral_games.game_boy.memory_map import KINDS, LAST_ADDRESS, Feature, MemoryMap, Press, Start, Term, Value
 
 __all__ = ["read_map"]
 
-LARGEST_FILE, LARGEST_STATE, MOST, WIDEST = 1 << 20, 1 << 22, 2000, 100_000
-"""Bytes of a map and of a state, entries of one of its lists, numbers that features may have together."""
-MOST_JOINED, LARGEST = 8, 1e30
-"""Values that may be joined to one, the largest weight or scale."""
-PRESS_FRAMES, MOST_FRAMES = 4, 36_000
-"""How long a button is held if nothing is said; the longest anything may take (ten minutes)."""
-_NUMBER = ("at", "size", "order", "bcd", "unit", "bit", "equals", "ones")
+MAX_FILE_BYTES, MAX_STATE_BYTES = 1 << 20, 1 << 22
+"""The largest map file, and the largest file of a start state."""
+MAX_ENTRIES, MAX_WIDTH = 2000, 100_000
+"""The largest number of entries in a list or mapping of a file, and of numbers in all features together."""
+MAX_JOINED, MAX_REAL = 8, 1e30
+"""The largest number of values that are joined into one, and the largest weight or scale."""
+PRESS_FRAMES, MAX_FRAMES = 4, 36_000
+"""Frames for which a button is held by default, and the largest number of frames for anything (ten minutes)."""
+_TRANSFORMS = ("unit", "bit", "equals", "ones")
+_NUMBER_KEYS = ("at", "size", "order", "bcd", *_TRANSFORMS)
+"""Keys that describe how a number is read from memory."""
 
 
 def read_map(path: str | os.PathLike[str]) -> MemoryMap:
-    """The memory map in a file; a UsageError that names the mistake if there is one."""
+    """Read a memory map from a file; raise a UsageError that names the file and the key if something is wrong."""
     name = str(path)
     if not isinstance(path, str | os.PathLike):
         raise UsageError(f"memory map {path!r:.80} should be the path of a file")
     try:
-        read_file(path, LARGEST_FILE)
+        read_limited(path, MAX_FILE_BYTES)  # checks that it is a file, and its size
         data = read_mapping(Path(path).resolve(), "memory map", untrusted=True)
     except UsageError:
         raise
     except (OSError, RecursionError, ValueError) as error:
         raise UsageError(f"cannot read memory map {name!r}: {getattr(error, 'strerror', None) or error}") from None
-    return _Reader(name).whole(data)
+    return _MapParser(name).parse(data)
 
 
-class _Reader:
-    """Goes through a file, and knows where it is."""
+class _Checker:
+    """Checks the types and limits of single entries. ``where`` is the entry's key, for the error."""
 
     def __init__(self, path: str) -> None:
         self._path = path
+
+    def error(self, where: str, problem: str) -> UsageError:
+        """Return the error for an entry."""
+        return UsageError(f"memory map {self._path!r}: {where}{' ' if where else ''}{problem}")
+
+    def keys(self, where: str, entry: Any, known: Collection[str], required: Collection[str] = ()) -> None:
+        """Check that an entry is a mapping with known keys only and all required ones."""
+        if not isinstance(entry, dict):
+            raise self.error(where, f"is {_shorten(entry)}, expected `key: value` pairs")
+        for key in entry:
+            if key not in known:
+                guess = did_you_mean(key, known) if isinstance(key, str) else ""
+                raise self.error(where, f"has an unknown key {_shorten(key)}{guess}; known: {', '.join(known)}")
+        for key in required:
+            if key not in entry:
+                raise self.error(where, f"has no {key!r}; it is needed")
+
+    def mapping(self, where: str, entry: Any) -> dict[str, Any]:
+        """Return a mapping from names to anything; an empty one for None."""
+        entry = {} if entry is None else entry
+        if not isinstance(entry, dict) or len(entry) > MAX_ENTRIES or not all(isinstance(key, str) for key in entry):
+            raise self.error(where, f"should be up to {MAX_ENTRIES:,} names with what they mean, not {_shorten(entry)}")
+        return entry
+
+    def entries(self, where: str, entry: Any) -> list[Any]:
+        """Return a list of anything; an empty one for None."""
+        entry = [] if entry is None else entry
+        if not isinstance(entry, list) or len(entry) > MAX_ENTRIES:
+            raise self.error(where, f"should be a list of up to {MAX_ENTRIES:,} entries, not {_shorten(entry)}")
+        return entry
+
+    def text(self, where: str, entry: Any) -> str:
+        """Return a text that is not empty, without spaces at its ends."""
+        if not isinstance(entry, str) or not entry.strip() or len(entry) > 200:
+            raise self.error(where, f"is {_shorten(entry)}, expected a text of 1 to 200 characters")
+        return entry.strip()
+
+    def boolean(self, where: str, entry: Any) -> bool:
+        """Return true or false."""
+        if not isinstance(entry, bool):
+            raise self.error(where, f"is {_shorten(entry)}, expected true or false")
+        return entry
+
+    def integer(self, where: str, entry: Any, least: int, most: int) -> int:
+        """Return an integer from ``least`` to ``most``."""
+        if not isinstance(entry, int) or isinstance(entry, bool) or not least <= entry <= most:
+            limits = f"0x{least:X} to 0x{most:X}" if most >= 0x8000 else f"{least:,} to {most:,}"
+            raise self.error(where, f"is {_shorten(entry)}, expected a whole number from {limits}")
+        return entry
+
+    def real(self, where: str, entry: Any) -> float:
+        """Return a finite number."""
+        if not isinstance(entry, int | float) or isinstance(entry, bool) or not abs(entry) <= MAX_REAL:
+            raise self.error(where, f"is {_shorten(entry)}, expected a number")
+        return float(entry)
+
+
+class _MapParser:
+    """Builds a memory map from the data of a YAML file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._check = _Checker(path)
         self._values: dict[str, Value] = {}
 
-    def whole(self, data: Mapping[str, Any]) -> MemoryMap:
+    def parse(self, data: Mapping[str, Any]) -> MemoryMap:
+        """Return the memory map; raise a UsageError at the first mistake."""
+        check = self._check
         keys = ("game", "title", "start", "values", "features", "rewards", "ends", "shown")
-        self._keys("", data, keys, needed=("title", "features"))
-        title = self._text("title", data["title"]) if data["title"] != "" else ""
-        for name, given in self._mapping("values", data.get("values")).items():
-            self._values[name] = self._value(f"values.{name}", name, given)
-        parts = (
-            self._start({} if data.get("start") is None else data["start"]),
-            self._features(self._list("features", data["features"])),
-            tuple(
-                self._term(f"rewards.{name}", name, given)
-                for name, given in self._mapping("rewards", data.get("rewards")).items()
-            ),
-            tuple(self._named(f"ends[{i}]", word) for i, word in enumerate(self._list("ends", data.get("ends")))),
-            tuple(self._named(f"shown[{i}]", word) for i, word in enumerate(self._list("shown", data.get("shown")))),
+        check.keys("", data, keys, required=("title", "features"))
+        title = check.text("title", data["title"]) if data["title"] != "" else ""
+        for name, entry in check.mapping("values", data.get("values")).items():
+            self._values[name] = self._value(f"values.{name}", name, entry)
+        start = self._start({} if data.get("start") is None else data["start"])
+        features = self._features(check.entries("features", data["features"]))
+        terms = check.mapping("rewards", data.get("rewards"))
+        rewards = tuple(self._term(f"rewards.{name}", name, entry) for name, entry in terms.items())
+        ends = self._named_values("ends", data.get("ends"))
+        shown = self._named_values("shown", data.get("shown"))
+        game = check.text("game", data.get("game", title or "a game"))
+        contents = repr((title, (start, features, rewards, ends, shown)))  # saved states depend on this text
+        return MemoryMap(
+            path=self._path,
+            digest=hashlib.sha256(contents.encode()).hexdigest(),
+            game=game,
+            title=title,
+            start=start,
+            features=features,
+            rewards=rewards,
+            ends=ends,
+            shown=shown,
         )
-        game = self._text("game", data.get("game", title or "a game"))
-        return MemoryMap(self._path, hashlib.sha256(repr((title, parts)).encode()).hexdigest(), game, title, *parts)
 
-    # ---- the parts ---------------------------------------------------------------------------------------------
+    # ---- start -------------------------------------------------------------------------------------------------
 
-    def _start(self, given: Any) -> Start:
-        self._keys("start", given, ("buttons", "state", "seed", "idle"))
-        presses = [
-            self._press(f"start.buttons[{i}]", w)
-            for i, w in enumerate(self._list("start.buttons", given.get("buttons")))
-        ]
-        if sum(press.frames for press in presses) > MOST_FRAMES:
-            raise self._wrong("start.buttons", f"take more than {MOST_FRAMES:,} frames together; save a state instead")
-        state = None
-        if "state" in given:
-            file = Path(self._path).parent / self._text("start.state", given["state"])
-            try:
-                state = read_file(file, LARGEST_STATE)
-            except (OSError, ValueError) as error:
-                why = getattr(error, "strerror", None) or error
-                raise self._wrong("start.state", f"cannot be read from {str(file)!r}: {why}") from None
-        seed = self._whole("start.seed", given["seed"], 0x8000, LAST - 1) if "seed" in given else None
-        return Start(tuple(presses), state, seed, self._whole("start.idle", given.get("idle", 0), 0, MOST_FRAMES))
+    def _start(self, entry: Any) -> Start:
+        check = self._check
+        check.keys("start", entry, ("buttons", "state", "seed", "idle"))
+        buttons = check.entries("start.buttons", entry.get("buttons"))
+        presses = [self._press(f"start.buttons[{i}]", press) for i, press in enumerate(buttons)]
+        if sum(press.frames for press in presses) > MAX_FRAMES:
+            raise check.error("start.buttons", f"take more than {MAX_FRAMES:,} frames together; save a state instead")
+        return Start(
+            buttons=tuple(presses),
+            state=self._start_state(entry["state"]) if "state" in entry else None,
+            seed=check.integer("start.seed", entry["seed"], 0x8000, LAST_ADDRESS - 1) if "seed" in entry else None,
+            idle=check.integer("start.idle", entry.get("idle", 0), 0, MAX_FRAMES),
+        )
 
-    def _press(self, where: str, given: Any) -> Press:
-        words = self._text(where, given).lower().split()
+    def _start_state(self, entry: Any) -> bytes:
+        """Return the content of the file that ``start.state`` names, relative to the map file."""
+        file = Path(self._path).parent / self._check.text("start.state", entry)
+        try:
+            return read_limited(file, MAX_STATE_BYTES)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise self._check.error("start.state", f"cannot be read from {str(file)!r}: {reason}") from None
+
+    def _press(self, where: str, entry: Any) -> Press:
+        """Return a press that is written as ``BUTTON [FRAMES]`` or ``wait [FRAMES]``."""
+        words = self._check.text(where, entry).lower().split()
         known = ("wait", *BUTTONS)
         if not words or len(words) > 2 or words[0] not in known:
             guess = did_you_mean(words[0], known) if words else ""
-            raise self._wrong(
-                where, f"is {_short(given)}{guess}, expected one of {', '.join(known)}, and frames, as in `wait 30`"
-            )
+            problem = f"is {_shorten(entry)}{guess}, expected one of {', '.join(known)}, and frames, as in `wait 30`"
+            raise self._check.error(where, problem)
         try:
             frames = int(words[1]) if len(words) == 2 else PRESS_FRAMES
         except ValueError:
             frames = 0
-        if not 1 <= frames <= MOST_FRAMES:
-            raise self._wrong(where, f"is {_short(given)}, expected 1 to {MOST_FRAMES:,} frames after {words[0]!r}")
-        return Press(None if words[0] == "wait" else words[0], frames)
+        if not 1 <= frames <= MAX_FRAMES:
+            problem = f"is {_shorten(entry)}, expected 1 to {MAX_FRAMES:,} frames after {words[0]!r}"
+            raise self._check.error(where, problem)
+        return Press(button=None if words[0] == "wait" else words[0], frames=frames)
 
-    def _value(self, where: str, name: str, given: Any) -> Value:
-        self._keys(where, given, (*_NUMBER, "count", "join"))
-        if "join" not in given:
-            count = self._whole(f"{where}.count", given["count"], 1, LAST + 1) if "count" in given else 0
-            return self._number(where, name, given, count)
-        if len(given) > 1:
-            raise self._wrong(where, "has join, so that it can have nothing else")
+    # ---- values ------------------------------------------------------------------------------------------------
+
+    def _value(self, where: str, name: str, entry: Any) -> Value:
+        check = self._check
+        check.keys(where, entry, (*_NUMBER_KEYS, "count", "join"))
+        if "join" not in entry:
+            count = check.integer(f"{where}.count", entry["count"], 1, LAST_ADDRESS + 1) if "count" in entry else 0
+            return self._number(where, name, entry, count)
+        if len(entry) > 1:
+            raise check.error(where, "has join, so that it can have no other key")
         parts: list[Value] = []
-        for i, word in enumerate(self._list(f"{where}.join", given["join"])):
-            part = self._named(f"{where}.join[{i}]", word)
+        for i, part_name in enumerate(check.entries(f"{where}.join", entry["join"])):
+            part = self._named_value(f"{where}.join[{i}]", part_name)
             parts += part.join or (part,)
-            if len(parts) > MOST_JOINED:
-                raise self._wrong(f"{where}.join", f"makes one of more than {MOST_JOINED} values")
+            if len(parts) > MAX_JOINED:
+                raise check.error(f"{where}.join", f"joins more than {MAX_JOINED} values")
         if len(parts) < 2:
-            raise self._wrong(f"{where}.join", "should name two values or more")
+            raise check.error(f"{where}.join", "should name two values or more")
         return Value(name, join=tuple(parts))
 
-    def _number(self, where: str, name: str, given: Mapping[str, Any], count: int = 0, offset: int = 0) -> Value:
-        """What the keys that all numbers in memory have say."""
-        if "at" not in given:
-            raise self._wrong(where, "has no address; say `at: 0xC000` or wherever it is")
-        order = given.get("order", "little")
+    def _number(self, where: str, name: str, entry: Mapping[str, Any], count: int = 0, offset: int = 0) -> Value:
+        """Return the value that the ``_NUMBER_KEYS`` of an entry describe, ``offset`` bytes after its address."""
+        check = self._check
+        if "at" not in entry:
+            raise check.error(where, "has no address; give it as in `at: 0xC000`")
+        order = entry.get("order", "little")
         if order not in ("little", "big"):
-            raise self._wrong(f"{where}.order", f"is {_short(order)}, expected little or big")
-        size = self._whole(f"{where}.size", given.get("size", 1), 1, 4)
-        tests = [key for key in ("unit", "bit", "equals", "ones") if key in given]
-        if len(tests) > 1:
-            raise self._wrong(where, f"has {' and '.join(tests)}; one of them")
-        equals = given.get("equals", [])
-        equals = equals if isinstance(equals, list) else [equals]
-        if "equals" in given and not 1 <= len(equals) <= MOST:
-            raise self._wrong(f"{where}.equals", "should be a number, or a list of some")
-        if count and "unit" in given:
-            raise self._wrong(where, "has count and unit; one of them")
+            raise check.error(f"{where}.order", f"is {_shorten(order)}, expected little or big")
+        size = check.integer(f"{where}.size", entry.get("size", 1), 1, 4)
+        transforms = [key for key in _TRANSFORMS if key in entry]
+        if len(transforms) > 1:
+            raise check.error(where, f"has {' and '.join(transforms)}; only one of them is possible")
+        members = entry.get("equals", [])
+        members = members if isinstance(members, list) else [members]
+        if "equals" in entry and not 1 <= len(members) <= MAX_ENTRIES:
+            raise check.error(f"{where}.equals", "should be a number or a list of numbers")
+        if count and "unit" in entry:
+            raise check.error(where, "has count and unit; only one of them is possible")
         value = Value(
-            name,
-            self._whole(f"{where}.at", given["at"], 0, LAST) + offset,
-            size,
-            order == "big",
-            self._flag(f"{where}.bcd", given.get("bcd", False)),
-            self._whole(f"{where}.unit", given.get("unit", 1), 1, LAST),
-            self._whole(f"{where}.bit", given["bit"], 0, 8 * size - 1) if "bit" in given else None,
-            tuple(self._whole(f"{where}.equals", number, 0, 256**size - 1) for number in equals),
-            self._flag(f"{where}.ones", given.get("ones", False)),
-            count,
+            name=name,
+            at=check.integer(f"{where}.at", entry["at"], 0, LAST_ADDRESS) + offset,
+            size=size,
+            big=order == "big",
+            bcd=check.boolean(f"{where}.bcd", entry.get("bcd", False)),
+            unit=check.integer(f"{where}.unit", entry.get("unit", 1), 1, LAST_ADDRESS),
+            bit=check.integer(f"{where}.bit", entry["bit"], 0, 8 * size - 1) if "bit" in entry else None,
+            equals=tuple(check.integer(f"{where}.equals", member, 0, 256**size - 1) for member in members),
+            ones=check.boolean(f"{where}.ones", entry.get("ones", False)),
+            count=count,
         )
-        if value.addresses[-1] > LAST:
-            raise self._wrong(where, f"reaches to address 0x{value.addresses[-1]:X}, the last is 0x{LAST:X}")
+        if value.addresses[-1] > LAST_ADDRESS:
+            problem = f"reaches to address 0x{value.addresses[-1]:X}, the last is 0x{LAST_ADDRESS:X}"
+            raise check.error(where, problem)
         return value
 
-    def _features(self, given: list[Any]) -> tuple[Feature, ...]:
-        found: list[Feature] = []
+    def _named_value(self, where: str, name: Any) -> Value:
+        """Return a value that was defined before, by its name."""
+        if not isinstance(name, str) or name not in self._values:
+            guess = did_you_mean(str(name), self._values)
+            raise self._check.error(where, f"is {_shorten(name)}{guess}, expected one of the values above")
+        return self._values[name]
+
+    def _named_values(self, where: str, entry: Any) -> tuple[Value, ...]:
+        names = self._check.entries(where, entry)
+        return tuple(self._named_value(f"{where}[{i}]", name) for i, name in enumerate(names))
+
+    # ---- features ----------------------------------------------------------------------------------------------
+
+    def _features(self, entries: list[Any]) -> tuple[Feature, ...]:
+        features: list[Feature] = []
         width = 0
-        for i, one in enumerate(given):
-            found.append(self._feature(f"features[{i}]", one))
-            width += found[-1].width
-            if width > WIDEST:
+        for i, entry in enumerate(entries):
+            features.append(self._feature(f"features[{i}]", entry))
+            width += features[-1].width
+            if width > MAX_WIDTH:
                 break
-        if not 0 < width <= WIDEST:
-            raise self._wrong("features", f"are {width:,} numbers together or more, expected 1 to {WIDEST:,}")
-        self._distinct("features", [feature.name for feature in found])
-        return tuple(found)
+        if not 0 < width <= MAX_WIDTH:
+            problem = f"are {width:,} numbers together or more, expected 1 to {MAX_WIDTH:,}"
+            raise self._check.error("features", problem)
+        names = [feature.name for feature in features]
+        duplicates = [name for i, name in enumerate(names) if name in names[:i]]
+        if duplicates:
+            raise self._check.error("features", f"have {duplicates[0]!r} twice")
+        return tuple(features)
 
-    def _feature(self, where: str, given: Any) -> Feature:
-        shapes = ("max", "one_hot", "one_hot_of", "bits")
-        self._keys(where, given, ("name", "value", *_NUMBER, "count", "every", *shapes), needed=("name",))
-        name = self._text(f"{where}.name", given["name"])
+    def _feature(self, where: str, entry: Any) -> Feature:
+        check = self._check
+        shape_keys = ("max", "one_hot", "one_hot_of", "bits")
+        check.keys(where, entry, ("name", "value", *_NUMBER_KEYS, "count", "every", *shape_keys), required=("name",))
+        name = check.text(f"{where}.name", entry["name"])
         where = f"{where} ({name})"
-        shape = [key for key in shapes if key in given]
-        if len(shape) > 1:
-            raise self._wrong(where, f"has {' and '.join(shape)}; one of them")
-        if "bits" in given:
-            return Feature(name, self._bits(where, name, given), 1.0)
-        sources = self._sources(where, name, given)
-        if "one_hot" in given:
-            hot = self._whole(f"{where}.one_hot", given["one_hot"], 2, 1000)
-            return Feature(name, sources, classes=tuple((number,) for number in range(hot)))
-        if "one_hot_of" in given:
-            return Feature(name, sources, classes=self._classes(f"{where}.one_hot_of", given["one_hot_of"]))
-        scale = self._real(f"{where}.max", given.get("max", sources[0].limit))
+        shapes = [key for key in shape_keys if key in entry]
+        if len(shapes) > 1:
+            raise check.error(where, f"has {' and '.join(shapes)}; only one of them is possible")
+        if "bits" in entry:
+            return Feature(name, self._bit_sources(where, name, entry), scale=1.0)
+        sources = self._sources(where, name, entry)
+        if "one_hot" in entry:
+            size = check.integer(f"{where}.one_hot", entry["one_hot"], 2, 1000)
+            return Feature(name, sources, classes=tuple((number,) for number in range(size)))
+        if "one_hot_of" in entry:
+            return Feature(name, sources, classes=self._classes(f"{where}.one_hot_of", entry["one_hot_of"]))
+        scale = check.real(f"{where}.max", entry.get("max", sources[0].limit))
         if scale <= 0:
-            raise self._wrong(f"{where}.max", f"is {scale}, expected more than 0")
-        return Feature(name, sources, scale)
+            raise check.error(f"{where}.max", f"is {scale}, expected more than 0")
+        return Feature(name, sources, scale=scale)
 
-    def _sources(self, where: str, name: str, given: Mapping[str, Any]) -> tuple[Value, ...]:
-        if "value" in given:
-            other = [key for key in (*_NUMBER, "count", "every") if key in given]
-            if other:
-                raise self._wrong(where, f"has value and {other[0]}; one of them")
-            return (self._named(f"{where}.value", given["value"]),)
-        count = self._whole(f"{where}.count", given.get("count", 1), 1, WIDEST)
-        size = self._whole(f"{where}.size", given.get("size", 1), 1, 4)
-        every = self._whole(f"{where}.every", given.get("every", size), 1, LAST)
-        return tuple(self._number(where, name, given, offset=every * i) for i in range(count))
+    def _sources(self, where: str, name: str, entry: Mapping[str, Any]) -> tuple[Value, ...]:
+        """Return the value that a feature names, or the ``count`` numbers that it describes, ``every`` bytes apart."""
+        check = self._check
+        if "value" in entry:
+            number_keys = [key for key in (*_NUMBER_KEYS, "count", "every") if key in entry]
+            if number_keys:
+                raise check.error(where, f"has value and {number_keys[0]}; only one of them is possible")
+            return (self._named_value(f"{where}.value", entry["value"]),)
+        count = check.integer(f"{where}.count", entry.get("count", 1), 1, MAX_WIDTH)
+        size = check.integer(f"{where}.size", entry.get("size", 1), 1, 4)
+        every = check.integer(f"{where}.every", entry.get("every", size), 1, LAST_ADDRESS)
+        return tuple(self._number(where, name, entry, offset=every * i) for i in range(count))
 
-    def _bits(self, where: str, name: str, given: Mapping[str, Any]) -> tuple[Value, ...]:
-        other = given.keys() - {"name", "at", "bits"}
-        if other:
-            raise self._wrong(where, f"has bits, so that it cannot have {sorted(other)[0]}")
-        bits = self._whole(f"{where}.bits", given["bits"], 1, WIDEST)
-        return tuple(self._number(where, name, {**given, "bit": i % 8}, offset=i // 8) for i in range(bits))
+    def _bit_sources(self, where: str, name: str, entry: Mapping[str, Any]) -> tuple[Value, ...]:
+        """Return one value for each bit of the bytes from an address on, lowest bit first."""
+        other_keys = entry.keys() - {"name", "at", "bits"}
+        if other_keys:
+            raise self._check.error(where, f"has bits, so that it cannot have {sorted(other_keys)[0]}")
+        bits = self._check.integer(f"{where}.bits", entry["bits"], 1, MAX_WIDTH)
+        return tuple(self._number(where, name, {**entry, "bit": i % 8}, offset=i // 8) for i in range(bits))
 
-    def _classes(self, where: str, given: Any) -> tuple[tuple[int, ...], ...]:
-        classes = self._list(where, given)
-        if len(classes) > 256 or not classes:
-            raise self._wrong(where, f"has {len(classes)} classes, expected 1 to 256")
-        found = []
-        for i, members in enumerate(classes):
-            members = self._list(f"{where}[{i}]", members if isinstance(members, list) else [members])
-            found.append(tuple(self._whole(f"{where}[{i}]", member, 0, 256**4 - 1) for member in members))
-        return tuple(found)
+    def _classes(self, where: str, entry: Any) -> tuple[tuple[int, ...], ...]:
+        """Return the values of each class; an entry that is not a list is a class of one value."""
+        check = self._check
+        groups = check.entries(where, entry)
+        if len(groups) > 256 or not groups:
+            raise check.error(where, f"has {len(groups)} classes, expected 1 to 256")
+        classes = []
+        for i, members in enumerate(groups):
+            members = check.entries(f"{where}[{i}]", members if isinstance(members, list) else [members])
+            classes.append(tuple(check.integer(f"{where}[{i}]", member, 0, 256**4 - 1) for member in members))
+        return tuple(classes)
 
-    def _term(self, where: str, name: str, given: Any) -> Term:
-        self._keys(where, given, ("weight", *KINDS, "when"), needed=("weight",))
-        kinds = [kind for kind in KINDS if kind in given]
+    # ---- rewards -----------------------------------------------------------------------------------------------
+
+    def _term(self, where: str, name: str, entry: Any) -> Term:
+        check = self._check
+        check.keys(where, entry, ("weight", *KINDS, "when"), required=("weight",))
+        kinds = [kind for kind in KINDS if kind in entry]
         if len(kinds) != 1:
-            has = " and ".join(kinds) or "none"
-            raise self._wrong(
-                where, f"should say for which value it pays, with one of {', '.join(KINDS)}; it has {has}"
-            )
-        value = self._named(f"{where}.{kinds[0]}", given[kinds[0]])
-        words = given.get("when", [])
-        words = self._list(f"{where}.when", [words] if isinstance(words, str) else words)
-        when = tuple(self._named(f"{where}.when", word) for word in words)
-        return Term(name, self._real(f"{where}.weight", given["weight"]), kinds[0], value, when)
-
-    # ---- their grammar -----------------------------------------------------------------------------------------
-
-    def _wrong(self, where: str, what: str) -> UsageError:
-        return UsageError(f"memory map {self._path!r}: {where}{' ' if where else ''}{what}")
-
-    def _keys(self, where: str, given: Any, known: Collection[str], needed: Collection[str] = ()) -> None:
-        if not isinstance(given, dict):
-            raise self._wrong(where, f"is {_short(given)}, expected `key: value` pairs")
-        for key in given:
-            if key not in known:
-                guess = did_you_mean(key, known) if isinstance(key, str) else ""
-                raise self._wrong(where, f"has an unknown key {_short(key)}{guess}; known: {', '.join(known)}")
-        for key in needed:
-            if key not in given:
-                raise self._wrong(where, f"has no {key!r}; it is needed")
-
-    def _mapping(self, where: str, given: Any) -> dict[str, Any]:
-        given = {} if given is None else given
-        if not isinstance(given, dict) or len(given) > MOST or not all(isinstance(key, str) for key in given):
-            raise self._wrong(where, f"should be up to {MOST:,} names with what they mean, not {_short(given)}")
-        return given
-
-    def _list(self, where: str, given: Any) -> list[Any]:
-        given = [] if given is None else given
-        if not isinstance(given, list) or len(given) > MOST:
-            raise self._wrong(where, f"should be a list of up to {MOST:,}, not {_short(given)}")
-        return given
-
-    def _named(self, where: str, given: Any) -> Value:
-        if not isinstance(given, str) or given not in self._values:
-            guess = did_you_mean(str(given), self._values)
-            raise self._wrong(where, f"is {_short(given)}{guess}, expected one of the values above")
-        return self._values[given]
-
-    def _distinct(self, where: str, names: list[str]) -> None:
-        twice = [name for i, name in enumerate(names) if name in names[:i]]
-        if twice:
-            raise self._wrong(where, f"have {twice[0]!r} twice")
-
-    def _text(self, where: str, given: Any) -> str:
-        if not isinstance(given, str) or not given.strip() or len(given) > 200:
-            raise self._wrong(where, f"is {_short(given)}, expected a word or some")
-        return given.strip()
-
-    def _flag(self, where: str, given: Any) -> bool:
-        if not isinstance(given, bool):
-            raise self._wrong(where, f"is {_short(given)}, expected true or false")
-        return given
-
-    def _whole(self, where: str, given: Any, least: int, most: int) -> int:
-        if not isinstance(given, int) or isinstance(given, bool) or not least <= given <= most:
-            span = f"0x{least:X} to 0x{most:X}" if most >= 0x8000 else f"{least:,} to {most:,}"
-            raise self._wrong(where, f"is {_short(given)}, expected a whole number from {span}")
-        return given
-
-    def _real(self, where: str, given: Any) -> float:
-        if not isinstance(given, int | float) or isinstance(given, bool) or not abs(given) <= LARGEST:
-            raise self._wrong(where, f"is {_short(given)}, expected a number")
-        return float(given)
+            given = " and ".join(kinds) or "none"
+            problem = f"should name the value that it pays for with one of {', '.join(KINDS)}; it has {given}"
+            raise check.error(where, problem)
+        value = self._named_value(f"{where}.{kinds[0]}", entry[kinds[0]])
+        when = entry.get("when", [])
+        names = check.entries(f"{where}.when", [when] if isinstance(when, str) else when)
+        conditions = tuple(self._named_value(f"{where}.when", condition) for condition in names)
+        weight = check.real(f"{where}.weight", entry["weight"])
+        return Term(name=name, weight=weight, kind=kinds[0], value=value, when=conditions)
 
 
-def _short(given: Any) -> str:
+def _shorten(entry: Any) -> str:
+    """Return an entry as short text for an error."""
     try:
-        return reprlib.repr(given)
-    except ValueError:  # Python does not write very long numbers
+        return reprlib.repr(entry)
+    except ValueError:  # Python refuses to convert very large integers to decimal text
         return "a very large number"
