@@ -29,7 +29,7 @@ any_space = st.recursive(
 
 
 @given(any_space, st.integers(0, 100))
-def test_values_survive_arrays_and_batches_are_gymnasiums(space, seed):
+def test_values_read_back_from_arrays_are_equal_and_batches_match_gymnasium(space, seed):
     layout = Layout(space)
     space.seed(seed)
     values = [space.sample() for _ in range(3)]
@@ -56,7 +56,7 @@ def test_values_survive_arrays_and_batches_are_gymnasiums(space, seed):
         (spaces.Text(5), "TransformObservation"),
     ],
 )
-def test_spaces_that_nothing_can_be_done_with_are_refused(space, complaint):
+def test_empty_and_text_spaces_are_refused(space, complaint):
     with pytest.raises(UsageError, match=complaint):
         Layout(space)
     with pytest.raises(UsageError, match=complaint.replace("Observation", "Action")):
@@ -64,11 +64,11 @@ def test_spaces_that_nothing_can_be_done_with_are_refused(space, complaint):
 
 
 @given(any_space)
-def test_spaces_survive_as_plain_data(space):
+def test_spaces_are_equal_after_conversion_to_data_and_back(space):
     assert space_from_data(space_to_data(space)) == space
 
 
-def test_large_observations_survive_as_plain_data():
+def test_large_spaces_are_equal_after_conversion_to_data_and_back():
     space = spaces.Dict(a=spaces.Box(-1, 1, (300_000,)), b=spaces.Box(0, 255, (1080, 1920, 3), np.uint8))
     assert space_from_data(space_to_data(space)) == space
 
@@ -85,8 +85,8 @@ BIG = {"type": "Box", "shape": [3000, 3000], "dtype": "<f4", "low": 0, "high": 1
         {"type": "Tuple", "spaces": [BIG, {"type": "MultiBinary", "n": 9_000_000}]},
     ],
 )
-def test_spaces_of_too_many_numbers_are_refused_before_anything_is_made(monkeypatch, data):
-    monkeypatch.setattr(spaces, "Box", lambda *_: pytest.fail("it was made"))
+def test_data_of_too_large_spaces_are_refused_before_a_space_is_constructed(monkeypatch, data):
+    monkeypatch.setattr(spaces, "Box", lambda *_: pytest.fail("the space was constructed"))
     with pytest.raises(ValueError, match="at most 16,777,216"):
         space_from_data(data)
 
@@ -110,7 +110,7 @@ def test_spaces_of_too_many_numbers_are_refused_before_anything_is_made(monkeypa
         (spaces.Tuple([spaces.Discrete(2)]), (), "no entry '0'"),
     ],
 )
-def test_what_does_not_fit_is_named(space, value, complaint):
+def test_a_value_outside_the_space_is_refused_with_the_reason(space, value, complaint):
     layout = Layout(space)
     with pytest.raises(ValueError, match=complaint):
         layout.write(layout.allocate(1), 0, value)
@@ -127,39 +127,40 @@ def test_what_does_not_fit_is_named(space, value, complaint):
         (spaces.MultiBinary(2), np.array([True, False])),
     ],
 )
-def test_what_can_be_held_is_taken(space, value):
+def test_values_of_another_dtype_are_accepted_if_none_is_changed(space, value):
     layout = Layout(space)
     arrays = layout.allocate(1)
     layout.write(arrays, 0, value)
     assert np.array_equal(arrays[""][0], value)
 
 
-def test_the_order_of_a_dict_survives_as_plain_data():
+def test_a_dict_keeps_its_order_after_conversion_to_data_and_back():
     space = spaces.Dict([("z", spaces.Discrete(2)), ("a", spaces.Discrete(3))])
     assert Layout(space_from_data(space_to_data(space))).paths == Layout(space).paths == ("z", "a")
 
 
-def test_entries_that_would_share_an_array_are_refused():
+def test_dict_entries_with_the_same_path_are_refused():
     with pytest.raises(UsageError, match="same path"):
         Layout(spaces.Dict({"a/b": spaces.Discrete(2), "a": spaces.Dict(b=spaces.Discrete(2))}))
 
 
-def test_unsupported_spaces_are_named_with_their_path():
+def test_the_error_for_an_unsupported_space_names_its_path():
     with pytest.raises(UsageError, match=r"observation space has Text.* at 'a/0'"):
         Layout(spaces.Dict(a=spaces.Tuple([spaces.Text(5)])))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.int8, np.uint8, np.bool_])
-def test_new_memory_is_poisoned(dtype):
+def test_new_arrays_are_filled_with_values_unlikely_in_data(dtype):
     array = poisoned((3,), dtype)
     assert not (array == 0).any()
     if array.dtype.kind == "f":
         assert np.isnan(array).all()
 
 
-def _equal(one, two):
-    if isinstance(one, dict):
-        return one.keys() == two.keys() and all(_equal(one[k], two[k]) for k in one)
-    if isinstance(one, tuple):
-        return len(one) == len(two) and all(map(_equal, one, two))
-    return np.array_equal(one, two)
+def _equal(first, second):
+    """Return whether two values of a nested space are equal."""
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(_equal(first[k], second[k]) for k in first)
+    if isinstance(first, tuple):
+        return len(first) == len(second) and all(map(_equal, first, second))
+    return np.array_equal(first, second)

@@ -1,4 +1,4 @@
-"""Sums of floats that decide anything are added from left to right, as every version of Python does it."""
+"""Sums of floats on which a game depends are rounded in the same way by every version of Python."""
 
 import builtins
 import random
@@ -19,36 +19,37 @@ def test_floats_are_added_from_left_to_right():
         for number in numbers:
             total += number
         assert add_up(numbers) == total
-    assert add_up([0.1] * 10) == 0.9999999999999999, "a corrected sum is 1.0"
+    assert add_up([0.1] * 10) == 0.9999999999999999, "a sum with compensated rounding is 1.0"
 
 
 @pytest.fixture
-def _no_sum_of_floats(monkeypatch):
-    """Let the built-in ``sum`` refuse floats: from Python 3.12 on it rounds otherwise than before."""
-    plain = builtins.sum
+def _refuse_builtin_sum_of_floats(monkeypatch):
+    """Make the built-in ``sum`` refuse floats, because its rounding has changed with Python 3.12."""
+    builtin_sum = builtins.sum
 
-    def strict(numbers, /, start=0):
+    def sum_without_floats(numbers, /, start=0):
         numbers = list(numbers)
         assert not any(isinstance(number, float) for number in numbers), f"sum of floats: {numbers[:5]}"
-        return plain(numbers, start)
+        return builtin_sum(numbers, start)
 
     life_value.cache_clear()
-    monkeypatch.setattr(builtins, "sum", strict)
+    monkeypatch.setattr(builtins, "sum", sum_without_floats)
 
 
 def play(env, steps, **options):
-    rng, ended = np.random.default_rng(0), True
+    """Take random legal actions for some steps."""
+    rng, episode_ended = np.random.default_rng(0), True
     for step in range(steps):
-        if ended:
+        if episode_ended:
             env.reset(seed=step, options=options or None)
         masks = env.get_wrapper_attr("action_masks")() if env.has_wrapper_attr("action_masks") else None
         legal = range(env.action_space.n) if masks is None else np.flatnonzero(masks)
         *_, terminated, truncated, _ = env.step(int(rng.choice(legal)))
-        ended = terminated or truncated
+        episode_ended = terminated or truncated
 
 
-@pytest.mark.usefixtures("_no_sum_of_floats")
-def test_games_decide_nothing_by_a_sum_that_depends_on_the_version_of_python():
+@pytest.mark.usefixtures("_refuse_builtin_sum_of_floats")
+def test_games_never_use_the_builtin_sum_of_floats():
     env = corral.make_env("card-battle")
     for opponent in env.get_wrapper_attr("opponents"):
         play(env, 40, opponent=opponent)
