@@ -1,7 +1,7 @@
-"""Every command of docs/migrating.md is typed, with a shortened budget, and does what its row says.
+"""Every command of docs/migrating.md, with a smaller budget, prints and writes what its row of the table says.
 
-A few are typed in this environment. All of them are typed in a fresh clone that an unprivileged user installs, in the
-deep tier.
+A few commands run in this environment. The deep tier runs all of them in a fresh clone that an unprivileged user
+installs.
 """
 
 import os
@@ -31,36 +31,37 @@ QUICK = (
     "make train-20k TRAIN_EPISODE_LENGTH",
     "python examples/train_territory.py --device mps --n-envs 1",
 )
-"""How the commands begin that are typed in ``make test``."""
+"""The beginnings of the commands that ``make test`` runs."""
 UNPRIVILEGED = "nobody"
 
 
 class Row(NamedTuple):
-    """A command that can be typed here, what it prints, and the files it leaves."""
+    """A command, the text that it prints and the files that it writes."""
 
     command: str
     prints: list[str]
     files: list[str]
 
 
-def rows() -> list[Row]:
-    found = []
+def table_rows() -> list[Row]:
+    """Return the rows of the page whose command can run here."""
+    parsed = []
     for line in PAGE.read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.split("|")[1:-1]]  # a bar ends a column inside a code span too
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]  # a bar inside a code span ends the column, too
         assert len(cells) in (0, 4), line
         if cells and re.match(r"`(python|make|corral) ", cells[1]):
             command, prints, files = (re.findall(r"`([^`]+)`", cell) for cell in cells[1:])
-            found.append(Row(command[0], prints, files))
-    return found
+            parsed.append(Row(command[0], prints, files))
+    return parsed
 
 
-def shortened(command: str) -> list[str]:
-    """The words of a command with a small budget, and without a device that this machine may lack."""
+def shorten(command: str) -> list[str]:
+    """Return the words of a command with a small budget, and without a device that this machine may lack."""
     command = re.sub(r"--device \w+", "--device cpu", command)
     command = re.sub(r"(--(?:total-)?timesteps )\d+", r"\g<1>600", command)
     command = re.sub(r"(--num-episodes )\d+", r"\g<1>8", command)
     command = re.sub(r"(--duration |DURATION=)[\d.]+", r"\g<1>0.0003", command)
-    words = shlex.split(re.sub(r"(TRAIN_STEPS=)\d+", r"\g<1>3000", command))  # some episodes
+    words = shlex.split(re.sub(r"(TRAIN_STEPS=)\d+", r"\g<1>3000", command))  # enough for several episodes
     if words[0] == "pip":
         return words
     flags = []
@@ -80,31 +81,33 @@ def shortened(command: str) -> list[str]:
     return [*words, f"TRAIN_FLAGS={shlex.join(flags)}"] if words[0] == "make" and flags else [*words, *flags]
 
 
-def check(row: Row, folder: Path, environ: dict[str, str], **user: str) -> None:
-    """Type a command in ``folder`` and compare what it prints and newly leaves with its row."""
+def check_command(row: Row, folder: Path, environ: dict[str, str], **user: str) -> None:
+    """Run a command in ``folder`` and compare its output and its new files with its row of the table."""
     before = {path for pattern in row.files for path in folder.glob(pattern)}
-    done = subprocess.run(
-        shortened(row.command), cwd=folder, env=environ, capture_output=True, text=True, timeout=900, **user
+    completed = subprocess.run(
+        shorten(row.command), cwd=folder, env=environ, capture_output=True, text=True, timeout=900, **user
     )
-    told = f"{row.command}\n{done.stdout}\n{done.stderr}"
-    assert done.returncode == 0, told
-    assert not [words for words in row.prints if words not in done.stdout], told
-    assert not [pattern for pattern in row.files if not set(folder.glob(pattern)) - before], told
+    output = f"{row.command}\n{completed.stdout}\n{completed.stderr}"
+    assert completed.returncode == 0, output
+    assert not [text for text in row.prints if text not in completed.stdout], output
+    assert not [pattern for pattern in row.files if not set(folder.glob(pattern)) - before], output
 
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A directory that looks like this checkout, in which runs may be left."""
+    """Return a directory with links to this checkout, in which runs may be written, and its environment variables."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt", "examples", "config", "src"):
         (tmp_path / name).symlink_to(ROOT / name)
-    programs = Path(sys.executable).parent
-    (tmp_path / ".venv").symlink_to(programs.parent)
+    bin_directory = Path(sys.executable).parent
+    (tmp_path / ".venv").symlink_to(bin_directory.parent)
     for extra in ("base", "gameboy", "procgen", "territory"):
-        done = tmp_path / ".venv" / f".installed-{extra}"
-        assert done.exists(), "run `make setup` first"
-        if any(done.stat().st_mtime < (ROOT / name).stat().st_mtime for name in ("pyproject.toml", "constraints.txt")):
+        installed = tmp_path / ".venv" / f".installed-{extra}"
+        assert installed.exists(), "run `make setup` first"
+        if any(
+            installed.stat().st_mtime < (ROOT / name).stat().st_mtime for name in ("pyproject.toml", "constraints.txt")
+        ):
             pytest.skip("`make` would install into this environment again; run `make setup` first")
-    return tmp_path, os.environ | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "PYTHON": sys.executable}
+    return tmp_path, os.environ | {"PATH": f"{bin_directory}{os.pathsep}{os.environ['PATH']}", "PYTHON": sys.executable}
 
 
 @pytest.mark.timeout(1200)
@@ -112,19 +115,21 @@ def checkout(tmp_path):
 def test_a_command_does_what_the_table_says(start, checkout):
     if start.startswith("make") and shutil.which("make") is None:
         pytest.skip("make is not installed")
-    row = next(row for row in rows() if row.command.startswith(start))
-    check(row, *checkout)
+    row = next(row for row in table_rows() if row.command.startswith(start))
+    check_command(row, *checkout)
 
 
-def test_the_table_is_read_whole():
-    assert len(rows()) >= 40
+def test_every_row_of_the_table_is_read():
+    assert len(table_rows()) >= 40
     lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
-    other = ("SubprocVecEnv", "ulimit", "tensorboard", "taskset", "tail", "htop", "cd ", "tmux")
-    assert len(rows()) == len([line for line in lines if not line.startswith(tuple(f"| `{word}" for word in other))])
+    not_run_here = ("SubprocVecEnv", "ulimit", "tensorboard", "taskset", "tail", "htop", "cd ", "tmux")
+    assert len(table_rows()) == len(
+        [line for line in lines if not line.startswith(tuple(f"| `{word}" for word in not_run_here))]
+    )
 
 
 @pytest.mark.parametrize("device", ["mps", "cuda"])
-def test_a_device_that_is_missing_is_one_line(device, run_script, capsys):
+def test_a_missing_device_is_refused_in_one_line(device, run_script, capsys):
     import torch
 
     if torch.cuda.is_available() if device == "cuda" else torch.backends.mps.is_available():
@@ -138,40 +143,41 @@ def test_a_device_that_is_missing_is_one_line(device, run_script, capsys):
 @pytest.mark.timeout(7200)
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user")
 def test_every_command_works_in_a_fresh_clone_without_root():
-    with tempfile.TemporaryDirectory() as folder:  # pytest's own are closed to other users
-        type_everything(Path(folder))
+    with tempfile.TemporaryDirectory() as folder:  # other users cannot read pytest's temporary directories
+        run_all_commands(Path(folder))
 
 
-def type_everything(folder: Path) -> None:
+def run_all_commands(folder: Path) -> None:
+    """Clone this repository, install it as an unprivileged user and check every command."""
     clone = folder / "corral"
     subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
     home = folder / "home"
     home.mkdir()
-    settings = [path for name in (".config/pip", ".pip") if (path := Path.home() / name / "pip.conf").is_file()]
-    environ = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(home), "PYTHON": _python()}
+    pip_configs = [path for name in (".config/pip", ".pip") if (path := Path.home() / name / "pip.conf").is_file()]
+    environ = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(home), "PYTHON": _find_python()}
     environ |= {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
-    if settings:  # where packages come from on this machine
-        environ["PIP_CONFIG_FILE"] = str(shutil.copy(settings[0], home / "pip.conf"))
+    if pip_configs:  # it names the package index of this machine
+        environ["PIP_CONFIG_FILE"] = str(shutil.copy(pip_configs[0], home / "pip.conf"))
     for path in (folder, *folder.rglob("*")):
         shutil.chown(path, UNPRIVILEGED)
     environ["PATH"] = f"{clone / '.venv' / 'bin'}{os.pathsep}{environ['PATH']}"
-    first = Row("make train", ["training on card-battle", "games of the final policy"], ["runs/card-battle-*"])
+    first_row = Row("make train", ["training on card-battle", "games of the final policy"], ["runs/card-battle-*"])
     (install,) = re.findall(r"^(pip install .*?) *#", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    failed = []
-    for row in (first, Row(install, [], []), *rows()):
+    failures = []
+    for row in (first_row, Row(install, [], []), *table_rows()):
         try:
-            check(row, clone, environ, user=UNPRIVILEGED)
+            check_command(row, clone, environ, user=UNPRIVILEGED)
         except AssertionError as error:
-            failed.append(str(error))
-    assert not failed, "\n\n".join(failed)
+            failures.append(str(error))
+    assert not failures, "\n\n".join(failures)
 
 
-def _python() -> str:
-    """A Python that the unprivileged user can run."""
+def _find_python() -> str:
+    """Return a Python that the unprivileged user can run; skip the test if there is none."""
     for name in (sys.executable, shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")):
-        words = [str(name), "-c", "import ensurepip, sys; sys.exit(sys.version_info < (3, 11))"]
+        command = [str(name), "-c", "import ensurepip, sys; sys.exit(sys.version_info < (3, 11))"]
         try:
-            if name and subprocess.run(words, user=UNPRIVILEGED, cwd="/", capture_output=True).returncode == 0:
+            if name and subprocess.run(command, user=UNPRIVILEGED, cwd="/", capture_output=True).returncode == 0:
                 return name
         except OSError:
             continue

@@ -1,6 +1,7 @@
 """Run directories that earlier versions wrote are loaded, evaluated and resumed.
 
-``tests/old_runs`` has them; ``make snapshot`` compares what resuming them gives with what another version gives.
+The run directories are in ``tests/old_runs``. ``make snapshot`` also resumes them with two versions of the code and
+compares the results.
 """
 
 import json
@@ -21,45 +22,50 @@ NAMES = sorted(path.name for path in OLD_RUNS.iterdir())
 
 @pytest.fixture(params=NAMES)
 def old_run(request):
-    """A copy, because a resumed run writes to its directory."""
+    """Return a copy of an old run, because a resumed run writes to its directory."""
     return shutil.copytree(OLD_RUNS / request.param, request.param)
 
 
-def test_there_is_one_of_each_kind():
+def test_there_is_an_old_run_of_each_kind():
     assert {"cartpole", "overlap", "recurrent", "self-play"} <= {*NAMES}
 
 
-def test_an_old_run_is_evaluated(old_run, capsys):
-    recorded = json.loads(Path(old_run, "summary.json").read_text())
+def test_an_old_run_is_loaded_and_evaluated(old_run, capsys):
+    summary = json.loads(Path(old_run, "summary.json").read_text())
     assert main(["eval", old_run, "--episodes", "2", "--checkpoint", "latest"]) == 0
     assert "mean reward" in capsys.readouterr().out
     model = corral.load(old_run, checkpoint="latest")
-    assert model.timesteps == recorded["steps"] == 192
-    assert weights_hash(model.policy.state_dict()) == recorded["weights_sha256"]
+    assert model.timesteps == summary["steps"] == 192
+    assert weights_hash(model.policy.state_dict()) == summary["weights_sha256"]
 
 
-def test_an_old_run_is_restored_to_the_last_bit(old_run):
-    """What a checkpoint of it saves at once, before the first rollout, is what it was restored from."""
-    before = newest_checkpoint(Path(old_run, "checkpoints")).checkpoint
+def test_an_old_run_is_restored_bit_for_bit(old_run):
+    """A checkpoint that is captured after the restore, before the first rollout, equals the one that was loaded."""
+    loaded = newest_checkpoint(Path(old_run, "checkpoints")).checkpoint
 
-    class SaveAgain(corral.Hook):
+    class CaptureAtStart(corral.Hook):
         def on_start(self, start):
-            saved.append(capture(start.run))
-            start.stop("saved")
+            captured.append(capture(start.run))
+            start.stop("captured")
 
-    saved = []
-    corral.resume(old_run, timesteps=320, quiet=True, hooks=[SaveAgain()])
-    (again,) = saved
-    assert again.state == before.state
+    captured = []
+    corral.resume(old_run, timesteps=320, quiet=True, hooks=[CaptureAtStart()])
+    (recaptured,) = captured
+    assert recaptured.state == loaded.state
     for name in ("policy", "optimizer", "envs", "lagged_weights", "opponents", "reference"):
-        one, other = getattr(before, name) or {}, getattr(again, name) or {}
-        assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one), name
+        loaded_tensors, recaptured_tensors = getattr(loaded, name) or {}, getattr(recaptured, name) or {}
+        assert loaded_tensors.keys() == recaptured_tensors.keys() and all(
+            torch.equal(loaded_tensors[key], recaptured_tensors[key]) for key in loaded_tensors
+        ), name
 
 
-def test_an_old_run_is_resumed(old_run):
-    rows = Path(old_run, "metrics.jsonl").read_text().splitlines()
+def test_a_resumed_old_run_continues_its_metrics(old_run):
+    rows_before = Path(old_run, "metrics.jsonl").read_text().splitlines()
     resumed = corral.resume(old_run, timesteps=320, quiet=True)
     assert resumed.summary.steps == 320
-    longer = Path(old_run, "metrics.jsonl").read_text().splitlines()
-    assert longer[: len(rows)] == rows and len(longer) == len(rows) + 2
-    assert json.loads(longer[-1]).keys() >= json.loads(rows[-1]).keys() - {"eval/mean_reward", "eval/std_reward"}
+    rows_after = Path(old_run, "metrics.jsonl").read_text().splitlines()
+    assert rows_after[: len(rows_before)] == rows_before and len(rows_after) == len(rows_before) + 2
+    assert json.loads(rows_after[-1]).keys() >= json.loads(rows_before[-1]).keys() - {
+        "eval/mean_reward",
+        "eval/std_reward",
+    }

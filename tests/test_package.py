@@ -1,4 +1,4 @@
-"""Promises about the package as a whole."""
+"""Rules that hold for the package as a whole."""
 
 import subprocess
 import sys
@@ -38,18 +38,20 @@ def test_the_former_import_path_of_sweeps_works():
     assert (sweep, resume_sweep) == (api.sweep, api.resume_sweep)
 
 
-def test_unknown_names_are_attribute_errors():
+def test_an_unknown_name_of_the_package_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         corral.nothing  # noqa: B018
 
 
-def test_every_metric_is_in_the_docs():
-    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-    assert not [name for name, meaning in METRICS.items() if name not in text or meaning not in text]
+def test_every_metric_and_its_meaning_is_in_the_docs():
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    assert not [name for name, meaning in METRICS.items() if name not in page or meaning not in page]
 
 
-def test_no_file_is_much_over_four_hundred_lines():
-    long = {
-        p.name: n for p in (ROOT / "src").rglob("*.py") if (n := len(p.read_text(encoding="utf-8").splitlines())) > 420
+def test_no_source_file_has_more_than_420_lines():
+    long_files = {
+        path.name: n_lines
+        for path in (ROOT / "src").rglob("*.py")
+        if (n_lines := len(path.read_text(encoding="utf-8").splitlines())) > 420
     }
-    assert not long
+    assert not long_files

@@ -1,4 +1,4 @@
-"""Small envs for tests: each does one thing, or one thing wrong."""
+"""Small envs for tests. Each has one feature or one fault."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gymnasium import spaces
 
 
 class Counter(gym.Env):
-    """Counts its steps; the observation says (env seed's draw, step). Ends after ``length`` steps."""
+    """Counts its steps. An observation is (a number drawn at reset, the step). Ends after ``length`` steps."""
 
     def __init__(self, length: int = 5, truncate: bool = False) -> None:
         self.length, self.truncate = length, truncate
@@ -46,7 +46,7 @@ class Counter(gym.Env):
 
 
 class Broken(Counter):
-    """Does something wrong at step ``at`` of an episode (0: in reset)."""
+    """Raises, kills its process or returns invalid data at step ``at`` of an episode (0: in reset)."""
 
     def __init__(self, how: str, at: int = 3, length: int = 10) -> None:
         super().__init__(length)
@@ -110,7 +110,7 @@ class Broken(Counter):
 
 
 class Mutating(Counter):
-    """Returns the same array again and again, and changes it after returning it."""
+    """Returns the same observation array at every step and overwrites it in the next step."""
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -118,13 +118,16 @@ class Mutating(Counter):
         return self.buffer, {}
 
     def step(self, action):
-        self.buffer[:] = 1000 + self.buffer  # spoils what was returned last
+        self.buffer[:] = 1000 + self.buffer  # overwrites the observation that was returned last
         self.buffer[:] = (0, super().step(action)[1])
         return self.buffer, 0.0, self.step_count >= self.length, False, {}
 
 
 class Masked(gym.Env):
-    """One action is allowed at a time: the one the observation names. Masks come by method or by info."""
+    """Allows one action at a time, whose number is the observation. Masks come by method or in the info.
+
+    ``wrong`` says how the mask after the third step is invalid.
+    """
 
     def __init__(self, by: str = "method", wrong: str = "", n: int = 4) -> None:
         self.observation_space = spaces.Discrete(n)
@@ -166,7 +169,7 @@ class Masked(gym.Env):
 
 
 class ByteDigits(gym.Env):
-    """Shows digits from 0 to 3 as a flat vector of bytes, whose bounds are 0 and 255; reward for naming the first."""
+    """Shows digits from 0 to 3 as a flat vector of bytes with bounds 0 and 255, and rewards the action that is the first."""
 
     def __init__(self, dtype: Any = np.uint8, high: int = 255) -> None:
         self.observation_space = spaces.Box(0, high, (6,), dtype)
@@ -175,20 +178,20 @@ class ByteDigits(gym.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.count = 0
-        return self._show(), {}
+        return self._draw_digits(), {}
 
     def step(self, action):
-        reward = float(action == self.shown[0])
+        reward = float(action == self.digits[0])
         self.count += 1
-        return self._show(), reward, False, self.count >= 20, {}
+        return self._draw_digits(), reward, False, self.count >= 20, {}
 
-    def _show(self):
-        self.shown = self.np_random.integers(0, 4, 6).astype(self.observation_space.dtype)
-        return self.shown.copy()
+    def _draw_digits(self):
+        self.digits = self.np_random.integers(0, 4, 6).astype(self.observation_space.dtype)
+        return self.digits.copy()
 
 
 class Spaces(gym.Env):
-    """Random observations of any space; checks every action."""
+    """Returns random observations of a given space and checks that actions are in their space."""
 
     def __init__(self, observation: spaces.Space, action: spaces.Space, length: int = 7) -> None:
         self.observation_space, self.action_space, self.length = deepcopy(observation), deepcopy(action), length
@@ -208,7 +211,7 @@ class Spaces(gym.Env):
 
 
 class IntsOnly(gym.Env):
-    """Takes Python's own integers for ``Discrete`` actions, and returns its numbers as arrays without axes."""
+    """Accepts only Python integers as ``Discrete`` actions, and returns rewards and flags as arrays of shape ()."""
 
     def __init__(self, action: spaces.Space | None = None) -> None:
         self.observation_space = spaces.Box(-1, 1, (2,), np.float32)
@@ -236,7 +239,7 @@ class IntsOnly(gym.Env):
 
 
 class Reporter(Counter):
-    """Reports numbers in its infos."""
+    """Returns a number, a text and a flag in its infos."""
 
     def step(self, action):
         observation, reward, terminated, truncated, _ = super().step(action)
@@ -244,7 +247,7 @@ class Reporter(Counter):
 
 
 class Stateful(Counter):
-    """Can say where it is; reports how many of its steps were a repetition of steps that another copy took."""
+    """Has ``get_state`` and ``set_state``. Steps take 10 ms, and each draws a random number."""
 
     replayed = 0
 
@@ -263,7 +266,7 @@ class Stateful(Counter):
 
 
 class Forgetful(Counter):
-    """Ignores its seed."""
+    """Ignores its seed, so that the same seed gives different episodes."""
 
     def reset(self, *, seed=None, options=None):
         _, info = super().reset(seed=seed)
@@ -272,7 +275,7 @@ class Forgetful(Counter):
 
 
 class Hoarder(Counter):
-    """Carries something from one episode to the next."""
+    """Counts its episodes, so that an episode depends on those before it."""
 
     episodes = 0
 
@@ -284,7 +287,7 @@ class Hoarder(Counter):
 
 
 class Parent(Counter):
-    """Starts processes and never ends them: an emulator, a helper, and a daemon that leaves its group."""
+    """Starts three processes and never ends them: a forked child, a subprocess, and a subprocess in its own session."""
 
     def __init__(self, daemon: bool = False) -> None:
         super().__init__()
@@ -298,7 +301,7 @@ class Parent(Counter):
 
 
 class Modules(Counter):
-    """Says in its info whether torch is there."""
+    """Says in its info whether torch is imported in its process."""
 
     def step(self, action):
         *outcome, info = super().step(action)
@@ -306,7 +309,7 @@ class Modules(Counter):
 
 
 class Slow(Counter):
-    """Slow enough to be killed in mid-rollout."""
+    """Takes 4 ms for a step, so that a test can kill its worker in the middle of a rollout."""
 
     def step(self, action):
         time.sleep(0.004)
@@ -314,98 +317,96 @@ class Slow(Counter):
 
 
 class Deadly(Slow):
-    """Ends its process whenever the third episode of an env comes to its second step."""
-
-    episodes = -1
+    """Ends its process at the second step of every episode whose seed is a multiple of 5."""
 
     def reset(self, *, seed=None, options=None):
-        self.dies = seed is not None and seed % 5 == 0
+        self.exits = seed is not None and seed % 5 == 0
         return super().reset(seed=seed)
 
     def step(self, action):
         outcome = super().step(action)
-        if self.dies and self.step_count == 2:
+        if self.exits and self.step_count == 2:
             os._exit(7)
         return outcome
 
 
 class Unlike(Slow):
-    """Never shows the same twice."""
+    """Shows the time, so that no observation can be reproduced."""
 
     def _observe(self):
         return np.array([time.perf_counter() % 1, self.step_count], np.float32)
 
 
 class Leaking(Counter):
-    """Grows by some megabytes with every episode; a look at memory is taken once a second."""
+    """Leaks 16 MB in every episode. Steps take 20 ms, because workers check their memory once a second."""
 
-    hoard: ClassVar = []
+    leaked: ClassVar = []
 
     def step(self, action):
         time.sleep(0.02)
         return super().step(action)
 
     def reset(self, *, seed=None, options=None):
-        self.hoard.append(np.ones(2_000_000))
+        self.leaked.append(np.ones(2_000_000))
         return super().reset(seed=seed)
 
 
 class OnceBroken(Counter):
-    """Raises once in its life, or rather in that of all its copies: not if the file exists, which it makes."""
+    """Raises once among all its copies: only the copy that creates the file ``marker`` raises (None: no copy does)."""
 
-    def __init__(self, where: str, done: Any) -> None:
+    def __init__(self, where: str, marker: Any) -> None:
         super().__init__(6)
-        self.where, self.done = where, done
+        self.where, self.marker = where, marker
 
-    def _maybe(self, where: str, now: bool) -> None:
-        if where == self.where and now and self.done is not None:
+    def _raise_once(self, where: str, is_due: bool) -> None:
+        if where == self.where and is_due and self.marker is not None:
             with contextlib.suppress(FileExistsError):
-                self.done.touch(exist_ok=False)
+                self.marker.touch(exist_ok=False)
                 raise ValueError("the dragon won")
 
     def reset(self, *, seed=None, options=None):
-        self.fresh = not hasattr(self, "fresh")
-        self._maybe("reset", not self.fresh)
+        self.is_first_reset = not hasattr(self, "is_first_reset")
+        self._raise_once("reset", not self.is_first_reset)
         return super().reset(seed=seed)
 
     def step(self, action):
         outcome = super().step(action)
-        self._maybe("step", self.step_count == 4)
+        self._raise_once("step", self.step_count == 4)
         return outcome
 
     def action_masks(self):
-        self._maybe("masks", self.step_count == 4)
+        self._raise_once("masks", self.step_count == 4)
         return np.ones(2, np.bool_)
 
 
 class Picky(Counter):
-    """Raises in some seeded episodes, at the same step each time."""
+    """Raises in every episode whose seed is a multiple of ``every``, always in reset or always at the second step."""
 
     def __init__(self, where: str, every: int = 5) -> None:
         super().__init__(6)
         self.where, self.every = where, every
 
-    def _maybe(self) -> None:
+    def _raise_in_some_episodes(self) -> None:
         if self.seed % self.every == 0:
             raise ValueError("not this one")
 
     def reset(self, *, seed=None, options=None):
         self.seed = seed
         if self.where == "reset":
-            self._maybe()
+            self._raise_in_some_episodes()
         return super().reset(seed=seed)
 
     def step(self, action):
         outcome = super().step(action)
         if self.where == "step" and self.step_count == 2:
-            self._maybe()
+            self._raise_in_some_episodes()
         return outcome
 
 
 class HighCard(gym.Env):
-    """Both sides play one of their cards in turn, unseen; the higher wins the round, most rounds the game.
+    """A card game for two sides. Both play a card at the same time; the higher card wins the round, most rounds the game.
 
-    Opponents: ``random``, and ``miser``, who always plays the lowest card that is left.
+    Opponents: ``random``, and ``miser``, which always plays its lowest card.
     """
 
     opponents = ("random", "miser")
@@ -431,13 +432,13 @@ class HighCard(gym.Env):
     def step(self, action):
         if not self.hands[0][action]:
             raise ValueError(f"card {action} is not in the hand; it was masked")
-        theirs = self._theirs()
-        for side, card in enumerate((action, theirs)):
+        opponent_card = self._opponent_card()
+        for side, card in enumerate((action, opponent_card)):
             self.hands[side][card], self.played[side][card] = False, True
-        if action != theirs:
-            self.score[0 if action > theirs else 1] += 1
+        if action != opponent_card:
+            self.score[0 if action > opponent_card else 1] += 1
         elif self.seat == 0:
-            self.score[0] += 1  # who begins wins ties
+            self.score[0] += 1  # the side in seat 0 wins ties
         else:
             self.score[1] += 1
         over = int(self.played[0].sum()) == self.rounds
@@ -448,14 +449,14 @@ class HighCard(gym.Env):
         return self.hands[0].copy()
 
     def advise(self, name):
-        return self._choice(name, np.flatnonzero(self.hands[0]))
+        return self._pick_card(name, np.flatnonzero(self.hands[0]))
 
-    def _theirs(self):
+    def _opponent_card(self):
         if isinstance(self.opponent, str):
-            return self._choice(self.opponent, np.flatnonzero(self.hands[1]))
+            return self._pick_card(self.opponent, np.flatnonzero(self.hands[1]))
         return int(self.opponent(self._observe(1), self.hands[1].copy(), self.np_random))
 
-    def _choice(self, name, held):
+    def _pick_card(self, name, held):
         return int(self.np_random.choice(held) if name == "random" else held[0])
 
     def _observe(self, side):
@@ -464,21 +465,21 @@ class HighCard(gym.Env):
 
 
 class HighCardWithState(HighCard):
-    """The same, able to say where it is."""
+    """``HighCard`` with ``get_state`` and ``set_state``."""
 
     def get_state(self):
-        plain = {name: np.array(getattr(self, name)).astype(int).tolist() for name in ("hands", "played", "score")}
-        return json.dumps([plain, self.np_random.bit_generator.state]).encode()
+        position = {name: np.array(getattr(self, name)).astype(int).tolist() for name in ("hands", "played", "score")}
+        return json.dumps([position, self.np_random.bit_generator.state]).encode()
 
     def set_state(self, state):
-        plain, generator = json.loads(state)
-        self.hands, self.played = ([np.array(row, bool) for row in plain[name]] for name in ("hands", "played"))
-        self.score = plain["score"]
+        position, generator = json.loads(state)
+        self.hands, self.played = ([np.array(row, bool) for row in position[name]] for name in ("hands", "played"))
+        self.score = position["score"]
         self.np_random.bit_generator.state = generator
 
 
 class MortalHighCard(HighCard):
-    """Now and then takes its process along, in the middle of a game; once for each deal."""
+    """``HighCard`` that kills its process in the middle of some games, once for each such deal."""
 
     def __init__(self, directory: str, **kwargs) -> None:
         super().__init__(**kwargs)
@@ -494,7 +495,7 @@ class MortalHighCard(HighCard):
 
 
 class Shuffled(gym.Env):
-    """One legal action is right, and its index says nothing: only its features, next to what the state asks for, do."""
+    """One legal action is right. Its index is random: it is known only from the action features and the observation."""
 
     def __init__(
         self, n: int = 12, most: int = 5, dtype: Any = np.float16, masked: bool = True, length: int = 10
@@ -518,22 +519,25 @@ class Shuffled(gym.Env):
         return self._deal(), reward, self.count >= self.length, False, {}
 
     def _deal(self):
-        random = self.np_random
-        legal = random.permutation(self.n)[: random.integers(2, self.most + 1)]
-        wanted = int(random.integers(2))  # of the second number, the largest or the smallest
+        rng = self.np_random
+        legal = rng.permutation(self.n)[: rng.integers(2, self.most + 1)]
+        wants_largest = int(rng.integers(2))  # the right action has the largest (1) or the smallest (0) second feature
         features = np.zeros(
             self.observation_space["action_features"].shape, self.observation_space["action_features"].dtype
         )
-        features[legal] = random.uniform(-1, 1, (len(legal), 4))
+        features[legal] = rng.uniform(-1, 1, (len(legal), 4))
         numbers = features[legal, 1]
-        self.right = int(legal[numbers.argmax() if wanted else numbers.argmin()])
+        self.right = int(legal[numbers.argmax() if wants_largest else numbers.argmin()])
         self.mask = np.zeros(self.n, np.bool_)
         self.mask[legal] = True
-        return {"action_features": features, "observation": np.array([wanted, random.normal()], np.float32).clip(-2, 2)}
+        return {
+            "action_features": features,
+            "observation": np.array([wants_largest, rng.normal()], np.float32).clip(-2, 2),
+        }
 
 
 class Leveled(Counter):
-    """Names the stages in which it is best learned; its reset options say which level is played, and infos tell."""
+    """Declares the stages of a curriculum. Reset options set the level, which scales rewards and is in the infos."""
 
     curriculum = (
         {"name": "easy", "options": {"level": 1}, "timesteps": 1000},
@@ -554,7 +558,7 @@ class Leveled(Counter):
 
 
 class Cursed(Leveled):
-    """Raises at level 3, whoever asks."""
+    """Raises in every step at level 3."""
 
     def step(self, action):
         if self.level == 3:
@@ -563,7 +567,7 @@ class Cursed(Leveled):
 
 
 class BrightSquare(gym.Env):
-    """Go to the bright square. The picture has the walker in one channel and the goal in the other."""
+    """Rewards walking to a goal. The image shows the walker in one channel and the goal in the other."""
 
     def __init__(self, side=16, cell=2, channels_first=True, vector=False):
         self.side, self.cell, self.cells = side, cell, side // cell
@@ -584,19 +588,22 @@ class BrightSquare(gym.Env):
         moves = ((-1, 0), (1, 0), (0, -1), (0, 1))
         self.walker = np.clip(self.walker + moves[int(action)], 0, self.cells - 1)
         self.steps += 1
-        there = bool((self.walker == self.goal).all())
-        return self._observation(), 1.0 if there else -0.02, there, self.steps >= 40, {}
+        at_goal = bool((self.walker == self.goal).all())
+        return self._observation(), 1.0 if at_goal else -0.02, at_goal, self.steps >= 40, {}
 
     def _observation(self):
-        picture = np.zeros((2, self.side, self.side), np.uint8)
-        for channel, (y, x) in zip(picture, (self.walker * self.cell, self.goal * self.cell), strict=True):
+        image = np.zeros((2, self.side, self.side), np.uint8)
+        for channel, (y, x) in zip(image, (self.walker * self.cell, self.goal * self.cell), strict=True):
             channel[y : y + self.cell, x : x + self.cell] = 255
-        picture = picture if self.channels_first else np.ascontiguousarray(picture.transpose(1, 2, 0))
-        return {"map": picture, "time": np.float32([self.steps / 40])} if self.vector else picture
+        image = image if self.channels_first else np.ascontiguousarray(image.transpose(1, 2, 0))
+        return {"map": image, "time": np.float32([self.steps / 40])} if self.vector else image
 
 
 class Film(gym.Env):
-    """Pictures and numbers that say which episode and step it is, stacked; the reward needs the oldest frame."""
+    """Stacks the last frames of random images and vectors. The reward depends on the oldest frame.
+
+    ``declare`` says whether it declares its frame stacks; ``flaw`` says how the stacks differ from what it declares.
+    """
 
     def __init__(self, frames=3, declare=True, flaw=None, length=7):
         self.frames, self.flaw, self.length = frames, flaw, length
@@ -616,9 +623,9 @@ class Film(gym.Env):
         super().reset(seed=seed)
         self.steps = 0
         self.ends = int(self.np_random.integers(1, self.length + 1))
-        first = self._frame()
-        blank = {key: np.zeros_like(value) for key, value in first.items()}
-        self.seen = [*([blank if self.flaw == "zeros" else first] * (self.frames - 1)), first]
+        first_frame = self._frame()
+        blank_frame = {key: np.zeros_like(value) for key, value in first_frame.items()}
+        self.seen = [*([blank_frame if self.flaw == "zeros" else first_frame] * (self.frames - 1)), first_frame]
         return self._observation(), {}
 
     def step(self, action):
@@ -644,7 +651,7 @@ class Film(gym.Env):
 
 
 class Coins(Counter):
-    """Pays for one of its two actions, and the better one is not known from what it shows."""
+    """Rewards one of its two actions; observations do not say which."""
 
     def step(self, action):
         observation, _, terminated, truncated, info = super().step(action)

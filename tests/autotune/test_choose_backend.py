@@ -41,9 +41,9 @@ def machine_with(cores):
         choosing.available_cores = real
 
 
-def chosen(costs, cores=2, central=False, **settings):
+def chosen(costs, cores=2, on_accelerator=False, **settings):
     with machine_with(cores):
-        return choose_backend(config(**settings), lambda: costs, central)
+        return choose_backend(config(**settings), lambda: costs, on_accelerator)
 
 
 def test_a_slow_env_gets_a_worker_for_each_core():
@@ -77,7 +77,7 @@ def test_what_is_as_fast_alone_stays_alone():
 
 
 def test_a_policy_on_an_accelerator_stays_in_one_place():
-    assert chosen(SLOW, 4, central=True).backend == "process"
+    assert chosen(SLOW, 4, on_accelerator=True).backend == "process"
 
 
 def test_what_was_asked_for_is_done_with_advice():

@@ -5,7 +5,7 @@ import re
 import pytest
 from PIL import Image
 
-from corral.bench.speed import PARTS, Speed, measure_speed, median_speed
+from corral.bench.speed import TIME_PARTS, Speed, measure_speed, median_speed
 from corral.bench.tune import Candidate, Trial, candidates, recommended
 from corral.cli.main import main
 from corral.core.errors import UsageError
@@ -18,7 +18,7 @@ FLAGS = ["--n-steps", "32", "--batch-size", "32", "--n-epochs", "1", "--seconds"
 def test_a_run_is_timed_part_by_part():
     speed = measure_speed("CartPole-v1", 0.5, {**SMALL, "n_envs": 4, "backend": "serial"})
     assert (speed.backend, speed.n_envs, speed.num_workers) == ("serial", 4, 1)
-    assert set(speed.seconds) == set(PARTS) and speed.seconds["step"] > 0 and speed.seconds["update"] > 0
+    assert set(speed.seconds) == set(TIME_PARTS) and speed.seconds["step"] > 0 and speed.seconds["update"] > 0
     assert speed.seconds["step"] + speed.seconds["inference"] + speed.seconds["update"] < 32 * 4 / speed.fps * 1.2
     assert speed.memory_mb > 20
 
@@ -45,7 +45,7 @@ def test_bench_compares_one_process_with_workers(capsys):
     step, act, learn, whole, most = (int(number.replace(",", "")) for number in told.groups())
     assert min(step, act, learn) > 0 and abs(step + act + learn - whole) <= 2
     assert most == pytest.approx(available_cores() * 1e6 / whole, rel=0.05)
-    for part in PARTS:
+    for part in TIME_PARTS:
         assert part in said
 
 

@@ -14,10 +14,17 @@ def parse(**values):
     return parse_config({"env": "CartPole-v1", **values})
 
 
-def test_defaults_are_stable_baselines3s():
-    c = parse()
-    assert (c.n_steps, c.batch_size, c.n_epochs, c.learning_rate) == (2048, 64, 10, 3e-4)
-    assert (c.gamma, c.gae_lambda, c.clip_range, c.ent_coef, c.vf_coef, c.max_grad_norm) == (
+def test_defaults_are_those_of_stable_baselines3():
+    config = parse()
+    assert (config.n_steps, config.batch_size, config.n_epochs, config.learning_rate) == (2048, 64, 10, 3e-4)
+    assert (
+        config.gamma,
+        config.gae_lambda,
+        config.clip_range,
+        config.ent_coef,
+        config.vf_coef,
+        config.max_grad_norm,
+    ) == (
         0.99,
         0.95,
         0.2,
@@ -25,7 +32,7 @@ def test_defaults_are_stable_baselines3s():
         0.5,
         0.5,
     )
-    assert c.n_envs == 8 and c.timesteps == 100_000
+    assert config.n_envs == 8 and config.timesteps == 100_000
 
 
 @pytest.mark.parametrize(
@@ -73,13 +80,13 @@ def test_defaults_are_stable_baselines3s():
         ({"env_kwargs": ["a\nb"]}, "not of the form key=value"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(values, complaint):
+def test_invalid_settings_are_refused_in_one_line(values, complaint):
     with pytest.raises(UsageError, match=complaint) as error:
         parse(**values)
     assert "\n" not in str(error.value) and len(str(error.value)) < 300 and error.value.exit_code == 2
 
 
-NASTY = [
+UNUSUAL_YAML = [
     "2024-02-30",
     "0x_",
     "-0b_",
@@ -125,8 +132,8 @@ NASTY = [
 ]
 
 
-def read(file, text):
-    """The config that a file with this text gives, or the one line that says why it gives none."""
+def read_config(file, text):
+    """Return the config of a YAML file with this text, or the one-line error if it is refused."""
     file.write_bytes(text.encode("utf-8", "surrogatepass"))
     try:
         return parse_config({"env": "CartPole-v1", **load_yaml(file)})
@@ -135,39 +142,45 @@ def read(file, text):
         return str(error)
 
 
-@pytest.mark.parametrize("text", NASTY, ids=lambda text: text[:20])
+@pytest.mark.parametrize("text", UNUSUAL_YAML, ids=lambda text: text[:20])
 @pytest.mark.parametrize("key", ["seed", "env", "env_kwargs", "net_arch", "duration", "overlap", "stages"])
-def test_odd_values_in_a_file_are_taken_or_refused_in_one_line(tmp_path, key, text):
-    read(tmp_path / "config.yaml", f"{key}: {text}\n")
+def test_unusual_yaml_values_are_accepted_or_refused_in_one_line(tmp_path, key, text):
+    read_config(tmp_path / "config.yaml", f"{key}: {text}\n")
 
 
-VALUES = st.sampled_from(NASTY) | st.text() | st.integers().map(str) | st.floats().map(str)
-LINES = st.tuples(st.sampled_from([*TrainConfig.model_fields, "parallel", "training"]) | st.text(), VALUES)
+YAML_VALUES = st.sampled_from(UNUSUAL_YAML) | st.text() | st.integers().map(str) | st.floats().map(str)
+YAML_LINES = st.tuples(st.sampled_from([*TrainConfig.model_fields, "parallel", "training"]) | st.text(), YAML_VALUES)
 
 
-@given(st.text() | st.lists(LINES.map(": ".join), max_size=4).map("\n".join))
-def test_any_text_is_a_config_or_is_refused_in_one_line(tmp_path_factory, text):
-    read(tmp_path_factory.getbasetemp() / "any.yaml", text)
+@given(st.text() | st.lists(YAML_LINES.map(": ".join), max_size=4).map("\n".join))
+def test_any_text_in_a_config_file_is_accepted_or_refused_in_one_line(tmp_path_factory, text):
+    read_config(tmp_path_factory.getbasetemp() / "any.yaml", text)
 
 
-def test_times_and_dates_are_text(tmp_path):
+def test_times_and_dates_are_read_as_text(tmp_path):
     file = tmp_path / "config.yaml"
-    assert read(file, "env_kwargs: {at: 1:30, date: 2024-02-30}\n").env_kwargs == {"at": "1:30", "date": "2024-02-30"}
+    assert read_config(file, "env_kwargs: {at: 1:30, date: 2024-02-30}\n").env_kwargs == {
+        "at": "1:30",
+        "date": "2024-02-30",
+    }
     assert parse(env_kwargs=["at=1:30", "date=2024-02-30", "n=0x_", "m=0x10"]).env_kwargs == {
         "at": "1:30",
         "date": "2024-02-30",
         "n": "0x_",
         "m": 16,
     }
-    assert "number of hours" in read(file, "duration: 1:30\n") and read(file, "duration: 1.5\n").duration == 1.5
+    assert (
+        "number of hours" in read_config(file, "duration: 1:30\n")
+        and read_config(file, "duration: 1.5\n").duration == 1.5
+    )
 
 
-def test_given_one_budget_the_others_have_no_default():
+def test_timesteps_has_no_default_if_another_budget_is_given():
     assert parse(num_episodes=10).timesteps is None
     assert parse(duration=0.5).timesteps is None
 
 
-def test_workers_and_envs_follow_from_each_other():
+def test_numbers_of_workers_and_envs_are_derived_from_each_other():
     assert (
         parse(num_workers=4, num_envs_per_worker=8).n_envs,
         parse(n_envs=12, num_envs_per_worker=4).num_workers,
@@ -176,12 +189,12 @@ def test_workers_and_envs_follow_from_each_other():
     assert (uneven.n_envs, uneven.num_workers) == (10, 3)
 
 
-def test_a_batch_larger_than_the_rollout_is_the_rollout():
+def test_a_batch_size_larger_than_the_rollout_means_one_minibatch():
     assert parse(batch_size=5000, n_steps=64).minibatch_size == 512
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("net_arch", "expected"),
     [
         ([64, 64], {"pi": (64, 64), "vf": (64, 64)}),
         (["32"], {"pi": (32,), "vf": (32,)}),
@@ -192,19 +205,26 @@ def test_a_batch_larger_than_the_rollout_is_the_rollout():
         ([], {"pi": (), "vf": ()}),
     ],
 )
-def test_net_arch_has_several_spellings(given, expected):
-    assert parse(net_arch=given).net_arch == expected
+def test_net_arch_is_accepted_in_several_forms(net_arch, expected):
+    assert parse(net_arch=net_arch).net_arch == expected
 
 
-@pytest.mark.parametrize("text", NASTY, ids=lambda text: text[:20])
-def test_words_that_are_no_yaml_are_text(text):
+@pytest.mark.parametrize("text", UNUSUAL_YAML, ids=lambda text: text[:20])
+def test_env_kwargs_with_unusual_yaml_are_accepted_or_refused_with_a_usage_error(text):
     with contextlib.suppress(UsageError):
         parse(env_kwargs=[f"a={text}"])
 
 
-def test_env_kwargs_are_read_as_what_they_look_like():
-    words = ["a=1", "b=1e-4", "c=true", "d=text", "e=[1, 2]", "f=x=y"]
-    assert parse(env_kwargs=words).env_kwargs == {"a": 1, "b": 1e-4, "c": True, "d": "text", "e": [1, 2], "f": "x=y"}
+def test_env_kwargs_are_parsed_as_yaml_values():
+    env_kwargs = ["a=1", "b=1e-4", "c=true", "d=text", "e=[1, 2]", "f=x=y"]
+    assert parse(env_kwargs=env_kwargs).env_kwargs == {
+        "a": 1,
+        "b": 1e-4,
+        "c": True,
+        "d": "text",
+        "e": [1, 2],
+        "f": "x=y",
+    }
 
 
 @given(
@@ -223,14 +243,14 @@ def test_env_kwargs_are_read_as_what_they_look_like():
         },
     )
 )
-def test_a_config_survives_its_file(tmp_path_factory, values):
+def test_a_config_is_equal_after_writing_and_reading_its_file(tmp_path_factory, values):
     config = parse(**values)
     file = tmp_path_factory.mktemp("config") / "config.yaml"
     file.write_text(dump_yaml(config, {"backend": "auto: because"}), encoding="utf-8")
     assert parse_config(load_yaml(file)) == config
 
 
-def test_sections_are_dissolved_and_numbers_in_any_spelling_accepted(tmp_path):
+def test_sections_of_a_config_file_are_flattened_and_floats_may_be_written_with_an_exponent(tmp_path):
     file = tmp_path / "c.yaml"
     file.write_text("parallel:\n  num_workers: 2\n  num_envs_per_worker: 4\ntraining:\n  learning_rate: 1e-4\n")
     config = parse(**load_yaml(file))
@@ -244,25 +264,25 @@ def test_sections_are_dissolved_and_numbers_in_any_spelling_accepted(tmp_path):
         ("training:\n  lr: 3", "unknown key 'lr'"),
         ("a: [1", "line 1|line 2"),
         ("- 1", "key: value. lines, not a list"),
-        ("!!python/object/apply:os.system ['touch owned']", "could not determine a constructor"),
+        ("!!python/object/apply:os.system ['touch executed']", "could not determine a constructor"),
         ("n_steps: 1\nn_steps: 2", "'n_steps' is set twice"),
         ("0: 1\n0: 2", "0 is set twice"),
         ("n_steps: 1\ntraining:\n  n_steps: 2", "sets 'n_steps' twice"),
     ],
 )
-def test_bad_files_are_refused_and_never_run(tmp_path, text, complaint):
+def test_invalid_config_files_are_refused_and_execute_no_code(tmp_path, text, complaint):
     file = tmp_path / "c.yaml"
     file.write_text(text)
     with pytest.raises(UsageError, match=complaint):
         load_yaml(file)
-    assert not (tmp_path / "owned").exists()
+    assert not (tmp_path / "executed").exists()
 
 
-def test_every_setting_is_explained():
+def test_every_setting_has_a_description():
     assert all(field.description for field in TrainConfig.model_fields.values())
 
 
-def test_large_numbers_may_be_written_short_and_headings_left_empty(tmp_path):
+def test_integers_in_exponent_form_and_empty_sections_are_accepted_and_other_encodings_refused(tmp_path):
     assert parse(timesteps="1e6").timesteps == 1_000_000
     (tmp_path / "c.yaml").write_text("training:\n")
     assert load_yaml(tmp_path / "c.yaml") == {}
@@ -284,19 +304,19 @@ def test_large_numbers_may_be_written_short_and_headings_left_empty(tmp_path):
         ({"critic_warmup": 900, "timesteps": 900}, "critic_warmup 900 leaves nothing of timesteps 900"),
     ],
 )
-def test_settings_of_imitation_and_self_play_are_honoured_or_refused(settings, complaint):
+def test_settings_without_effect_or_in_conflict_are_refused(settings, complaint):
     with pytest.raises(UsageError, match=complaint):
         parse_config({"env": "x", **settings})
     parse_config({"env": "x", "pool_size": 3, "opponent": "mixed:checkpoint=1,greedy=1"})
 
 
-NINES = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 10)]
+NINEFOLD_ALIASES = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 10)]
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("\n  ".join(["a0: &a0 [1]", *NINES]), "stand for more than 100,000 values"),
+        ("\n  ".join(["a0: &a0 [1]", *NINEFOLD_ALIASES]), "stand for more than 100,000 values"),
         ("a: &a [*a]", "contains itself"),
         ("a: [" + "1," * 400_000 + "1]", ": there are more than 100,000 values"),
         (
@@ -305,35 +325,35 @@ NINES = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 10)]
             "aliases",
         ),
     ],
-    ids=["lists", "circle", "no aliases", "merges"],
+    ids=["nested aliases", "alias of itself", "long list without aliases", "merge keys"],
 )
-def test_values_and_aliases_that_stand_for_too_much_are_refused(tmp_path, text, complaint):
+def test_yaml_that_expands_to_too_many_values_is_refused(tmp_path, text, complaint):
     (tmp_path / "c.yaml").write_text(f"env_kwargs:\n  {text}\n")
     with pytest.raises(UsageError, match=complaint):
         load_yaml(tmp_path / "c.yaml")
 
 
-def test_a_few_aliases_are_as_good_as_what_they_stand_for(tmp_path):
+def test_yaml_aliases_are_expanded(tmp_path):
     (tmp_path / "c.yaml").write_text("net_arch: {pi: &sizes [64, 64], vf: *sizes}\nenv_kwargs: &none {}\n")
     assert load_yaml(tmp_path / "c.yaml") == {"net_arch": {"pi": [64, 64], "vf": [64, 64]}, "env_kwargs": {}}
 
 
-def test_a_config_may_come_through_a_pipe_but_not_without_end(tmp_path):
-    ours, theirs = os.pipe()
-    os.write(theirs, b"seed: 3\n")
-    os.close(theirs)
-    assert load_yaml(f"/dev/fd/{ours}") == {"seed": 3}
-    os.close(ours)
+def test_a_config_is_read_from_a_pipe_up_to_a_size_limit(tmp_path):
+    reader, writer = os.pipe()
+    os.write(writer, b"seed: 3\n")
+    os.close(writer)
+    assert load_yaml(f"/dev/fd/{reader}") == {"seed": 3}
+    os.close(reader)
     with pytest.raises(UsageError, match="more than 1,048,576 bytes"):
         load_yaml("/dev/zero")
 
 
 @pytest.mark.parametrize("name", ["\u3000games/my game.py:make", "é\u00a0.py:make", "👨\u200d👩.py:make"])
-def test_names_in_any_script_are_taken(name):
+def test_env_names_in_any_script_are_accepted(name):
     assert parse_config({"env": name}).env == name
 
 
 @pytest.mark.parametrize("name", [*"\x1b\n\u2028\u202e\u2066\u200b\u00ad\ufeff\U000e0041", "b" * 5000])
-def test_names_that_could_deceive_whoever_reads_them_are_refused(name):
+def test_env_names_with_invisible_or_control_characters_or_too_long_are_refused(name):
     with pytest.raises(UsageError, match=r"env .* should have (no control characters in it|at most 4096 characters)"):
         parse_config({"env": f"a{name}:b"})

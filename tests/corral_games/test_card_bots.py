@@ -7,7 +7,12 @@ import pytest
 from corral.core.errors import UsageError
 from corral_games.card_battle.bots import effect_value
 from corral_games.card_battle.bots.action_value import best_option, play_best, score_options
-from corral_games.card_battle.bots.board_value import creature_value, life_value, win_chance, win_chance_dealt
+from corral_games.card_battle.bots.board_value import (
+    creature_value,
+    life_value,
+    win_probability,
+    win_probability_determinized,
+)
 from corral_games.card_battle.bots.bots import BOT_NAMES, make_bot
 from corral_games.card_battle.engine import effects
 from corral_games.card_battle.engine.pieces import LAND
@@ -170,16 +175,16 @@ def test_more_of_everything_is_judged_better():
     even = arena(hand=["Briar Wolf"], their_hand=["Briar Wolf"])
     ahead = arena(hand=["Briar Wolf"], their_hand=["Briar Wolf"])
     ahead.sides[0].life += 3
-    assert win_chance(ahead, 0) > win_chance(even, 0)
-    assert win_chance_dealt(even, 0) + win_chance_dealt(even, 1) == pytest.approx(1)
+    assert win_probability(ahead, 0) > win_probability(even, 0)
+    assert win_probability_determinized(even, 0) + win_probability_determinized(even, 1) == pytest.approx(1)
 
 
 def test_the_chance_to_win_does_not_depend_on_hidden_cards():
     for duel in positions(11, 3):
         for seat in (0, 1):
             other = duel.determinized(seat, random.Random(5))
-            assert win_chance(duel, seat) == win_chance(other, seat)
-            assert 0 < win_chance(duel, seat) < 1
+            assert win_probability(duel, seat) == win_probability(other, seat)
+            assert 0 < win_probability(duel, seat) < 1
 
 
 def test_the_chance_to_win_at_the_end_is_the_result():
@@ -187,7 +192,7 @@ def test_the_chance_to_win_at_the_end_is_the_result():
     duel.sides[1].life = 1
     do(duel, "attack")
     assert duel.winner == 0
-    assert (win_chance(duel, 0), win_chance(duel, 1)) == (1, 0)
+    assert (win_probability(duel, 0), win_probability(duel, 1)) == (1, 0)
 
 
 def test_a_spell_that_saves_a_creature_answers_the_one_that_would_kill_it():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral_games.card_battle.engine.board import refresh
+from corral_games.card_battle.engine.board import recompute_stats
 from corral_games.card_battle.engine.cards import (
     CARDS,
     CHARM,
@@ -47,7 +47,7 @@ def position(card):
     """A board on which every card has something to do, and one friend outlives everything."""
     duel = arena(FRIENDS, FOES, hand=[card.name], their_hand=["Meadow", "Crag", "Fen"], their_lands=0)
     duel.sides[0].creatures[0].counters = 5
-    refresh(duel, duel.sides[0].creatures[0])
+    recompute_stats(duel, duel.sides[0].creatures[0])
     for seat in (0, 1):
         duel.sides[seat].graveyard = [number("Cloud Lancer"), number("Surge of Sap"), number("Lantern Squire")]
     duel.sides[1].charms = [number("Drumfire")]
@@ -367,17 +367,17 @@ def test_a_chain_of_deaths_is_followed_to_its_end():
 
 
 def test_random_discards_follow_from_the_state():
-    def discarded(chance):
+    def discarded(rng_state):
         duel = arena(
             ["Lantern Squire"], hand=["Pocket Thief"], their_hand=["Crag", "Old Mammoth", "Nullwave"], their_lands=0
         )
-        duel.chance = chance
+        duel.rng_state = rng_state
         do(duel, "cast Pocket Thief")
         return names(duel.sides[1].graveyard)[0]
 
-    results = [discarded(chance * 7919) for chance in range(40)]
+    results = [discarded(rng_state * 7919) for rng_state in range(40)]
     assert set(results) == {"Crag", "Old Mammoth", "Nullwave"}
-    assert results == [discarded(chance * 7919) for chance in range(40)]
+    assert results == [discarded(rng_state * 7919) for rng_state in range(40)]
 
 
 def test_lands_that_are_found_come_tapped_and_leave_the_library_in_order():

@@ -510,12 +510,12 @@ def test_the_table_is_drawn_in_100_columns_with_news_and_choices(opponent):
 def test_hidden_cards_are_not_drawn(seed, steps):
     import random
 
-    from corral_games.card_battle.render import draw_table
+    from corral_games.card_battle.render import render_text
 
     env = CardBattle("random")
     play(env, steps, seed=seed)
     dealt_anew = env._duel.determinized(env._seat, random.Random(seed))
-    assert draw_table(env._duel, env._seat) == draw_table(dealt_anew, env._seat)
+    assert render_text(env._duel, env._seat) == render_text(dealt_anew, env._seat)
 
 
 def test_news_are_told_once():

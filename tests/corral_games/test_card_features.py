@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral_games.card_battle.bots.lookahead import PLANS, Plan, fight
+from corral_games.card_battle.bots.lookahead import EFFECT_SUMMARIES, EffectSummary, fight
 from corral_games.card_battle.engine.cards import CARDS
 from corral_games.card_battle.engine.options import MAX_OPTIONS
 from corral_games.card_battle.engine.rules import describe
@@ -272,7 +272,7 @@ def test_a_fight_ends_as_the_rules_have_it(first, second):
 
 
 def test_every_word_on_a_card_shows_in_its_plan_or_in_its_points():
-    planned = {number for number, plan in enumerate(PLANS) if plan != Plan()}
+    planned = {number for number, plan in enumerate(EFFECT_SUMMARIES) if plan != EffectSummary()}
     unplanned = {word for number, card in enumerate(CARDS) if number not in planned for word, *_ in card.effects}
     assert unplanned <= {"token", "edict", "revive", "tap_all", "disenchant"}
 

@@ -255,7 +255,7 @@ def visible(duel, seat):
         (side.life, side.land_played, side.lands, side.untapped, side.grants, side.graveyard, side.exile, side.charms)
         for side in (mine, other)
     ]
-    boards = [[creature.row() for creature in side.creatures] for side in (mine, other)]
+    boards = [[creature.to_ints() for creature in side.creatures] for side in (mine, other)]
     counts = [len(mine.library), len(other.library), len(other.hand), sorted(mine.library)]
     table = (
         duel.decks,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import corral
 from corral.core.errors import UsageError
-from corral.core.frame_stacks import stacks_of
+from corral.core.frame_stacks import find_frame_stacks
 from corral_games.game_boy.emulator import Emulator, read_rom
 from corral_games.game_boy.env import _CHECKSUM_BYTES, _MAGIC, ACTIONS, GameBoy, _checksum
 from tests.corral_games.game_boy_roms import MAP, put, tiny_rom
@@ -75,9 +75,9 @@ def test_gymnasium_finds_nothing_wrong(tiny, observation):
 
 def test_spaces_by_observation(tiny):
     ram, pixels, both = (tiny(observation=kind) for kind in ("ram", "pixels", "both"))
-    assert ram.observation_space.shape == (4 + 1 + 1 + 1 + 3,) and stacks_of(ram) == {}
-    assert pixels.observation_space.shape == (4, 72, 80) and stacks_of(pixels) == {"": 4}
-    assert set(both.observation_space) == {"ram", "pixels"} and stacks_of(both) == {"pixels": 4}
+    assert ram.observation_space.shape == (4 + 1 + 1 + 1 + 3,) and find_frame_stacks(ram) == {}
+    assert pixels.observation_space.shape == (4, 72, 80) and find_frame_stacks(pixels) == {"": 4}
+    assert set(both.observation_space) == {"ram", "pixels"} and find_frame_stacks(both) == {"pixels": 4}
     for env in (ram, pixels, both):
         assert env.observation_space.contains(env.reset(seed=1)[0])
         assert env.observation_space.contains(env.step(3)[0])

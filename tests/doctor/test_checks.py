@@ -60,15 +60,15 @@ def test_healthy_envs_pass(env):
         ),
     ],
 )
-def test_what_is_wrong_is_found_with_a_remedy(env, what, level, seen):
+def test_what_is_wrong_is_found_with_a_remedy(env, what, level, result):
     found = finding(env, what)
-    assert found.level == level and seen in found.seen and found.remedy
+    assert found.level == level and result in found.result and found.remedy
 
 
 def test_one_env_that_is_returned_again_and_again_is_found():
     one = Counter()
     found = [f for f in examine(lambda: one, {}, n_envs=4, steps=50) if f.level == "fail"]
-    assert [(f.what, "same env object" in f.seen, bool(f.remedy)) for f in found] == [("a second env", True, True)]
+    assert [(f.what, "same env object" in f.result, bool(f.remedy)) for f in found] == [("a second env", True, True)]
 
 
 def test_a_state_that_cannot_be_told_or_set_is_found():
@@ -84,13 +84,13 @@ def test_a_state_that_cannot_be_told_or_set_is_found():
         def set_state(self, state):
             self.step_count = None
 
-    for env, level, seen in (
+    for env, level, result in (
         (Silent, "warn", "get_state() raised KeyError"),
         (Refusing, "fail", "set_state() raised KeyError"),
         (PeerStalled, "fail", "after set_state(), the env raised TypeError"),
     ):
         found = finding(env, "get_state and set_state")
-        assert found.level == level and seen in found.seen and found.remedy, env
+        assert found.level == level and result in found.result and found.remedy, env
 
 
 def test_values_outside_their_bounds_are_mentioned():
@@ -100,7 +100,7 @@ def test_values_outside_their_bounds_are_mentioned():
             self.observation_space = type(self.observation_space)(-1, 1, (2,), np.float32)
 
     found = finding(Outside, "returned data fits the spaces")
-    assert found.level == "warn" and "outside the bounds" in found.seen
+    assert found.level == "warn" and "outside the bounds" in found.result
 
 
 class LateSurprise(Counter):
@@ -114,10 +114,10 @@ class LateSurprise(Counter):
 def test_it_says_how_much_was_compared_and_sees_what_differs_late():
     what = "same seed, same episode"
     late = finding(lambda: LateSurprise(length=400), what)
-    assert late.level == "fail" and "at step 151 of episode 0" in late.seen
+    assert late.level == "fail" and "at step 151 of episode 0" in late.result
     same = finding(lambda: Counter(length=40), what)
-    steps, episodes, longest = map(int, re.findall(r"\d+", same.seen.replace(",", "")))
-    assert same.level == "pass" and longest == 40 and (episodes - 1) * 40 < steps <= episodes * 40, same.seen
+    steps, episodes, longest = map(int, re.findall(r"\d+", same.result.replace(",", "")))
+    assert same.level == "pass" and longest == 40 and (episodes - 1) * 40 < steps <= episodes * 40, same.result
 
 
 @pytest.mark.parametrize("ever", [False, True], ids=["at a time", "ever"])
@@ -141,8 +141,8 @@ def test_an_env_of_which_a_process_can_have_one_is_examined_too(tmp_path, ever, 
     found = findings(OnlyOne)
     assert {f.what for f in found.values() if f.level == "fail"} == set(), found
     assert found["same seed, same episode"].level == found["get_state and set_state"].level == "pass"
-    assert f"a second env in the same process fails: {'the worker' if aborts else ''}" in found["memory"].seen
-    assert cause in found["memory"].seen and "--num-workers" in found["memory"].remedy
+    assert f"a second env in the same process fails: {'the worker' if aborts else ''}" in found["memory"].result
+    assert cause in found["memory"].result and "--num-workers" in found["memory"].remedy
 
 
 def test_an_env_of_which_a_process_can_make_one_ever_must_repeat_itself_too():
@@ -158,7 +158,7 @@ def test_an_env_of_which_a_process_can_make_one_ever_must_repeat_itself_too():
             return np.array([random.random(), self.step_count], np.float32)
 
     found = finding(OneEver, "same seed, same episode")
-    assert found.level == "fail" and "different ways" in found.seen
+    assert found.level == "fail" and "different ways" in found.result
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_an_env_of_which_a_process_can_make_one_ever_must_repeat_itself_too():
 def test_an_env_that_ends_or_hangs_its_process_is_a_finding(monkeypatch, how, cause):
     monkeypatch.setattr("corral.processes.supervision._MIN_TIMEOUT", 1.0)
     found = list(examine("tests.faults.games:Always", {"how": how, "where": "step"}, n_envs=4, steps=200))[-1]
-    assert found.level == "fail" and found.what == "returned data fits the spaces" and cause in found.seen, found
+    assert found.level == "fail" and found.what == "returned data fits the spaces" and cause in found.result, found
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["computes", "waits"])
@@ -200,7 +200,7 @@ def test_states_are_tried_out():
     what = "get_state and set_state"
     assert finding(lambda: Stateful(500), what, 20).level == "pass"
     assert finding(lambda: Forgets(500), what, 20).level == "fail"
-    assert "no bytes" in finding(lambda: Says(500), what, 20).seen
+    assert "no bytes" in finding(lambda: Says(500), what, 20).result
     wrapped = finding(lambda: gym.wrappers.TimeLimit(Stateful(500), 50), what, 20)
-    assert wrapped.level == "warn" and "a wrapper" in wrapped.seen
+    assert wrapped.level == "warn" and "a wrapper" in wrapped.result
     assert what not in findings(Counter)

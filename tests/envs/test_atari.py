@@ -13,10 +13,10 @@ from gymnasium.wrappers import AtariPreprocessing
 import corral
 from corral.cli.main import main
 from corral.core.errors import UsageError
-from corral.core.frame_stacks import stacks_of
+from corral.core.frame_stacks import find_frame_stacks
 from corral.core.types import LIFE_LOST
 from corral.envs.factory import make_env
-from corral.envs.registry import settings_of
+from corral.envs.registry import recommended_settings
 
 pytest.importorskip("ale_py")
 SMALL = {
@@ -48,7 +48,7 @@ def test_the_newest_frame_is_that_of_gymnasiums_wrapper():
     theirs = AtariPreprocessing(gym.make("ALE/Breakout-v5", **kwargs))
     theirs.reset(seed=0)
     shown, _ = ours.reset(seed=1)
-    assert shown.shape == (4, 84, 84) and shown.dtype == np.uint8 and stacks_of(ours) == {"": 4}
+    assert shown.shape == (4, 84, 84) and shown.dtype == np.uint8 and find_frame_stacks(ours) == {"": 4}
     assert (shown == shown[-1]).all()
     theirs.unwrapped.ale.restoreState(ours.unwrapped.ale.cloneState(include_rng=True))
     before = shown
@@ -169,18 +169,18 @@ def test_without_the_emulator_its_package_is_named(monkeypatch):
 
 
 def test_settings_are_those_of_atari_unless_the_game_is_as_it_is():
-    own = settings_of("ALE/Pong-v5", {"timesteps": 1})
+    own = recommended_settings("ALE/Pong-v5", {"timesteps": 1})
     assert (own["n_steps"], own["batch_size"], own["clip_reward"], own["cnn_features"]) == (128, 256, True, 512)
-    assert "cnn_features" not in settings_of("ALE/Pong-v5", {"policy": "x:y"})
-    assert "cnn_features" not in settings_of("ALE/Pong-v5", {"cnn": "impala"})
+    assert "cnn_features" not in recommended_settings("ALE/Pong-v5", {"policy": "x:y"})
+    assert "cnn_features" not in recommended_settings("ALE/Pong-v5", {"cnn": "impala"})
     for kwargs in ({"atari_wrappers": False}, ["atari_wrappers=no"], ["mode=1", "atari_wrappers=false"]):
-        assert settings_of("ALE/Pong-v5", {"env_kwargs": kwargs}) == {}
-    assert settings_of("ALE/Pong-v5", {"env_kwargs": ["mode=1", "atari_wrappers=yes"]})
+        assert recommended_settings("ALE/Pong-v5", {"env_kwargs": kwargs}) == {}
+    assert recommended_settings("ALE/Pong-v5", {"env_kwargs": ["mode=1", "atari_wrappers=yes"]})
 
 
 def test_no_atari_wrappers():
     plain = make_env("ALE/Pong-v5", atari_wrappers=False)
-    assert plain.observation_space.shape == (210, 160, 3) and stacks_of(plain) == {}
+    assert plain.observation_space.shape == (210, 160, 3) and find_frame_stacks(plain) == {}
 
 
 def test_the_flag_is_of_atari_games_alone(capsys):

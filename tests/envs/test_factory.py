@@ -202,16 +202,16 @@ def test_only_names_that_import_something_count_as_code():
 
 def test_what_a_built_in_env_brings_gives_way_to_what_was_asked(monkeypatch):
     own = {"opponent": "greedy", "n_steps": 256, "batch_size": 256, "timesteps": 9}
-    monkeypatch.setitem(registry.SETTINGS, "toy-maze", own)
-    assert registry.settings_of("toy-maze", {}) == own and registry.settings_of("toy-work", {}) == {}
-    assert registry.settings_of("toy-maze", {"n_steps": 64}) == {"opponent": "greedy", "timesteps": 9}
+    monkeypatch.setitem(registry.RECOMMENDED_SETTINGS, "toy-maze", own)
+    assert registry.recommended_settings("toy-maze", {}) == own and registry.recommended_settings("toy-work", {}) == {}
+    assert registry.recommended_settings("toy-maze", {"n_steps": 64}) == {"opponent": "greedy", "timesteps": 9}
     for kwargs in ({"opponent": "random"}, ["opponent=random"]):
-        assert "opponent" not in registry.settings_of("toy-maze", {"env_kwargs": kwargs})
-    assert registry.settings_of("toy-maze", {"stages": []}) == {"n_steps": 256, "batch_size": 256}
-    recall = registry.SETTINGS["toy-recall"]
-    assert registry.settings_of("toy-recall", {"timesteps": 1}).keys() == recall.keys() - {"timesteps"}
-    assert registry.settings_of("toy-recall", {"duration": 1}).keys() == recall.keys() - {
+        assert "opponent" not in registry.recommended_settings("toy-maze", {"env_kwargs": kwargs})
+    assert registry.recommended_settings("toy-maze", {"stages": []}) == {"n_steps": 256, "batch_size": 256}
+    recall = registry.RECOMMENDED_SETTINGS["toy-recall"]
+    assert registry.recommended_settings("toy-recall", {"timesteps": 1}).keys() == recall.keys() - {"timesteps"}
+    assert registry.recommended_settings("toy-recall", {"duration": 1}).keys() == recall.keys() - {
         "timesteps",
         "learning_rate_end",
     }
-    assert registry.settings_of("toy-recall", {"policy": "a:b"}).keys() == recall.keys() - {"recurrent"}
+    assert registry.recommended_settings("toy-recall", {"policy": "a:b"}).keys() == recall.keys() - {"recurrent"}

@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 
 import corral
-from corral.storage.checkpoint import FoundCheckpoint, newest_checkpoint
+from corral.storage.checkpoint import VerifiedCheckpoint, newest_checkpoint
 from corral.storage.metrics_file import read_metrics
 from tests.faults.invariants import EXIT_CODES, check_checkpoint, check_nothing_is_left, check_steps, check_words
 from tests.faults.system import RUN_ID, name_of, processes_of, shared_memory, words_of
@@ -102,7 +102,7 @@ class Run:
         return dict(json.loads((self.path / "summary.json").read_text()))
 
     @property
-    def newest(self) -> FoundCheckpoint | None:
+    def newest(self) -> VerifiedCheckpoint | None:
         """The newest checkpoint that verifies."""
         return newest_checkpoint(self.path / "checkpoints")
 

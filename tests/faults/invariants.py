@@ -46,7 +46,7 @@ def check_checkpoint(run: Run) -> None:
     found = run.newest
     if run.announced >= 0:
         assert found is not None, f"a checkpoint at {run.announced} steps was announced, but there is none"
-        assert not found.complaints, found.complaints
+        assert not found.problems, found.problems
         assert found.checkpoint.timesteps >= run.announced, (found.path, run.announced)
 
 

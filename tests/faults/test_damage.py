@@ -89,7 +89,7 @@ def test_the_newest_that_is_whole_is_used_whatever_happened_to_newer_ones(tmp_pa
     (tmp_path / ".saving-123").mkdir()
     found = newest_checkpoint(tmp_path)
     assert found.checkpoint.timesteps == 20
-    assert len(found.complaints) == 2 and "99" in found.complaints[0] and "40" in found.complaints[1]
+    assert len(found.problems) == 2 and "99" in found.problems[0] and "40" in found.problems[1]
 
 
 # ---- code where data should be ------------------------------------------------------------------------------------------

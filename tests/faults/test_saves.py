@@ -42,7 +42,7 @@ def test_a_save_killed_at_any_system_call_leaves_the_old_or_the_new_checkpoint(t
         values = []
         for path in left:
             found = newest_checkpoint(path)
-            assert found is not None and found.complaints == (), path
+            assert found is not None and found.problems == (), path
             values.append(value_of(found))
             save_checkpoint(path, checkpoint(30, NEW))
             prune(path, keep=1)

@@ -225,11 +225,11 @@ def test_mixes_are_shares():
 def test_opponents_are_drawn_as_often_as_the_mix_says_and_by_the_seed_alone():
     space = HighCard().observation_space, HighCard().action_space
     opponent_table = SharedOpponentTable(OpponentTableSpec((("random", {}), ("miser", {})), (), 0, None, *space), {})
-    opponent_table.set_chances([0.25, 0.75])
+    opponent_table.set_probabilities([0.25, 0.75])
     drawn = [opponent_table.opponent_sampler.draw(seed) for seed in range(4000)]
     assert abs(np.mean(drawn) - 0.75) < 0.03
     assert drawn == [opponent_table.opponent_sampler.draw(seed) for seed in range(4000)]
-    opponent_table.set_chances([0.0, 1.0])
+    opponent_table.set_probabilities([0.0, 1.0])
     assert {opponent_table.opponent_sampler.draw(seed) for seed in range(100)} == {1}
     opponent_table.close()
 
@@ -243,7 +243,7 @@ def test_ratings_rise_with_wins_and_the_weakest_is_the_anchor():
         for i in range(200)
         for number in (0, 1)
     ]
-    opponents.note(games, 1000)
+    opponents.record_games(games, 1000)
     told = opponents.metrics()
     assert told["opponents/rating/random"] == 1000 < told["opponents/rating"] < told["opponents/rating/miser"]
     assert told["opponents/win_rate/random"] == 1.0 and told["opponents/win_rate/miser"] == 0.25

@@ -11,7 +11,7 @@ from corral.core.errors import UsageError
 from corral.envs.factory import resolve_env
 from corral.envs.lifecycle import probe_env
 from corral.opponents import matches
-from corral.opponents.matches import play_match, wilson
+from corral.opponents.matches import play_match, wilson_interval
 from tests.toy_envs import Counter, HighCard, MortalHighCard
 
 SMALL = {"n_envs": 4, "n_steps": 64, "eval_freq": 0, "tensorboard": False, "quiet": True, "seed": 1}
@@ -31,10 +31,10 @@ def test_a_match_is_played_from_both_seats_and_repeats_itself(side):
     assert match.win_rate > 0.7
     match = play_match(resolve_env(HighCard), side, "random", 60, seed=5)
     assert match.outcomes != play_match(resolve_env(HighCard), side, "random", 60, seed=6).outcomes
-    assert match.by_seat[0] > match.by_seat[1], "who begins wins ties"
+    assert match.win_rate_by_seat[0] > match.win_rate_by_seat[1], "who begins wins ties"
     low, high = match.interval
     assert low < match.win_rate < high
-    assert np.mean(match.by_seat) == pytest.approx(match.win_rate)
+    assert np.mean(match.win_rate_by_seat) == pytest.approx(match.win_rate)
 
 
 def test_a_match_of_one_core_has_the_same_games(side, monkeypatch):
@@ -83,9 +83,11 @@ def test_masks_in_infos_are_heeded_too(side):
 
 
 def test_wilsons_interval_is_the_one_in_the_books():
-    low, high = wilson(0.5, 100)
+    low, high = wilson_interval(0.5, 100)
     assert (round(low, 4), round(high, 4)) == (0.4038, 0.5962)
-    assert wilson(0.0, 10)[0] == 0.0 and wilson(1.0, 10)[1] == 1.0 and wilson(1.0, 10)[0] > 0.7
+    assert (
+        wilson_interval(0.0, 10)[0] == 0.0 and wilson_interval(1.0, 10)[1] == 1.0 and wilson_interval(1.0, 10)[0] > 0.7
+    )
 
 
 def test_odd_numbers_of_games_are_refused(side):

@@ -7,7 +7,7 @@ from gymnasium import spaces
 
 from corral.core.errors import UsageError
 from corral.core.spaces import Layout
-from corral.policy.cnn import PictureEncoder
+from corral.policy.cnn import ImageEncoder
 from corral.policy.device import is_slow_in_bf16
 from corral.policy.images import image_leaves
 from corral.policy.policy import Policy
@@ -50,7 +50,7 @@ def test_kinds_of_numbers():
 
 def test_channels_last_is_seen_as_channels_first():
     torch.manual_seed(0)
-    first, last = (PictureEncoder(found(shape), "auto", 16, True) for shape in ((3, 40, 48), (40, 48, 3)))
+    first, last = (ImageEncoder(found(shape), "auto", 16, True) for shape in ((3, 40, 48), (40, 48, 3)))
     last.load_state_dict(first.state_dict())
     pixels = torch.randint(0, 256, (5, 3, 40, 48), dtype=torch.uint8)
     np.testing.assert_array_equal(
@@ -60,7 +60,7 @@ def test_channels_last_is_seen_as_channels_first():
 
 def test_frames_are_stacked_as_channels():
     torch.manual_seed(0)
-    one, frames = (PictureEncoder(found(shape), "auto", 16, True) for shape in ((12, 40, 40), (4, 40, 40, 3)))
+    one, frames = (ImageEncoder(found(shape), "auto", 16, True) for shape in ((12, 40, 40), (4, 40, 40, 3)))
     frames.load_state_dict(one.state_dict())
     pixels = torch.randint(0, 256, (5, 4, 40, 40, 3), dtype=torch.uint8)
     joined = pixels.permute(0, 1, 4, 2, 3).flatten(1, 2)
@@ -72,7 +72,7 @@ def test_nature_is_that_of_stable_baselines():
     torch.manual_seed(0)
     space = spaces.Box(shape=(4, 84, 84), **BYTES)
     theirs = extractor(space, features_dim=512)
-    ours = PictureEncoder(image_leaves(Layout(space)), "nature", 512, True)
+    ours = ImageEncoder(image_leaves(Layout(space)), "nature", 512, True)
     with torch.no_grad():
         for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
             mine.copy_(other)
@@ -112,7 +112,7 @@ def test_bf16_is_slow_where_a_processor_only_emulates_it(bf16, amx, monkeypatch)
 
 def test_bf16_is_close_and_learns_whole_weights():
     torch.manual_seed(0)
-    half, whole = (PictureEncoder(found((3, 40, 40)), "nature", 8, True, bf16) for bf16 in (True, False))
+    half, whole = (ImageEncoder(found((3, 40, 40)), "nature", 8, True, bf16) for bf16 in (True, False))
     whole.load_state_dict(half.state_dict())
     pixels = torch.randint(0, 256, (6, 3, 40, 40), dtype=torch.uint8)
     one, two = half({"": pixels}), whole({"": pixels})
@@ -125,8 +125,8 @@ def test_bf16_is_close_and_learns_whole_weights():
 def test_scale_is_learned_through():
     """Weights that are scaled get the gradient they would have with scaled pixels."""
     torch.manual_seed(0)
-    encoder = PictureEncoder(found((3, 8, 8)), "small", 4, True)
-    plain = PictureEncoder(found((3, 8, 8), low=0, high=1, dtype=np.float32), "small", 4, True)
+    encoder = ImageEncoder(found((3, 8, 8)), "small", 4, True)
+    plain = ImageEncoder(found((3, 8, 8), low=0, high=1, dtype=np.float32), "small", 4, True)
     plain.load_state_dict(encoder.state_dict())
     pixels = torch.randint(0, 256, (6, 3, 8, 8), dtype=torch.uint8)
     encoder({"": pixels}).sum().backward()
@@ -136,13 +136,13 @@ def test_scale_is_learned_through():
 
 
 def test_auto_takes_what_fits():
-    assert PictureEncoder(found((20, 64, 64)), "auto", 8, True).kinds == ("nature",)
-    assert PictureEncoder(found((20, 64, 24)), "auto", 8, True).kinds == ("small",)
+    assert ImageEncoder(found((20, 64, 64)), "auto", 8, True).architectures == ("nature",)
+    assert ImageEncoder(found((20, 64, 24)), "auto", 8, True).architectures == ("small",)
     for cnn in ("small", "impala"):
-        assert PictureEncoder(found((1, 8, 8)), cnn, 8, True)({"": torch.zeros(2, 1, 8, 8)}).shape == (2, 8)
+        assert ImageEncoder(found((1, 8, 8)), cnn, 8, True)({"": torch.zeros(2, 1, 8, 8)}).shape == (2, 8)
     message = r"cnn nature needs images of at least 36 x 36, but the image is 24 x 64; auto or small or impala fit"
     with pytest.raises(UsageError, match=message):
-        PictureEncoder(found((3, 24, 64)), "nature", 8, True)
+        ImageEncoder(found((3, 24, 64)), "nature", 8, True)
 
 
 def several():
@@ -163,7 +163,7 @@ def leaves_of(policy, rows):
 
 def test_pictures_stand_beside_vectors():
     policy = Policy(several(), spaces.Discrete(4), cnn_features=10)
-    assert policy.pictures.kinds == ("small", "nature") and policy.net_arch == ((64, 64), (64, 64))
+    assert policy.pictures.architectures == ("small", "nature") and policy.net_arch == ((64, 64), (64, 64))
     assert policy.network.pi[0].in_features == 8 + 2 * 10
     inputs = policy.prepare(leaves_of(policy, 6))
     assert inputs["image:features"].dtype == torch.uint8  # until the first layer

@@ -7,9 +7,9 @@ from corral.core.errors import UsageError
 from corral.core.spaces import Layout
 from corral.envs.toys.toys import Everything
 from corral.policy.device import choose_device
-from corral.policy.observation_encoder import Encoder, encoded_size
+from corral.policy.observation_encoder import ObservationEncoder, encoded_size
 from corral.policy.policy import Policy, n_action_params
-from corral.rollout.actors import actor_setup
+from corral.rollout.actors import actor_spec
 
 
 def test_observations_become_features():
@@ -30,7 +30,7 @@ def test_observations_become_features():
     }
     arrays = layout.allocate(1)
     layout.write(arrays, 0, value)
-    features = Encoder(layout)(arrays)
+    features = ObservationEncoder(layout)(arrays)
     expected = [0.5, -0.5, 0, 0, 1, 0, 1, 1, 0, 0, 1, 0, 255, 3]
     assert features.dtype == np.float32 and features.shape == (1, encoded_size(layout))
     np.testing.assert_allclose(features[0], expected, rtol=1e-6)
@@ -52,7 +52,7 @@ def test_only_bytes_of_pictures_are_scaled(shape, dtype, high, divided_by):
     layout = Layout(spaces.Box(0, high, shape, dtype))
     rows = np.random.default_rng(0).integers(0, high, (3, *shape)).astype(dtype)
     expected = rows.reshape(3, -1).astype(np.float32) / np.float32(divided_by)
-    np.testing.assert_array_equal(Encoder(layout)({"": rows}), expected)
+    np.testing.assert_array_equal(ObservationEncoder(layout)({"": rows}), expected)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.int64, np.uint64])
@@ -63,7 +63,7 @@ def test_integer_vectors_are_normalised_alike_in_policy_and_actor(dtype):
     policy.normalizer.set("vector", np.array([1.0, 2.0, 50.0]), np.array([2.0, 0.001, 20.0]))
     leaves = {"image": np.full((1, 8, 8, 1), 51, np.uint8), "vector": np.array([[3, 3, 0]], dtype)}
     assert policy.prepare(leaves)["features"][0, -3:].tolist() == [1.0, 10.0, -2.5]
-    actor = actor_setup(policy, None, torch.device("cpu"), 1).build(0, 1)
+    actor = actor_spec(policy, None, torch.device("cpu"), 1).build(0, 1)
     actor.load({name: weight.numpy() for name, weight in policy.state_dict().items()})
     with torch.no_grad():
         _, values = policy(policy.prepare(leaves))

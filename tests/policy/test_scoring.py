@@ -7,7 +7,7 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.core.actions import scored_leaf
+from corral.core.actions import find_action_features_leaf
 from corral.core.errors import UsageError
 from corral.policy import array_distributions, distributions
 from corral.policy.mlp import ACTIVATIONS, Gradient, Mlp
@@ -167,7 +167,7 @@ def test_a_policy_that_scores_starts_nearly_undecided():
 )
 def test_only_where_every_action_is_described_are_they_scored(observation, action):
     policy = Policy(observation, action)
-    assert scored_leaf(policy.layout, action) is None and policy.n_action_features == 0
+    assert find_action_features_leaf(policy.layout, action) is None and policy.n_action_features == 0
     with pytest.raises(UsageError, match=r"score_actions needs Discrete\(A\) actions .* leave score_actions out"):
         Policy(observation, action, score_actions=True)
 

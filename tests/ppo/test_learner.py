@@ -14,7 +14,7 @@ from corral.ppo.gae import estimate_advantages
 from corral.ppo.learner import Learner, LearnerDiverged, UpdateSettings, UpdateStats
 from corral.ppo.mlp_engine import MlpEngine, share_setup
 from corral.ppo.shares import Shares
-from corral.rollout.actors import actor_setup
+from corral.rollout.actors import actor_spec
 from corral.rollout.source_local import LocalSource
 from corral.vec import make_vector_env
 from tests.toy_envs import ByteDigits, Masked, Shuffled, Spaces
@@ -39,7 +39,7 @@ def rollout_and_learner(env, learner="numpy", **settings):
     vector = make_vector_env(resolve_env(env), 4, backend="serial", seed=0, infos="summed")
     torch.manual_seed(0)
     policy = Policy(vector.single_observation_space, vector.single_action_space, normalize_obs=config.normalize_obs)
-    actor = actor_setup(policy, None, CPU, 4).build(0, 4)
+    actor = actor_spec(policy, None, CPU, 4).build(0, 4)
     source = LocalSource(vector, actor, config.n_steps, 0)
     source.publish(policy.state_dict(), 0)
     source.begin(0)
@@ -190,7 +190,7 @@ def test_a_restored_optimiser_goes_on_exactly(kind):
     one.update(rollout, estimate, UpdateSettings(0, 3e-4))
     _, _, two = rollout_and_learner("CartPole-v1", kind)
     two.policy.load_state_dict(one.policy.state_dict())
-    two.engine.restore(one.engine.copies()[1])
+    two.engine.restore(one.engine.checkpoint_tensors()[1])
     for learner in (one, two):
         learner.update(rollout, estimate, UpdateSettings(1, 3e-4))
     for p, q in zip(one.policy.parameters(), two.policy.parameters(), strict=True):

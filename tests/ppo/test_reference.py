@@ -11,7 +11,7 @@ from corral.policy import array_distributions, distributions
 from corral.policy.policy import Policy, n_action_params
 from corral.ppo.engine_torch import TorchEngine
 from corral.ppo.learner import Learner, UpdateSettings
-from corral.ppo.loss_terms import LossTerms, terms_at
+from corral.ppo.loss_terms import LossTerms, loss_terms_at
 from tests.policy.test_mlp import ACTIONS, legal_masks
 from tests.ppo.test_learner import CPU, ENVS, rollout_and_learner
 
@@ -43,7 +43,7 @@ def test_the_divergence_and_its_gradients_are_autograds(name, masked):
     for tensor in tensors[:2]:
         tensor.requires_grad_(True)
     tensor_masks = None if masks is None else torch.from_numpy(masks)
-    expected = distributions.divergence(heads, *tensors, tensor_masks)
+    expected = distributions.kl_divergence(heads, *tensors, tensor_masks)
     (0.3 * expected).sum().backward()
     d_params, d_log_std = np.ones_like(params), np.ones_like(log_std)  # what was there stays
     known = array_distributions.likelihood(heads, params, log_std, drawn.actions, masks)
@@ -56,7 +56,7 @@ def test_the_divergence_and_its_gradients_are_autograds(name, masked):
     np.testing.assert_allclose(d_params - 1, tensors[0].grad, atol=1e-5)
     if g:
         np.testing.assert_allclose(d_log_std - 1, tensors[1].grad, atol=1e-4)
-    same = distributions.divergence(heads, *tensors[:2], *tensors[:2], tensor_masks)
+    same = distributions.kl_divergence(heads, *tensors[:2], *tensors[:2], tensor_masks)
     assert same.abs().max() < 1e-6
 
 
@@ -70,7 +70,7 @@ def test_the_divergence_of_choices_and_numbers_is_torchs():
         (spaces.Box(-1, 1, (3,)), lambda p: torch.distributions.Independent(torch.distributions.Normal(p, 1.0), 1)),
     ):
         policy = Policy(spaces.Box(-1, 1, (2,)), space)
-        found = distributions.divergence(policy.codec.heads, a, policy.log_std, b, policy.log_std, None)
+        found = distributions.kl_divergence(policy.codec.heads, a, policy.log_std, b, policy.log_std, None)
         torch.testing.assert_close(found, kl(make(b), make(a)), atol=1e-5, rtol=1e-5)
 
 
@@ -142,7 +142,7 @@ def test_after_a_warm_up_numpy_and_autograd_go_on_alike():
     for kind in KINDS:
         rollout, estimate, learner = rollout_and_learner("CartPole-v1", kind, n_epochs=2)
         learner.update(rollout, estimate, UpdateSettings(0, 1e-3, LossTerms(freeze_policy=True)))
-        _, moments = learner.engine.copies()
+        _, moments = learner.engine.checkpoint_tensors()
         _, _, again = rollout_and_learner("CartPole-v1", kind, n_epochs=2)
         again.policy.load_state_dict(learner.policy.state_dict())
         again.engine.restore(moments)
@@ -177,11 +177,11 @@ def test_a_network_with_a_shared_trunk_is_held_by_what_the_action_depends_on():
 
 def test_the_weight_falls_to_nothing():
     config = parse_config({"env": "x", "kl_ref_coef": 2.0, "timesteps": 1000, "critic_warmup": 300})
-    assert [terms_at(config, t).kl_ref for t in (0, 500, 1000, 2000)] == [2.0, 1.0, 0.0, 0.0]
-    assert [terms_at(config, t).freeze_policy for t in (0, 299, 300)] == [True, True, False]
+    assert [loss_terms_at(config, t).kl_ref for t in (0, 500, 1000, 2000)] == [2.0, 1.0, 0.0, 0.0]
+    assert [loss_terms_at(config, t).freeze_policy for t in (0, 299, 300)] == [True, True, False]
     assert config.kl_ref_steps == 1000  # recorded, so that a longer budget does not change it
-    assert terms_at(parse_config({"env": "x"}), 0) == LossTerms()
-    assert terms_at(parse_config({"env": "x", "kl_ref_coef": 1, "kl_ref_steps": 10}), 5).kl_ref == 0.5
+    assert loss_terms_at(parse_config({"env": "x"}), 0) == LossTerms()
+    assert loss_terms_at(parse_config({"env": "x", "kl_ref_coef": 1, "kl_ref_steps": 10}), 5).kl_ref == 0.5
 
 
 def test_what_cannot_be_done_is_refused():

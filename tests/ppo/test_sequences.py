@@ -12,7 +12,7 @@ from corral.ppo.engine_torch import TorchEngine
 from corral.ppo.gae import estimate_advantages
 from corral.ppo.learner import Learner, UpdateSettings
 from corral.ppo.loss_terms import LossTerms
-from corral.rollout.actors import actor_setup
+from corral.rollout.actors import actor_spec
 from corral.rollout.source_local import LocalSource
 from corral.vec import make_vector_env
 from tests.toy_envs import BrightSquare, Counter, Shuffled
@@ -57,7 +57,7 @@ def collected(env, kind="gru", iterations=2, **settings):
     with torch.no_grad():
         for parameter in policy.network.pi.parameters():
             parameter.mul_(20)  # so that what is remembered shows in the actions
-    source = LocalSource(vector, actor_setup(policy, None, CPU, N).build(0, N), T, 0)
+    source = LocalSource(vector, actor_spec(policy, None, CPU, N).build(0, N), T, 0)
     source.publish(policy.state_dict(), 0)
     for iteration in range(iterations):
         source.begin(iteration)

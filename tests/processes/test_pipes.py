@@ -1,4 +1,4 @@
-"""Long messages: as Connection writes and reads them, but never for ever."""
+"""Messages through pipes: the format of ``multiprocessing.Connection``, with a time-out for a peer that stalls."""
 
 import threading
 import time
@@ -10,28 +10,29 @@ from corral.processes import pipes
 
 
 @pytest.mark.parametrize("size", [0, 1, 16_384, 16_385, 3_000_000])
-@pytest.mark.parametrize("ours", ["sends", "receives", "both"])
-def test_messages_are_those_of_a_connection(size, ours):
-    one, two = Pipe()
+@pytest.mark.parametrize("corral_side", ["sends", "receives", "both"])
+def test_messages_have_the_format_of_multiprocessing_connections(size, corral_side):
+    sender, receiver = Pipe()
     message = bytes(range(256)) * (size // 256 + 1)
     message = message[:size]
-    write = (lambda: one.send_bytes(message)) if ours == "receives" else (lambda: pipes.send(one, message, 60))
-    thread = threading.Thread(target=write)
+    uses_connection = corral_side == "receives"
+    send = (lambda: sender.send_bytes(message)) if uses_connection else (lambda: pipes.send(sender, message, 60))
+    thread = threading.Thread(target=send)
     thread.start()
-    assert (two.recv_bytes() if ours == "sends" else pipes.receive(two, 60)) == message
+    assert (receiver.recv_bytes() if corral_side == "sends" else pipes.receive(receiver, 60)) == message
     thread.join()
-    one.close(), two.close()
+    sender.close(), receiver.close()
 
 
-def test_an_end_that_stands_still_is_noticed_in_either_direction():
-    one, two = Pipe()
+def test_a_peer_that_stops_reading_or_writing_raises_peer_stalled():
+    sender, receiver = Pipe()
     started = time.monotonic()
     with pytest.raises(pipes.PeerStalled):
-        pipes.send(one, bytes(10_000_000), 1)
+        pipes.send(sender, bytes(10_000_000), 1)
     with pytest.raises(pipes.PeerStalled):
-        pipes.receive(two, 1)  # half of it is there
+        pipes.receive(receiver, 1)  # only a part of the message was sent
     assert time.monotonic() - started < 60
-    one.close()
+    sender.close()
     with pytest.raises(EOFError):
-        pipes.receive(two, 1)
-    two.close()
+        pipes.receive(receiver, 1)
+    receiver.close()

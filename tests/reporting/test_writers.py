@@ -9,7 +9,7 @@ import warnings
 import pytest
 
 from corral.reporting.console import SilentConsole
-from corral.reporting.reporter import ALL_ROWS, Reporter, RowFiles
+from corral.reporting.reporter import UNTHINNED_ITERATIONS, Reporter, WriterContext
 from corral.reporting.tensorboard import TensorBoardWriter
 from corral.reporting.writers import CsvWriter, JsonLinesWriter
 from corral.storage.metrics_file import iterate_metrics, read_metrics
@@ -159,14 +159,14 @@ def test_late_in_a_long_run_short_iterations_share_rows(tmp_path):
     """The first ten thousand have one each; then one a second, and all that must not be lost."""
     metrics, progress = tmp_path / "metrics.jsonl", tmp_path / "progress.csv"
     console = SilentConsole()
-    reporter = Reporter(RowFiles(RunDirectory(tmp_path), [STEPS], False, None, console.warn), console)
-    for i in range(1, ALL_ROWS + 501):
-        reporter.write({STEPS: 10 * i, "time/iterations": i}, i, keep=i == ALL_ROWS + 77)
+    reporter = Reporter(WriterContext(RunDirectory(tmp_path), [STEPS], False, None, console.warn), console)
+    for i in range(1, UNTHINNED_ITERATIONS + 501):
+        reporter.write({STEPS: 10 * i, "time/iterations": i}, i, keep=i == UNTHINNED_ITERATIONS + 77)
     reporter.close()
     written = [row["time/iterations"] for row in read_metrics(metrics)]
-    assert written[:ALL_ROWS] == list(range(1, ALL_ROWS + 1))
-    assert ALL_ROWS + 77 in written and written[-1] == ALL_ROWS + 500
-    assert len(written) < ALL_ROWS + 250  # on a machine so slow that it takes minutes, there would be more
+    assert written[:UNTHINNED_ITERATIONS] == list(range(1, UNTHINNED_ITERATIONS + 1))
+    assert UNTHINNED_ITERATIONS + 77 in written and written[-1] == UNTHINNED_ITERATIONS + 500
+    assert len(written) < UNTHINNED_ITERATIONS + 250  # on a machine so slow that it takes minutes, there would be more
     assert [int(row[STEPS]) for row in csv.DictReader(progress.open())] == [10 * i for i in written]
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from corral.policy.mlp import MlpShape
 from corral.policy.policy import Policy
 from corral.rollout import actor_torch, mlp_actor
-from corral.rollout.actors import actor_setup
+from corral.rollout.actors import actor_spec
 from corral.rollout.batch_layout import BatchLayout, find_batch_layout
 
 
@@ -58,7 +58,7 @@ def test_the_smallest_tile_that_holds_is_found():
 def test_actors_answer_alike_for_any_share_of_the_envs(activation, most):
     torch.manual_seed(0)
     policy = Policy(spaces.Box(-1, 1, (5,)), spaces.MultiDiscrete([3, 2]), activation_fn=activation)
-    setup = actor_setup(policy, None, torch.device("cpu"), 29)
+    setup = actor_spec(policy, None, torch.device("cpu"), 29)
     if most is not None:
         setup = dataclasses.replace(setup, batch_layout=BatchLayout(16, most))
     rng = np.random.default_rng(0)
@@ -88,7 +88,7 @@ def test_actors_that_score_answer_alike_for_any_share_of_the_envs(activation):
     space = spaces.Dict(action_features=spaces.Box(-1, 1, (actions, k), np.float16), observation=box)
     policy = Policy(space, spaces.Discrete(actions), activation_fn=activation)
     torch.nn.init.normal_(policy.network.score.weight)
-    setup = actor_setup(policy, None, torch.device("cpu"), n)
+    setup = actor_spec(policy, None, torch.device("cpu"), n)
     rng = np.random.default_rng(0)
     leaves = {
         "action_features": rng.standard_normal((n, actions, k)).astype(np.float16),
@@ -119,7 +119,7 @@ def test_final_observations_are_valued_alike_in_any_company():
     """The same env may be there several times; its values do not depend on the others."""
     torch.manual_seed(0)
     policy = Policy(spaces.Box(-1, 1, (5,)), spaces.Discrete(2))
-    actor = actor_setup(policy, None, torch.device("cpu"), 8).build(0, 8)
+    actor = actor_spec(policy, None, torch.device("cpu"), 8).build(0, 8)
     actor.load(policy.state_dict())
     observations = np.random.default_rng(1).standard_normal((7, 5)).astype(np.float32)
     envs = np.array([3, 3, 3, 0, 7, 7, 1])
@@ -147,4 +147,4 @@ def test_a_very_large_network_is_not_tried_out(monkeypatch, activation, observat
     for module in (mlp_actor, actor_torch):
         monkeypatch.setattr(module, "find_batch_layout", lambda *arguments, **kwargs: pytest.fail("tried out"))
     policy = Policy(observations, spaces.Discrete(actions), activation_fn=activation, ortho_init=False)
-    assert actor_setup(policy, None, torch.device("cpu"), 8).batch_layout == BatchLayout(16, 1)
+    assert actor_spec(policy, None, torch.device("cpu"), 8).batch_layout == BatchLayout(16, 1)

@@ -6,7 +6,7 @@ from corral.core.seeding import action_noise
 from corral.core.types import ActionSample, GreedyAction
 from corral.envs.factory import resolve_env
 from corral.policy.policy import Policy
-from corral.rollout.actors import actor_setup
+from corral.rollout.actors import actor_spec
 from corral.rollout.collector import Collector
 from corral.rollout.source import SourceSpec
 from corral.rollout.source_local import LocalSource
@@ -42,7 +42,7 @@ class Scripted:
 def policy_and_setup(observation_space, action_space, n, torchs=False):
     torch.manual_seed(0)
     policy = Policy(observation_space, action_space, activation_fn="gelu" if torchs else "tanh")
-    return policy, actor_setup(policy, None, CPU, n)
+    return policy, actor_spec(policy, None, CPU, n)
 
 
 class Source(LocalSource):

@@ -3,7 +3,7 @@ from corral.rollout.load_balancer import LoadBalancer
 
 def window(balancer, *seconds):
     for _ in range(8):
-        balancer.note(seconds)
+        balancer.record_busy_times(seconds)
 
 
 def sizes(shares):
@@ -19,7 +19,7 @@ def test_nothing_moves_while_workers_are_equal():
 
 def test_nothing_is_decided_before_there_is_something_to_go_by():
     balancer = LoadBalancer(8, 2)
-    balancer.note([1.0, 9.0])
+    balancer.record_busy_times([1.0, 9.0])
     assert balancer.proposal([range(4), range(4, 8)]) is None
 
 
@@ -36,7 +36,7 @@ def test_a_move_that_does_not_help_is_taken_back():
     window(balancer, 2.0, 1.0)
     wanted = balancer.proposal(shares)
     assert wanted is not None
-    balancer.settle(True)
+    balancer.record_move(True)
     window(balancer, 2.5, 1.0)
     assert balancer.proposal(wanted) == shares
 
@@ -73,6 +73,6 @@ def test_envs_that_cannot_move_stay():
     balancer, shares = LoadBalancer(8, 2), [range(4), range(4, 8)]
     window(balancer, 3.0, 1.0)
     assert balancer.proposal(shares) is not None
-    balancer.settle(False)
+    balancer.record_move(False)
     window(balancer, 3.0, 1.0)
     assert balancer.proposal(shares) is None

@@ -16,7 +16,7 @@ from corral.core.errors import EnvFault, UsageError, WorkerDied
 from corral.envs.factory import resolve_env
 from corral.policy.policy import Policy
 from corral.ppo.mlp_engine import share_setup
-from corral.rollout.actors import actor_setup
+from corral.rollout.actors import actor_spec
 from corral.rollout.source import SourceSpec
 from corral.rollout.source_workers import WorkerSource
 from tests.toy_envs import Broken, Counter, Masked, Modules
@@ -33,7 +33,7 @@ def connected(env, n=4, workers=2, n_steps=16, helpers=0, recurrent="none", **kw
     config = parse_config({"env": "x", "n_envs": n, "n_steps": n_steps, "batch_size": n * n_steps, "learner_shares": 2})
     shape = policy.mlp_shape()
     shares = None if shape is None else share_setup(policy, shape, config, source.has_masks)
-    crew = source.connect(actor_setup(policy, None, CPU, n), policy.state_dict(), None, shares, helpers).crew
+    crew = source.connect(actor_spec(policy, None, CPU, n), policy.state_dict(), None, shares, helpers).crew
     for array in crew.shares.arrays.values() if crew else ():
         array[...] = 0
     source.publish(policy.state_dict(), 0)

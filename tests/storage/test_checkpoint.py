@@ -78,7 +78,7 @@ def test_the_newest_valid_one_wins_loudly(tmp_path):
     newest = list_checkpoints(tmp_path)[-1]
     (newest / "policy.safetensors").write_bytes(b"x")
     found = newest_checkpoint(tmp_path)
-    assert found.checkpoint.timesteps == 20 and found.path.name.endswith("20") and "is damaged" in found.complaints[0]
+    assert found.checkpoint.timesteps == 20 and found.path.name.endswith("20") and "is damaged" in found.problems[0]
     assert newest_checkpoint(tmp_path / "nowhere") is None
     for path in list_checkpoints(tmp_path):
         (path / "state.json").unlink()
@@ -101,7 +101,7 @@ def test_a_failing_save_leaves_the_last_one_alone(tmp_path, monkeypatch):
         save_checkpoint(tmp_path, checkpoint(20))
     monkeypatch.undo()
     found = newest_checkpoint(tmp_path)
-    assert found.checkpoint.timesteps == 10 and found.complaints == ()
+    assert found.checkpoint.timesteps == 10 and found.problems == ()
     assert [p.name for p in tmp_path.iterdir()] == ["ckpt-000000000010"]
 
 
@@ -176,7 +176,7 @@ def test_a_message_names_the_first_of_many_damaged_checkpoints(tmp_path, usable)
     for steps in range(1000, 1100):
         (tmp_path / f"ckpt-{steps:012d}").mkdir()
     if usable:
-        told = newest_checkpoint(tmp_path).complaints
+        told = newest_checkpoint(tmp_path).problems
     else:
         with pytest.raises(CheckpointError) as raised:
             newest_checkpoint(tmp_path)

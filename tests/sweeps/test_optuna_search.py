@@ -7,10 +7,10 @@ import pytest
 from corral.cli.main import main
 from corral.config.schema import parse_config
 from corral.core.errors import UsageError
-from corral.envs.registry import SETTINGS
+from corral.envs.registry import RECOMMENDED_SETTINGS
 from corral.sweeps.optuna_search import SearchPlan
 from corral.sweeps.request import make_request
-from corral.sweeps.search_space import Choices, Range, default_words, parse_space
+from corral.sweeps.search_space import Choices, Range, default_search, parse_space
 from corral.sweeps.trial import Outcome
 
 BASE = {"env": "CartPole-v1"}
@@ -43,7 +43,7 @@ def test_words_become_ranges_and_choices_of_the_fields_own_types():
         "normalize_reward": Choices((True, False)),
         "activation_fn": Choices(("tanh", "relu")),
     }
-    assert parse_space({"n_epochs": "2:8"}, BASE) == {"n_epochs": Range(2, 8, whole=True)}
+    assert parse_space({"n_epochs": "2:8"}, BASE) == {"n_epochs": Range(2, 8, is_integer=True)}
 
 
 @pytest.mark.parametrize(
@@ -114,13 +114,13 @@ def test_mistakes_write_nothing(tmp_path, capsys, words, complaint):
 
 
 def test_the_default_space_leaves_out_what_is_set_and_what_does_not_fit():
-    assert {"learning_rate", "n_steps", "batch_size", "net_arch"} <= default_words(BASE, BASE).keys()
+    assert {"learning_rate", "n_steps", "batch_size", "net_arch"} <= default_search(BASE, BASE).keys()
     settings = {**BASE, "learning_rate": 1e-3, "timesteps": 30_000, "batch_size": 64}
-    words = default_words(settings, settings)
+    words = default_search(settings, settings)
     assert "learning_rate" not in words and "batch_size" not in words
     assert words["n_steps"] == "128,512"  # with 2048 there would be two rollouts
     with pytest.raises(UsageError, match="say what to search"):
-        default_words(BASE, parse_config(BASE).model_dump())
+        default_search(BASE, parse_config(BASE).model_dump())
 
 
 def test_opponents_and_experts_can_be_searched():
@@ -129,7 +129,7 @@ def test_opponents_and_experts_can_be_searched():
     assert parse_space(words, base) == {
         "opponent": Choices(("random", "mixed:random=1, greedy=3", "current")),
         "expert": Choices((None, "greedy")),
-        "snapshot_freq": Range(10, 20, whole=True),
+        "snapshot_freq": Range(10, 20, is_integer=True),
     }
 
 
@@ -138,7 +138,7 @@ def test_what_a_built_in_env_brings_is_part_of_what_is_asked():
         return make_request("card-battle", {"seed": 1, **settings}, presets, None, None if presets else 3, 1, 1, True)
 
     request = asked({"learning_rate": 3e-4})
-    assert request.settings == {**SETTINGS["card-battle"], "learning_rate": 3e-4}
+    assert request.settings == {**RECOMMENDED_SETTINGS["card-battle"], "learning_rate": 3e-4}
     assert "ent_coef" in request.search and "learning_rate" not in request.search
     assert "timesteps" not in asked({"num_episodes": 9}).settings
     stages = [{"name": "easy", "opponent": "random", "timesteps": 10}]

@@ -29,7 +29,7 @@ from corral.training.evaluate import EpisodePlan, EvaluationResult
 from corral.training.hooks.hook import Hook
 from corral.training.progress import Progress
 from corral.training.run import Run, capture
-from corral.training.signals import Interrupted, Interrupts
+from corral.training.signals import Interrupted, SignalHandler
 
 T, N = 2, 2
 SIZE = T * N
@@ -155,7 +155,7 @@ class World:
         self.journal: list[str] = []
         self.rows: list[str] = []
         """The rows of metrics that were written."""
-        self.signals = Interrupts()
+        self.signals = SignalHandler()
         self._places: dict[str, int] = {}
         CLOCK.seconds = 1000.0
         self.hooks: list[Hook] = [UserHook(self)] if scenario.hook else []
@@ -220,7 +220,9 @@ class World:
             hook.load_state_dict({"seen": 2})
             point = dataclasses.replace(point, state={**point.state, "hooks": {hook.name: {"seen": 2}}})
         if self.scenario.overlap:
-            point = dataclasses.replace(point, lagged_weights={"version": torch.tensor([1.0]), "mean": torch.tensor([0.0])})
+            point = dataclasses.replace(
+                point, lagged_weights={"version": torch.tensor([1.0]), "mean": torch.tensor([0.0])}
+            )
         run.recovery_point = point
         run.set_outputs(run.directory, run.reporter)
 
@@ -295,7 +297,7 @@ class LearnerStandIn:
         self.n_updates += 2
         return UpdateStats(*(version + i for i in range(8)), kl_ref=version if settings.terms.kl_ref else None)
 
-    def copies(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    def checkpoint_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         return {"version": self.policy.version.clone()}, {"moments": self.policy.version * 2}
 
     def evaluate(self, rollout: Rollout, every: int) -> tuple[Any, None]:
@@ -375,10 +377,10 @@ class LeagueStandIn:
         self._world = world
         self._ends_at = {"one ends": 3 * SIZE, "last ends": 4 * SIZE}[world.scenario.stages]
         self.stages = [SimpleNamespace(name="first"), SimpleNamespace(name="second")]
-        self.opponent_table = SimpleNamespace(setup=SimpleNamespace(own=[]))
+        self.opponent_table = SimpleNamespace(spec=SimpleNamespace(env_reset_options=[]))
         self.eval_options = {"opponent": "strongest"}
-        self.played = int(world.scenario.stages == "last ends")
-        self.now = {"stage": self.played, "games": 0, "drawn": 0}
+        self.last_counted_stage = int(world.scenario.stages == "last ends")
+        self.now = {"stage": self.last_counted_stage, "games": 0, "drawn": 0}
         self._before: dict[str, int] | None = None
         self.finished = False
 
@@ -389,16 +391,16 @@ class LeagueStandIn:
 
     def note(self, episodes: Any, timesteps: int) -> str | None:
         self._world.enter("note games", len(episodes), timesteps)
-        self._before, self.played = None, self.now["stage"]
+        self._before, self.last_counted_stage = None, self.now["stage"]
         self.now["games"] += len(episodes)
         if timesteps != self._ends_at:
             return None
         self.finished = self.now["stage"] == 1
         self.now["stage"] = 1
-        return f"stage {self.played} ended"
+        return f"stage {self.last_counted_stage} ended"
 
     def metrics(self) -> dict[str, float]:
-        return {"opponents/stage": float(self.played)}
+        return {"opponents/stage": float(self.last_counted_stage)}
 
     def state(self) -> dict[str, int]:
         return dict(self._before or self.now)
@@ -504,7 +506,7 @@ def _write_stage_rows(metrics: Folder, path: Folder, stage: int, columns: Any) -
     path.world.enter("rows of stage", path.name, stage, path.world.rows)
 
 
-def _keep_fault(directory: Folder, config: TrainConfig, fault: EnvFault, own: Any) -> None:
+def _keep_fault(directory: Folder, config: TrainConfig, fault: EnvFault, env_reset_options: Any) -> None:
     directory.world.enter("fault file", fault.summary)
 
 
@@ -538,7 +540,7 @@ def stand_ins() -> Iterator[pytest.MonkeyPatch]:
         "evaluate.check_replay": _check_replay,
         "run.save_checkpoint": _save_checkpoint,
         "run.prune": _prune,
-        "run.keep_fault": _keep_fault,
+        "run.write_fault": _keep_fault,
         "hooks.warm_start.warm_start": warm_start,
         "hooks.stage_files.save_checkpoint": _save_checkpoint,
         "hooks.stage_files.prune": _prune,

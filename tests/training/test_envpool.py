@@ -53,14 +53,14 @@ def test_a_worker_that_is_killed_is_replaced_and_its_episodes_are_cut_off(backen
     summary = train(2048, backend=backend, num_workers=2, callback=kill).summary
     assert killed and summary.steps == 2048 and (summary.restarts, summary.inexact) == (1, 2)
     said = capsys.readouterr().err
-    assert "could not be brought back" in said
+    assert "could not be restored" in said
 
 
 def test_a_resumed_run_begins_new_episodes_and_says_so(capsys):
     train(512, output_dir="run", num_workers=2)
     summary = corral.resume("run", timesteps=1024, quiet=True).summary
     assert summary.steps == 1024 and summary.inexact == 4
-    assert "env 0, 1, 2, 3 could not be brought back" in capsys.readouterr().err
+    assert "env 0, 1, 2, 3 could not be restored" in capsys.readouterr().err
     other = corral.resume("run", timesteps=1536, quiet=True, backend="serial").summary
     assert other.steps == 1536 and other.inexact == 8
 

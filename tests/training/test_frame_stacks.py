@@ -11,10 +11,10 @@ from gymnasium.wrappers import FrameStackObservation
 
 import corral
 from corral.core.errors import UsageError
-from corral.core.frame_stacks import ObservationView, stacks_of
+from corral.core.frame_stacks import ObservationView, find_frame_stacks
 from corral.core.spaces import Layout
 from corral.core.types import ActionSample
-from corral.rollout.buffers import allocate, named_columns
+from corral.rollout.buffers import allocate_rollout, column_specs
 from corral.rollout.collector import Collector
 from corral.vec.serial import SerialVectorEnv
 from tests.toy_envs import BrightSquare, ByteDigits, Film
@@ -56,7 +56,7 @@ def collected(env, iterations=2, n_steps=20):
     vector = SerialVectorEnv(env, 4, seed=1, infos="summed")
     vector.reset_arrays()
     collector = Collector(vector, Coin(), n_steps, 0)
-    rollout = allocate(vector.layout, vector.codec, n_steps, 4, False, vector.env_info.stacks)
+    rollout = allocate_rollout(vector.layout, vector.codec, n_steps, 4, False, vector.env_info.stacks)
     for iteration in range(iterations):
         collector.collect(iteration, rollout)
         yield rollout
@@ -185,12 +185,12 @@ def test_claims_that_cannot_be_are_refused(given, message):
     env = Film()
     env.frame_stacks = given
     with pytest.raises(UsageError, match=message):
-        stacks_of(env)
+        find_frame_stacks(env)
 
 
 def test_claims_are_seen_through_wrappers():
-    assert stacks_of(gym.wrappers.TimeLimit(Film(), 5)) == {"map": 3, "global": 3}
-    assert stacks_of(Film(1)) == {}
+    assert find_frame_stacks(gym.wrappers.TimeLimit(Film(), 5)) == {"map": 3, "global": 3}
+    assert find_frame_stacks(Film(1)) == {}
 
 
 def grey(**how):
@@ -201,12 +201,12 @@ def grey(**how):
 
 
 def test_gymnasiums_stacks_are_recognised():
-    assert stacks_of(gym.wrappers.TimeLimit(grey(), 9)) == {"": 4}
-    assert stacks_of(grey(padding_type="zero")) == {}
-    assert stacks_of(gym.wrappers.RescaleObservation(grey(), np.float32(0), np.float32(1))) == {}
-    assert stacks_of(FrameStackObservation(BrightSquare(vector=True), 3)) == {"map": 3, "time": 3}
+    assert find_frame_stacks(gym.wrappers.TimeLimit(grey(), 9)) == {"": 4}
+    assert find_frame_stacks(grey(padding_type="zero")) == {}
+    assert find_frame_stacks(gym.wrappers.RescaleObservation(grey(), np.float32(0), np.float32(1))) == {}
+    assert find_frame_stacks(FrameStackObservation(BrightSquare(vector=True), 3)) == {"map": 3, "time": 3}
     whole = lambda: gym.wrappers.TransformObservation(grey(), lambda seen: seen, None)  # noqa: E731
-    assert stacks_of(whole()) == {}, "who knows what it does"
+    assert find_frame_stacks(whole()) == {}, "who knows what it does"
     assert weights(grey, backend="serial") == weights(whole, backend="serial")
 
 
@@ -216,7 +216,7 @@ def test_the_largest_rollouts_fit():
     codec = SerialVectorEnv(BrightSquare, 1).codec
 
     def megabytes(stacks):
-        named = named_columns(Layout(space), codec, 2048, 12, True, stacks)
+        named = column_specs(Layout(space), codec, 2048, 12, True, stacks)
         return sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in named.values()) / 2**20
 
     assert megabytes({}) > 1900 and megabytes({"map": 4}) < 500

@@ -17,7 +17,7 @@ import pytest
 from corral.core.errors import DeadlinePassed
 from corral.core.schedules import is_due
 from corral.ppo.learner import UpdateSettings
-from corral.ppo.loss_terms import terms_at
+from corral.ppo.loss_terms import loss_terms_at
 from corral.reporting.episode_lines import episode_lines, epoch_line, update_line
 from corral.training.evaluate import EpisodePlan, evaluate_run
 from corral.training.hooks.episode_log import EpisodeLog
@@ -79,7 +79,7 @@ def train_inlined(world: World) -> str:
         if run.eval_env is None:
             return {}
         started = CLOCK.seconds
-        with signals.allowed():
+        with signals.interruptible():
             stand_in._check_replay(run)
             run.actor.load(policy.state_dict())
             options = None if league is None else league.eval_options
@@ -110,7 +110,7 @@ def train_inlined(world: World) -> str:
     if not resumed:
         run.recovery_point = capture(run)
         if config.expert is not None:
-            with signals.allowed():
+            with signals.interruptible():
                 stand_in.warm_start(run, console)
     for hook in hooks:
         hook.on_start(SimpleNamespace(resumed=resumed))
@@ -129,7 +129,7 @@ def train_inlined(world: World) -> str:
     deadline = None if config.duration is None else CLOCK.seconds + seconds_left(config.duration, progress)
     try:
         while reason is None:
-            with signals.allowed():
+            with signals.interruptible():
                 started = CLOCK.seconds
                 if deadline is not None and progress.iteration > 0:
                     source.set_deadline(deadline)
@@ -153,8 +153,8 @@ def train_inlined(world: World) -> str:
                 write_stage_files()
                 break
             steps, end = progress.timesteps, progress.timesteps + config.rollout_size
-            with signals.allowed():
-                stage_ended = None if league is None else league.note(rollout.episodes, end)
+            with signals.interruptible():
+                stage_ended = None if league is None else league.record_games(rollout.episodes, end)
                 begun = config.overlap and not (config.timesteps is not None and end >= config.timesteps)
                 if begun:
                     prepare_opponents(policy.state_dict(), end)
@@ -166,7 +166,7 @@ def train_inlined(world: World) -> str:
                     lag = float(np.minimum(np.exp(log_probs - rollout.log_probs), 1).mean())
                 targets = run.estimate_targets(rollout)
                 rate = run.overrides.get("learning_rate", learning_rate(config, end))
-                terms = dataclasses.replace(terms_at(config, steps), ent_coef=run.overrides.get("ent_coef"))
+                terms = dataclasses.replace(loss_terms_at(config, steps), ent_coef=run.overrides.get("ent_coef"))
                 settings = UpdateSettings(progress.iteration, rate, terms)
                 before = run.counters()
                 update = learner.update(rollout, targets, settings)
@@ -387,7 +387,7 @@ def rate_and_loss_terms_from_one_clock(patch, wrong):
     def update_settings(run):
         settings, steps = right(run), run.progress.timesteps + wrong * run.config.rollout_size
         adjusted = {name: getattr(settings.terms, name) for name in ("clip_range", "ent_coef")}
-        return dataclasses.replace(settings, terms=dataclasses.replace(terms_at(run.config, steps), **adjusted))
+        return dataclasses.replace(settings, terms=dataclasses.replace(loss_terms_at(run.config, steps), **adjusted))
 
     patch.setattr(Run, "update_settings", update_settings)
     return order_hooks
@@ -432,7 +432,7 @@ def games_noted_after_the_next_rollout_began(patch, wrong):
 
         def _note(self, rollout, steps):
             league = self._run.opponents
-            self.stage_end_message = None if league is None else league.note(rollout.episodes, steps)
+            self.stage_end_message = None if league is None else league.record_games(rollout.episodes, steps)
 
     patch.setattr("corral.training.loop.RolloutPipeline", LatePipeline)
     return order_hooks

@@ -1,4 +1,4 @@
-"""Vector envs that others made: what they do is mapped to Corral's contract, and never more is promised than they can."""
+"""Vector envs of users and of EnvPool are stepped as if they were single envs; what they cannot do is refused."""
 
 import functools
 import importlib.metadata
@@ -28,13 +28,13 @@ from corral.vec.serial import SerialVectorEnv
 from tests.toy_envs import Counter, Masked, Reporter, Spaces
 
 MODES = {"same step": AutoresetMode.SAME_STEP, "next step": AutoresetMode.NEXT_STEP, "disabled": AutoresetMode.DISABLED}
-EVERYTHING = spaces.Dict(
+NESTED_SPACE = spaces.Dict(
     box=spaces.Box(-1, 1, (2, 3)), pair=spaces.Tuple([spaces.Discrete(3, start=2), spaces.MultiBinary(3)])
 )
 
 
-class Steady(Reporter):
-    """Its episodes do not depend on seeds."""
+class SeedlessReporter(Reporter):
+    """A ``Reporter`` whose episodes do not depend on the seed."""
 
     def reset(self, *, seed=None, options=None):
         _, info = super().reset(seed=seed)
@@ -42,8 +42,8 @@ class Steady(Reporter):
         return self._observe(), info
 
 
-class Alternating(Masked):
-    """Where it begins does not depend on seeds."""
+class SeedlessMasked(Masked):
+    """A ``Masked`` whose observations do not depend on the seed."""
 
     def __init__(self, by="info"):
         super().__init__(by)
@@ -59,8 +59,8 @@ class Alternating(Masked):
         return self.at, 1.0, self.count >= 10, False, self._info()
 
 
-def together(env, mode=AutoresetMode.SAME_STEP):
-    """A factory of vector envs."""
+def sync_vector_factory(env, mode=AutoresetMode.SAME_STEP):
+    """Return a factory of ``SyncVectorEnv``s with copies of ``env``."""
 
     def make(num_envs):
         return SyncVectorEnv([env] * num_envs, autoreset_mode=mode)
@@ -69,68 +69,77 @@ def together(env, mode=AutoresetMode.SAME_STEP):
 
 
 def trace(factory, n=3, steps=40, backend="serial", **kwargs):
-    """All that a vector env shows, step by step, and what it said in all."""
+    """Return the arrays of every step with random actions, and the sums of the infos over all steps."""
     env = make_vector_env(resolve_env(factory), n, backend=backend, seed=5, infos="summed", **kwargs)
     try:
-        random, a, found = np.random.default_rng(0), env.arrays, []
+        rng, arrays, trace_steps = np.random.default_rng(0), env.arrays, []
         env.reset_arrays()
         for _ in range(steps):
-            env.codec.decode(env.codec.random(env.masks, n, random), a.actions)
+            env.codec.decode(env.codec.random(env.masks, n, rng), arrays.actions)
             env.send()
             env.recv()
-            ended = a.terminated | a.truncated
-            found.append([a.rewards.copy(), a.terminated.copy(), a.truncated.copy(), a.episode.copy()])
-            found[-1] += [leaf.copy() for leaf in a.observations.values()]
-            found[-1] += [leaf[ended] for leaf in a.final_observations.values()]
-            found[-1] += [] if env.masks is None else [env.masks.copy()]
-        return found, merge_sums(env.drain().infos)
+            ended = arrays.terminated | arrays.truncated
+            step_arrays = [arrays.rewards, arrays.terminated, arrays.truncated, arrays.episode]
+            step_arrays += arrays.observations.values()
+            step_arrays += [leaf[ended] for leaf in arrays.final_observations.values()]
+            step_arrays += [] if env.masks is None else [env.masks]
+            trace_steps.append([array.copy() for array in step_arrays])
+        return trace_steps, merge_sums(env.drain().infos)
     finally:
         env.close()
 
 
-def same(one, two):
-    return all(np.array_equal(a, b) for x, y in zip(one, two, strict=True) for a, b in zip(x, y, strict=True))
+def traces_equal(first, second):
+    steps = zip(first, second, strict=True)
+    return all(np.array_equal(a, b) for one, other in steps for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 @pytest.mark.parametrize(
     "env",
-    [Steady, functools.partial(Steady, 4, True), Alternating, functools.partial(Alternating, "method")],
-    ids=["ends", "cut off", "masks", "methods"],
+    [
+        SeedlessReporter,
+        functools.partial(SeedlessReporter, 4, True),
+        SeedlessMasked,
+        functools.partial(SeedlessMasked, "method"),
+    ],
+    ids=["terminates", "truncates", "masks in infos", "masks by method"],
 )
-def test_a_vector_env_shows_what_its_envs_would_show_one_by_one(env, mode):
-    (one, said), (two, told) = trace(env), trace(together(env, mode))
-    assert same(one, two)
-    assert said == told
+def test_a_vector_env_gives_the_same_steps_as_its_envs_one_by_one(env, mode):
+    (single_steps, single_infos), (vector_steps, vector_infos) = trace(env), trace(sync_vector_factory(env, mode))
+    assert traces_equal(single_steps, vector_steps)
+    assert single_infos == vector_infos
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-def test_any_spaces(mode):
-    shown, told = trace(together(lambda: Spaces(EVERYTHING, EVERYTHING), mode))
-    again, _ = trace(together(lambda: Spaces(EVERYTHING, EVERYTHING), mode), backend="process", num_workers=2)
-    assert same(shown, again)
-    assert told["count"].count == 3 * 40 and "note" not in told and "start" not in told
+def test_nested_spaces_give_the_same_steps_in_every_backend(mode):
+    factory = sync_vector_factory(lambda: Spaces(NESTED_SPACE, NESTED_SPACE), mode)
+    serial_steps, infos = trace(factory)
+    process_steps, _ = trace(factory, backend="process", num_workers=2)
+    assert traces_equal(serial_steps, process_steps)
+    assert infos["count"].count == 3 * 40 and "note" not in infos and "start" not in infos
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-def test_infos_reach_who_asks_for_them(mode):
-    env, plain = (
-        make_parallel_env(factory, 2, backend="serial") for factory in (together(Steady, mode), lambda: Steady())
+def test_infos_equal_those_of_the_same_envs_one_by_one(mode):
+    batched, single = (
+        make_parallel_env(factory, 2, backend="serial")
+        for factory in (sync_vector_factory(SeedlessReporter, mode), lambda: SeedlessReporter())
     )
-    for vector in (env, plain):
-        vector.reset(seed=1)
+    for env in (batched, single):
+        env.reset(seed=1)
     for _ in range(7):
-        (*_, one), (*_, two) = env.step(np.zeros(2, int)), plain.step(np.zeros(2, int))
-        assert one.keys() == two.keys()
-        assert np.array_equal(one.get("height"), two.get("height"))
-        if "final_info" in one:
-            assert np.array_equal(one["final_info"]["height"], two["final_info"]["height"])
-            assert all(np.array_equal(a, b) for a, b in zip(one["final_obs"], two["final_obs"], strict=True))
-    env.close(), plain.close()
+        (*_, infos), (*_, expected) = batched.step(np.zeros(2, int)), single.step(np.zeros(2, int))
+        assert infos.keys() == expected.keys()
+        assert np.array_equal(infos.get("height"), expected.get("height"))
+        if "final_info" in infos:
+            assert np.array_equal(infos["final_info"]["height"], expected["final_info"]["height"])
+            assert all(np.array_equal(a, b) for a, b in zip(infos["final_obs"], expected["final_obs"], strict=True))
+    batched.close(), single.close()
 
 
 class NextStepOnly(SyncVectorEnv):
-    """As many vector envs are: what it is told about single envs it does not understand."""
+    """Cannot reset single envs, like most vector envs with this autoreset mode that are not Gymnasium's own."""
 
     @property
     def unwrapped(self):
@@ -141,7 +150,7 @@ class NextStepOnly(SyncVectorEnv):
         return super().reset(seed=seed)
 
 
-def test_where_no_env_can_begin_alone_each_is_made_alone():
+def test_without_partial_reset_a_vector_env_is_made_for_each_env():
     def make(num_envs):
         return NextStepOnly([Counter] * num_envs)
 
@@ -151,23 +160,23 @@ def test_where_no_env_can_begin_alone_each_is_made_alone():
     env.close()
 
 
-def normalized(num_envs):
-    """What is around it knows of no env alone."""
-    return NormalizeObservation(SyncVectorEnv([Steady] * num_envs))
+def make_normalized(num_envs):
+    """Return a vector env in a wrapper that cannot reset single envs."""
+    return NormalizeObservation(SyncVectorEnv([SeedlessReporter] * num_envs))
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_what_is_around_a_vector_env_decides_too(n):
+def test_a_wrapper_without_partial_reset_has_a_vector_env_made_for_each_env(n):
     with pytest.warns(UserWarning, match="which is slower: reset does not begin an episode in one env alone"):
-        env = SerialVectorEnv(resolve_env(normalized), n, seed=5, infos="summed")
+        env = SerialVectorEnv(resolve_env(make_normalized), n, seed=5, infos="summed")
     env.reset_arrays()
     step(env, 12)
     assert isinstance(env.stepper, Stepper) and env.arrays.episode.min() > 0
     env.close()
 
 
-class WholeOnly(gym.vector.VectorWrapper):
-    """Does not pass on options."""
+class FullResetOnly(gym.vector.VectorWrapper):
+    """A wrapper that takes no reset options, and so cannot reset single envs."""
 
     def reset(self, *, seed=None, options=None):
         assert not options
@@ -175,37 +184,39 @@ class WholeOnly(gym.vector.VectorWrapper):
 
 
 @pytest.mark.filterwarnings("ignore:the vector env")
-def test_envs_that_are_made_alone_have_their_masks():
+def test_masks_are_used_where_a_vector_env_is_made_for_each_env():
     def make(num_envs):
-        return WholeOnly(together(functools.partial(Alternating, "method"), MODES["next step"])(num_envs))
+        return FullResetOnly(SyncVectorEnv([single_env] * num_envs, autoreset_mode=MODES["next step"]))
 
-    one, two = trace(functools.partial(Alternating, "method")), trace(make)
-    assert same(one[0], two[0])
+    single_env = functools.partial(SeedlessMasked, "method")
+    (expected, _), (steps, _) = trace(single_env), trace(make)
+    assert traces_equal(expected, steps)
 
 
 @pytest.mark.filterwarnings("ignore:the vector env")
-def test_envs_that_are_made_alone_are_seeded_as_any_other():
-    def one_seed(num_envs):
+def test_seeds_are_the_usual_ones_where_a_vector_env_is_made_for_each_env():
+    def takes_one_seed(num_envs):
         vector = SyncVectorEnv([Counter] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
         reset = vector.reset
         vector.reset = lambda *, seed=None, options=None: reset(seed=operator.index(seed), options=options)
         return vector
 
-    assert same(trace(lambda num_envs: NextStepOnly([Counter] * num_envs))[0], trace(Counter)[0])
-    assert same(trace(one_seed)[0], trace(Counter)[0])
-    shown, _ = trace("gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv", steps=60)
-    assert shown[-1][3].sum() > 3  # episodes
+    assert traces_equal(trace(lambda num_envs: NextStepOnly([Counter] * num_envs))[0], trace(Counter)[0])
+    assert traces_equal(trace(takes_one_seed)[0], trace(Counter)[0])
+    steps, _ = trace("gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv", steps=60)
+    _, _, _, episode, *_ = steps[-1]
+    assert episode.sum() > 3
 
 
-def test_a_function_that_takes_num_envs_must_return_as_many():
+def test_a_factory_that_takes_num_envs_must_return_a_vector_env_of_that_many():
     with pytest.raises(UsageError, match=r"takes num_envs.*should not take num_envs"):
         make_parallel_env(lambda num_envs: Counter(), 2, backend="serial")
     with pytest.raises(UsageError, match="of 2 envs"):
         make_parallel_env(lambda num_envs: SyncVectorEnv([Counter] * 3), 2, backend="serial")
 
 
-def test_attributes_are_those_of_the_vector_env():
-    env = make_parallel_env(together(Counter), 2, backend="serial")
+def test_attributes_are_read_from_the_vector_env_and_cannot_be_set_for_one_env():
+    env = make_parallel_env(sync_vector_factory(Counter), 2, backend="serial")
     assert env.get_attr("num_envs") == (2, 2)
     with pytest.raises(CorralError, match="'value' cannot be set in one env of SyncVectorEnv"):
         env.set_attr("value", 3)
@@ -214,11 +225,11 @@ def test_attributes_are_those_of_the_vector_env():
     env.close()
 
 
-# ---- accidents ---------------------------------------------------------------------------------------------------
+# ---- exceptions and invalid data -----------------------------------------------------------------------------------
 
 
-class Fragile(SyncVectorEnv):
-    """Raises, or returns nonsense, at some steps of its life."""
+class FaultyVectorEnv(SyncVectorEnv):
+    """Raises or returns invalid data (``how``) at some of the steps since it was made (``at``)."""
 
     def __init__(self, n, at=(), how="raise"):
         super().__init__([lambda: Counter(100)] * n, autoreset_mode=AutoresetMode.DISABLED)
@@ -245,14 +256,16 @@ class Fragile(SyncVectorEnv):
         return outcome
 
 
-def fragile(**how):
-    factory = resolve_env(lambda num_envs: Fragile(num_envs, **how))
+def make_faulty(**kwargs):
+    """Return a reset vector env whose 3 envs belong to one ``FaultyVectorEnv``, with recovery on."""
+    factory = resolve_env(lambda num_envs: FaultyVectorEnv(num_envs, **kwargs))
     env = SerialVectorEnv(factory, 3, seed=1, infos="summed", heal=True)
     env.reset_arrays()
     return env
 
 
 def step(env, times=1):
+    """Step a vector env with actions that are all zero."""
     for _ in range(times):
         for leaf in env.arrays.actions.values():
             leaf[...] = 0
@@ -260,31 +273,32 @@ def step(env, times=1):
         env.recv()
 
 
-def test_what_raises_is_made_again_and_its_episodes_are_cut_off():
-    env = fragile(at=(5,))
+def test_a_vector_env_that_raises_is_remade_and_all_its_episodes_are_truncated():
+    env = make_faulty(at=(5,))
     step(env, 4)
-    before = env.arrays.observations[""].copy()
+    last_observations = env.arrays.observations[""].copy()
     step(env)
-    a = env.arrays
-    assert a.truncated.all() and not a.terminated.any() and not a.rewards.any()
-    assert np.array_equal(a.final_observations[""], before)
-    assert (a.observations[""][:, 1] == 0).all() and (a.episode == 1).all()
-    said = env.drain()
-    assert said.recovery_counts == RecoveryCounts(env_faults=1, inexact=3) and "the dragon won" in str(said.faults[0])
+    arrays = env.arrays
+    assert arrays.truncated.all() and not arrays.terminated.any() and not arrays.rewards.any()
+    assert np.array_equal(arrays.final_observations[""], last_observations)
+    assert (arrays.observations[""][:, 1] == 0).all() and (arrays.episode == 1).all()
+    report = env.drain()
+    assert report.recovery_counts == RecoveryCounts(env_faults=1, inexact=3)
+    assert "the dragon won" in str(report.faults[0])
     step(env, 3)
     assert env.drain().recovery_counts == RecoveryCounts()
     env.close()
 
 
-def test_what_always_raises_ends_the_run_at_once():
-    env = fragile(at=(1, 2, 3))
+def test_a_vector_env_that_raises_in_its_first_step_ends_the_run():
+    env = make_faulty(at=(1, 2, 3))
     with pytest.raises(EnvFault, match="envs 0 to 2 raised ValueError: the dragon won") as fault:
         step(env)
     assert fault.value.exit_code == 2 and "in step" in fault.value.env_traceback
 
 
 @pytest.mark.parametrize(
-    ("how", "words"),
+    ("how", "message"),
     [
         ("nan", "not finite"),
         ("shape", r"are \(1, 2\) float32, expected \(3, 2\)"),
@@ -293,27 +307,27 @@ def test_what_always_raises_ends_the_run_at_once():
         ("four", "step returned a tuple of 4"),
     ],
 )
-def test_data_that_no_learner_could_use_is_refused(how, words):
-    env = fragile(at=(4,), how=how)
+def test_invalid_step_data_is_refused(how, message):
+    env = make_faulty(at=(4,), how=how)
     step(env, 3)
-    with pytest.raises(InvalidEnvData, match=words):
+    with pytest.raises(InvalidEnvData, match=message):
         step(env)
 
 
-class Outside(SyncVectorEnv):
-    """Shows numbers that its space does not have."""
+class OutOfSpace(SyncVectorEnv):
+    """Its observations are filled with ``value``, which is not in ``space``."""
 
     def __init__(self, n, space, value):
         super().__init__([lambda: Spaces(space, spaces.Discrete(2))] * n, autoreset_mode=AutoresetMode.SAME_STEP)
         self.value = value
 
     def step(self, actions):
-        seen, *rest = super().step(actions)
-        return np.full_like(seen, self.value, dtype=np.int64), *rest
+        observations, *rest = super().step(actions)
+        return np.full_like(observations, self.value, dtype=np.int64), *rest
 
 
 @pytest.mark.parametrize(
-    ("space", "value", "words"),
+    ("space", "value", "message"),
     [
         (spaces.Discrete(3), 7, r"values 7 to 7, not all in Discrete\(3\)"),
         (spaces.Discrete(3, start=1), 0, "values 0 to 0, not all in"),
@@ -322,22 +336,22 @@ class Outside(SyncVectorEnv):
         (spaces.Box(-9, 9, (2,), np.int8), 300, "values 300 to 300, which int8 cannot hold|are .* int64"),
     ],
 )
-def test_numbers_outside_a_space_of_choices_are_refused(space, value, words):
-    env = SerialVectorEnv(resolve_env(lambda num_envs: Outside(num_envs, space, value)), 2, seed=1)
+def test_integer_observations_outside_their_space_are_refused(space, value, message):
+    env = SerialVectorEnv(resolve_env(lambda num_envs: OutOfSpace(num_envs, space, value)), 2, seed=1)
     env.reset_arrays()
-    with pytest.raises(InvalidEnvData, match=words):
+    with pytest.raises(InvalidEnvData, match=message):
         step(env)
 
 
-def test_what_raises_in_every_episode_ends_the_run():
-    env = fragile(at=(5,))  # each new one at its fifth step
+def test_a_vector_env_that_raises_in_every_episode_ends_the_run():
+    env = make_faulty(at=(5,))  # every remade vector env raises at its fifth step
     with pytest.raises(EnvFault, match="the dragon won"):
         step(env, 16)
     assert env.drain().recovery_counts == RecoveryCounts(env_faults=2, inexact=6)
 
 
-class Doomed(Counter):
-    """Of those that differ: the last one raises in its step 9, whenever that is; the others' episodes are shorter."""
+class RaisesInStep9(Counter):
+    """Raises in step 9 of an episode, if its length is 100; shorter episodes do not get there."""
 
     def step(self, action):
         outcome = super().step(action)
@@ -346,9 +360,10 @@ class Doomed(Counter):
         return outcome
 
 
-def test_what_always_raises_in_one_env_ends_the_run_though_others_go_on():
+def test_an_env_that_always_raises_ends_the_run_even_if_others_complete_episodes():
     def make(num_envs):
-        return SyncVectorEnv([functools.partial(Doomed, 4)] * (num_envs - 1) + [functools.partial(Doomed, 100)])
+        lengths = [4] * (num_envs - 1) + [100]
+        return SyncVectorEnv([functools.partial(RaisesInStep9, length) for length in lengths])
 
     env = SerialVectorEnv(resolve_env(make), 3, seed=1, infos="summed", heal=True)
     env.reset_arrays()
@@ -357,12 +372,13 @@ def test_what_always_raises_in_one_env_ends_the_run_though_others_go_on():
     assert env.drain().recovery_counts == RecoveryCounts(env_faults=2, inexact=6)
 
 
-def test_what_raises_now_and_then_goes_on():
+def test_a_vector_env_that_raises_occasionally_does_not_end_the_run():
     made = []
 
     def make(num_envs):
         made.append(num_envs)
-        return Fragile(num_envs, at=(95 + len(made) % 3 * 10,))  # before and after the end of an episode
+        # Raises before or after the end of its first episodes, which have 100 steps.
+        return FaultyVectorEnv(num_envs, at=(95 + len(made) % 3 * 10,))
 
     env = SerialVectorEnv(resolve_env(make), 2, seed=1, infos="summed", heal=True)
     env.reset_arrays()
@@ -371,10 +387,10 @@ def test_what_raises_now_and_then_goes_on():
     env.close()
 
 
-def test_a_wrong_mask_is_told_of_the_env_that_has_it():
+def test_an_invalid_mask_names_env_step_seed_and_action():
     def make(num_envs):
-        wrong = [functools.partial(Masked, "info", wrong="empty")]
-        return SyncVectorEnv([Alternating] * (num_envs - 1) + wrong)
+        invalid = [functools.partial(Masked, "info", wrong="empty")]
+        return SyncVectorEnv([SeedlessMasked] * (num_envs - 1) + invalid)
 
     env = SerialVectorEnv(resolve_env(make), 3, seed=1, infos="summed")
     env.reset_arrays()
@@ -387,8 +403,8 @@ def test_a_wrong_mask_is_told_of_the_env_that_has_it():
     assert (location.env, location.step, location.seed) == (2, 3, episode_seed(1, 2, 0)) and location.action in "0123"
 
 
-class Lives(SyncVectorEnv):
-    """Games that begin with three lives, and have five when they are cut off."""
+class CountsLives(SyncVectorEnv):
+    """Games that begin with three lives, and have five lives when they are truncated."""
 
     counts_lives = True
 
@@ -396,12 +412,12 @@ class Lives(SyncVectorEnv):
         super().__init__([lambda: Counter(4, truncate=True)] * n, autoreset_mode=AutoresetMode.DISABLED)
 
     def step(self, actions):
-        seen, *rest, infos = super().step(actions)
-        return seen, *rest, {**infos, "lives": np.where(seen[:, 1] < 2, 3, 5)}
+        observations, *rest, infos = super().step(actions)
+        return observations, *rest, {**infos, "lives": np.where(observations[:, 1] < 2, 3, 5)}
 
 
-def test_a_game_that_begins_with_fewer_lives_has_lost_none():
-    env = SerialVectorEnv(resolve_env(lambda num_envs: Lives(num_envs)), 2, seed=1, infos="summed")
+def test_fewer_lives_at_the_start_of_an_episode_are_no_lost_life():
+    env = SerialVectorEnv(resolve_env(lambda num_envs: CountsLives(num_envs)), 2, seed=1, infos="summed")
     env.reset_arrays()
     for _ in range(10):
         step(env)
@@ -409,7 +425,7 @@ def test_a_game_that_begins_with_fewer_lives_has_lost_none():
     env.close()
 
 
-class Mortal(Counter):
+class AlwaysLosesLife(Counter):
     """Says in every info that a life was lost."""
 
     def reset(self, *, seed=None, options=None):
@@ -421,7 +437,8 @@ class Mortal(Counter):
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_no_life_is_lost_in_the_step_that_ends_an_episode(mode):
-    env = SerialVectorEnv(resolve_env(together(lambda: Mortal(4, truncate=True), mode)), 2, seed=1, infos="summed")
+    factory = resolve_env(sync_vector_factory(lambda: AlwaysLosesLife(4, truncate=True), mode))
+    env = SerialVectorEnv(factory, 2, seed=1, infos="summed")
     env.reset_arrays()
     for _ in range(9):
         step(env)
@@ -429,81 +446,85 @@ def test_no_life_is_lost_in_the_step_that_ends_an_episode(mode):
     env.close()
 
 
-def test_a_position_cannot_be_reached_and_that_is_counted():
-    env = fragile()
+def test_restore_to_a_position_truncates_the_episodes_and_counts_them_as_inexact():
+    env = make_faulty()
     step(env, 3)
-    shown = {"": np.array([0.5, 77], np.float32)}
-    position = EnvPosition(4, 1, 77, {"": np.zeros(77, np.int64)}, shown, None)
+    observation = {"": np.array([0.5, 77], np.float32)}
+    actions = {"": np.zeros(77, np.int64)}
+    position = EnvPosition(episode=4, seed=1, steps=77, actions=actions, observation=observation, mask=None)
     assert env.restore([position] * 3) == [0, 1, 2]
     step(env)
-    a = env.arrays
-    assert a.truncated.all() and (a.final_observations[""] == shown[""]).all() and (a.episode == 5).all()
+    arrays = env.arrays
+    assert arrays.truncated.all() and (arrays.episode == 5).all()
+    assert (arrays.final_observations[""] == observation[""]).all()
     assert env.drain().recovery_counts == RecoveryCounts(inexact=3)
     env.close()
 
 
-@pytest.mark.parametrize("factory", [together(Counter), "envpool:CartPole-v1"], ids=["vector", "envpool"])
-def test_before_its_first_step_a_new_worker_has_lost_nothing(factory):
-    one, two = (SerialVectorEnv(resolve_env(factory), 2, seed=1, infos="summed") for _ in range(2))
-    one.reset_arrays()
-    blank = [EnvPosition(0, episode_seed(1, i, 0), 0, two.codec.layout.allocate(0), {}, None) for i in range(2)]
-    two.has_masks = False
-    assert two.restore(blank) == []
-    assert np.array_equal(one.arrays.observations[""], two.arrays.observations[""])
-    step(two)
-    assert not two.arrays.truncated.any()
-    one.close(), two.close()
+@pytest.mark.parametrize("factory", [sync_vector_factory(Counter), "envpool:CartPole-v1"], ids=["vector", "envpool"])
+def test_restore_before_the_first_step_loses_no_episode(factory):
+    was_reset, was_restored = (SerialVectorEnv(resolve_env(factory), 2, seed=1, infos="summed") for _ in range(2))
+    was_reset.reset_arrays()
+    no_actions = was_restored.codec.layout.allocate(0)
+    positions = [EnvPosition(0, episode_seed(1, i, 0), 0, no_actions, {}, None) for i in range(2)]
+    was_restored.has_masks = False
+    assert was_restored.restore(positions) == []
+    assert np.array_equal(was_reset.arrays.observations[""], was_restored.arrays.observations[""])
+    step(was_restored)
+    assert not was_restored.arrays.truncated.any()
+    was_reset.close(), was_restored.close()
 
 
 # ---- EnvPool -------------------------------------------------------------------------------------------------------
 
 
-def test_envpool_shows_the_same_to_any_number_of_workers():
-    one, said = trace("envpool:MountainCarContinuous-v0", n=3, steps=60)
-    two, told = trace("envpool:MountainCarContinuous-v0", n=3, steps=60, backend="process", num_workers=2)
-    assert same(one, two)
-    assert said == told and not {"env_id", "elapsed_step"} & said.keys()
+def test_envpool_gives_the_same_steps_with_any_number_of_workers():
+    env = "envpool:MountainCarContinuous-v0"
+    serial_steps, serial_infos = trace(env, n=3, steps=60)
+    process_steps, process_infos = trace(env, n=3, steps=60, backend="process", num_workers=2)
+    assert traces_equal(serial_steps, process_steps)
+    assert serial_infos == process_infos and not {"env_id", "elapsed_step"} & serial_infos.keys()
 
 
 @pytest.mark.parametrize("task", ["CartPole-v1", "CoinrunEasy-v0", "HalfCheetah-v4", "CheetahRun-v1"])
-def test_envpools_envs_do_not_depend_on_their_neighbours(task):
+def test_envpool_envs_do_not_depend_on_other_envs_of_the_batch(task):
     factory = resolve_env(f"envpool:{task}")
-    whole = SerialVectorEnv(factory, 3, seed=5, infos="summed")
-    part = SerialVectorEnv(factory, 2, seed=5, infos="summed", first_env=1)
-    random = np.random.default_rng(0)
-    for env in (whole, part):
+    three_envs = SerialVectorEnv(factory, 3, seed=5, infos="summed")
+    last_two = SerialVectorEnv(factory, 2, seed=5, infos="summed", first_env=1)
+    rng = np.random.default_rng(0)
+    for env in (three_envs, last_two):
         env.reset_arrays()
     for _ in range(60):
-        actions = whole.codec.random(None, 3, random)
-        for env, rows in ((whole, actions), (part, actions[1:])):
+        actions = three_envs.codec.random(None, 3, rng)
+        for env, rows in ((three_envs, actions), (last_two, actions[1:])):
             env.codec.decode(rows, env.arrays.actions)
             env.send()
             env.recv()
-        for path, leaf in part.arrays.observations.items():
-            assert np.array_equal(whole.arrays.observations[path][1:], leaf)
-        assert np.array_equal(whole.arrays.rewards[1:], part.arrays.rewards)
-    whole.close(), part.close()
+        for path, leaf in last_two.arrays.observations.items():
+            assert np.array_equal(three_envs.arrays.observations[path][1:], leaf)
+        assert np.array_equal(three_envs.arrays.rewards[1:], last_two.arrays.rewards)
+    three_envs.close(), last_two.close()
 
 
-def test_envpool_ends_episodes_as_the_contract_says():
+def test_envpool_truncates_with_final_observations_and_autoresets_in_the_same_step():
     factory = resolve_env("envpool:Pendulum-v1", {"max_episode_steps": 20})
     env = SerialVectorEnv(factory, 2, seed=1, infos="summed")
     assert isinstance(env.stepper, BatchStepper)
     env.reset_arrays()
     step(env, 19)
-    before = env.arrays.observations[""].copy()
+    before_last_step = env.arrays.observations[""].copy()
     step(env)
-    a = env.arrays
-    assert a.truncated.all() and not a.terminated.any()
-    assert np.abs(a.final_observations[""] - before).max() < 1  # it went on from there ...
-    first = a.observations[""].copy()
+    arrays = env.arrays
+    assert arrays.truncated.all() and not arrays.terminated.any()
+    assert np.abs(arrays.final_observations[""] - before_last_step).max() < 1  # one step away
+    first = arrays.observations[""].copy()
     step(env)
-    assert (a.episode == 1).all() and np.abs(a.observations[""] - first).max() < 1  # ... and so did the next one
-    assert not a.truncated.any() and (a.rewards < 0).all()
+    assert (arrays.episode == 1).all() and np.abs(arrays.observations[""] - first).max() < 1  # one step away
+    assert not arrays.truncated.any() and (arrays.rewards < 0).all()
     env.close()
 
 
-def test_envpool_stacks_are_kept_once_and_frames_are_what_they_say():
+def test_envpool_atari_has_frame_stacks_and_trains():
     import corral
 
     env = make_env("envpool:Pong-v5")
@@ -515,47 +536,48 @@ def test_envpool_stacks_are_kept_once_and_frames_are_what_they_say():
     assert result.summary.steps == 16
 
 
-def test_a_life_lost_in_envpools_atari_is_told_and_the_game_goes_on():
+def test_a_lost_life_in_envpool_atari_is_flagged_and_the_episode_continues():
     env = SerialVectorEnv(resolve_env("envpool:Breakout-v5"), 2, seed=1, infos="summed")
     env.reset_arrays()
-    lost = 0
+    lives_lost = 0
     for _ in range(120):
         step(env)
-        lost += int(env.arrays.life_lost.sum())
+        lives_lost += int(env.arrays.life_lost.sum())
         assert not (env.arrays.life_lost & env.arrays.terminated).any()
-        if lost:
+        if lives_lost:
             break
-    assert lost and (env.arrays.episode == 0).all()
+    assert lives_lost and (env.arrays.episode == 0).all()
     env.close()
 
 
-def test_envpools_envs_differ_without_a_seed_too():
+def test_unseeded_envpool_envs_differ():
     env = make_parallel_env("envpool:CartPole-v1", 4, num_workers=2)
-    first = env.reset()[0]
-    assert len({tuple(row) for row in first.tolist()}) == 4
+    observations, _ = env.reset()
+    assert len({tuple(observation) for observation in observations.tolist()}) == 4
     env.close()
 
 
-def test_one_of_envpools_envs_is_an_env():
+def test_a_single_envpool_env_is_a_gymnasium_env_with_seeds_and_rendering():
     env = make_env("envpool:CartPole-v1", render_mode="rgb_array")
-    runs = []
+    episodes = []
     for seed in (1, 1, 2):
-        shown = [env.reset(seed=seed)[0]]
+        observations = [env.reset(seed=seed)[0]]
         for _ in range(5):
-            shown.append(env.step(1)[0])
-        runs.append(np.array(shown))
-    assert np.array_equal(runs[0], runs[1]) and not np.array_equal(runs[0], runs[2])
+            observations.append(env.step(1)[0])
+        episodes.append(np.array(observations))
+    assert np.array_equal(episodes[0], episodes[1]) and not np.array_equal(episodes[0], episodes[2])
     assert not np.array_equal(env.reset()[0], env.reset()[0])
     assert env.render().shape[2] == 3
     env.close()
 
 
-def test_processes_share_the_cores():
+def test_envpool_threads_are_divided_among_processes():
     def threads(task, processes):
+        """Return the threads of EnvPool in each of so many processes."""
         vector = resolve_env(f"envpool:{task}").for_processes(processes).make_vector(4)
-        found = vector.config["num_threads"]
+        num_threads = vector.config["num_threads"]
         vector.close()
-        return found
+        return num_threads
 
     assert threads("HalfCheetah-v4", 1) == min(4, available_cores())
     assert threads("HalfCheetah-v4", available_cores()) == 1
@@ -563,7 +585,7 @@ def test_processes_share_the_cores():
 
 
 @pytest.mark.parametrize(
-    ("task", "kwargs", "words"),
+    ("task", "kwargs", "message"),
     [
         ("Pong-v5", {"stack_num": 0}, "stack_num 0 for envpool:Pong-v5: should be 1 or more"),
         ("CartPol-v1", {}, r"EnvPool has no 'CartPol-v1' \(did you mean 'CartPole-v1'\?\)"),
@@ -575,21 +597,21 @@ def test_processes_share_the_cores():
         ("Ant-v4", {"num_threads": -1}, "should be 1 or more"),
     ],
 )
-def test_mistakes_are_told(task, kwargs, words):
-    with pytest.raises(UsageError, match=words):
+def test_wrong_envpool_settings_are_refused_with_advice(task, kwargs, message):
+    with pytest.raises(UsageError, match=message):
         make_env(f"envpool:{task}", **kwargs)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Qt is part of EnvPool elsewhere")
+@pytest.mark.skipif(sys.platform != "linux", reason="on other systems EnvPool contains Qt")
 def test_procgen_without_qt_says_what_to_install(monkeypatch):
-    def not_there(name, *args, **kwargs):
+    def fail_to_load(name, *args, **kwargs):
         raise OSError(f"{name}: cannot open shared object file: No such file or directory")
 
     def not_installed(name):
         raise importlib.metadata.PackageNotFoundError(name)
 
     envpool._load_qt.cache_clear()
-    monkeypatch.setattr(envpool.ctypes, "CDLL", not_there)
+    monkeypatch.setattr(envpool.ctypes, "CDLL", fail_to_load)
     with pytest.raises(MissingPackage, match=r"cannot be loaded: .* cannot open shared .*`apt install libqt5gui5`"):
         make_env("envpool:CoinrunEasy-v0")
     monkeypatch.setattr(envpool.importlib.metadata, "distribution", not_installed)
@@ -597,6 +619,6 @@ def test_procgen_without_qt_says_what_to_install(monkeypatch):
         make_env("envpool:CoinrunEasy-v0")
 
 
-def test_gymnasium_is_not_confused_with_it():
+def test_an_id_without_envpool_prefix_is_a_gymnasium_env():
     assert resolve_env("CartPole-v1").is_vector is False
     assert isinstance(make_env("CartPole-v1").unwrapped, gym.Env)

@@ -17,7 +17,7 @@ from corral.vec.api import merge_sums
 from corral.vec.make_vec import make_parallel_env
 from tests.toy_envs import Counter, IntsOnly, Masked, Mutating, Reporter, Spaces
 
-EVERYTHING = spaces.Dict(
+NESTED_SPACE = spaces.Dict(
     box=spaces.Box(-1, 1, (2, 3)),
     image=spaces.Box(0, 255, (4, 4), np.uint8),
     nested=spaces.Tuple(
@@ -33,47 +33,48 @@ CASES = {
     "maze": "toy-maze",
     "masks by method": lambda: Masked("method"),
     "masks by info": lambda: Masked("info"),
-    "everything": lambda: Spaces(EVERYTHING, EVERYTHING),
+    "nested spaces": lambda: Spaces(NESTED_SPACE, NESTED_SPACE),
     "infos": Reporter,
 }
 
 
 @pytest.fixture(params=["serial", "process"])
 def make(request):
-    """Makes vector envs of one kind and closes them."""
-    made = []
+    """Return a function that makes vector envs with one backend; close them after the test."""
+    vector_envs = []
 
     def build(env, n=3, **kwargs):
         if request.param == "process":
             kwargs.setdefault("num_workers", 2)
-        made.append(make_parallel_env(env, n, backend=request.param, **kwargs))
-        return made[-1]
+        vector_envs.append(make_parallel_env(env, n, backend=request.param, **kwargs))
+        return vector_envs[-1]
 
     yield build
-    for env in made:
+    for env in vector_envs:
         env.close()
 
 
 def as_actions(codec, rows):
-    out = codec.layout.allocate(len(rows))
-    codec.decode(rows, out)
-    return codec.layout.batch(out)
+    """Decode the codec's rows [N, D] into a batch of actions of the env's action space."""
+    actions = codec.layout.allocate(len(rows))
+    codec.decode(rows, actions)
+    return codec.layout.batch(actions)
 
 
 def trace(env, steps=40, seed=None):
-    """Everything that an env gives out for a fixed sequence of actions."""
-    generator = np.random.default_rng(5)
-    out = [repr(env.reset(seed=seed))]
+    """Return all that a vector env returns for a fixed sequence of actions, as text, and close it."""
+    rng = np.random.default_rng(5)
+    outputs = [repr(env.reset(seed=seed))]
     for _ in range(steps):
-        rows = env.codec.random(env.masks, env.num_envs, generator)
-        out.append(repr(env.step(as_actions(env.codec, rows))))
-        out.append(repr(env.masks))
+        rows = env.codec.random(env.masks, env.num_envs, rng)
+        outputs.append(repr(env.step(as_actions(env.codec, rows))))
+        outputs.append(repr(env.masks))
     env.close()
-    return out
+    return outputs
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_any_number_of_workers_gives_the_same_bits(case):
+def test_any_number_of_workers_gives_bit_identical_steps(case):
     factory = resolve_env(CASES[case])
     expected = trace(make_vector_env(factory, 4, backend="serial", seed=9))
     for workers in (1, 3, 4):
@@ -81,8 +82,8 @@ def test_any_number_of_workers_gives_the_same_bits(case):
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
-def test_every_start_method_gives_the_same_bits(method):
-    class Local(Counter):  # a local class: only cloudpickle can carry it
+def test_every_start_method_gives_bit_identical_steps(method):
+    class Local(Counter):  # a local class: only cloudpickle can pickle it
         pass
 
     factory = resolve_env(lambda: Local(3))
@@ -90,23 +91,23 @@ def test_every_start_method_gives_the_same_bits(method):
     assert trace(make_vector_env(factory, 2, backend="process", num_workers=2, start_method=method, seed=1)) == expected
 
 
-@pytest.mark.parametrize("case", ["counter", "cartpole", "everything", "infos"])
-def test_agrees_with_gymnasiums_own_vector_env(make, case):
-    ours = make(CASES[case], 3)
+@pytest.mark.parametrize("case", ["counter", "cartpole", "nested spaces", "infos"])
+def test_steps_equal_those_of_gymnasiums_sync_vector_env(make, case):
+    corral_env = make(CASES[case], 3)
     factory = resolve_env(CASES[case])
-    theirs = SyncVectorEnv([factory] * 3, autoreset_mode=AutoresetMode.SAME_STEP)
-    (obs, _), (expected, _) = ours.reset(seed=4), theirs.reset(seed=4)
-    assert repr(obs) == repr(expected)
-    ours.action_space.seed(0)
+    gymnasium_env = SyncVectorEnv([factory] * 3, autoreset_mode=AutoresetMode.SAME_STEP)
+    (obs, _), (expected_obs, _) = corral_env.reset(seed=4), gymnasium_env.reset(seed=4)
+    assert repr(obs) == repr(expected_obs)
+    corral_env.action_space.seed(0)
     for _ in range(30):
-        actions = ours.action_space.sample()
-        one, two = ours.step(actions), theirs.step(actions)
-        assert repr(one[:4]) == repr(two[:4])
-        assert one[4].keys() == two[4].keys()
-        if "final_obs" in one[4]:
-            assert repr(one[4]["final_obs"].tolist()) == repr(two[4]["final_obs"].tolist())
-            assert repr(one[4]["_final_obs"]) == repr(two[4]["_final_obs"])
-    theirs.close()
+        actions = corral_env.action_space.sample()
+        (*step, infos), (*expected_step, expected_infos) = corral_env.step(actions), gymnasium_env.step(actions)
+        assert repr(step) == repr(expected_step)
+        assert infos.keys() == expected_infos.keys()
+        if "final_obs" in infos:
+            assert repr(infos["final_obs"].tolist()) == repr(expected_infos["final_obs"].tolist())
+            assert repr(infos["_final_obs"]) == repr(expected_infos["_final_obs"])
+    gymnasium_env.close()
 
 
 def test_is_a_gymnasium_vector_env(make):
@@ -124,9 +125,9 @@ def test_is_a_gymnasium_vector_env(make):
 
 
 @pytest.mark.parametrize(
-    "action", [None, spaces.Dict(a=spaces.Tuple([spaces.Discrete(3, start=1)]))], ids=["plain", "nested"]
+    "action", [None, spaces.Dict(a=spaces.Tuple([spaces.Discrete(3, start=1)]))], ids=["discrete", "nested"]
 )
-def test_discrete_actions_are_pythons_integers_and_arrays_without_axes_are_numbers(make, action):
+def test_envs_get_discrete_actions_as_python_ints_and_may_return_0d_arrays(make, action):
     env = make(lambda: IntsOnly(action), seed=0)
     env.reset()
     for _ in range(20):
@@ -135,7 +136,7 @@ def test_discrete_actions_are_pythons_integers_and_arrays_without_axes_are_numbe
         assert terminated.dtype == np.bool_
 
 
-def test_numbers_with_an_axis_are_refused(make):
+def test_a_reward_with_a_batch_axis_is_refused(make):
     class Batched(Counter):
         def step(self, action):
             observation, reward, *rest = super().step(action)
@@ -147,7 +148,7 @@ def test_numbers_with_an_axis_are_refused(make):
         env.step(np.zeros(3, np.int64))
 
 
-def test_an_episode_restarts_in_the_step_that_ends_it(make):
+def test_envs_autoreset_in_the_step_that_ends_the_episode(make):
     env = make(lambda: Counter(length=3, truncate=True), 2)
     env.reset(seed=0)
     for _ in range(2):
@@ -173,17 +174,17 @@ def test_every_episode_of_every_env_has_its_own_seed(make):
     assert np.array_equal(draws, expected)
 
 
-def test_returned_arrays_are_the_callers_to_keep(make):
+def test_returned_observations_are_not_changed_by_later_steps(make):
     env = make(Mutating, 2)
     first, _ = env.reset(seed=0)
-    kept = first.copy()
+    copy_of_first = first.copy()
     second, *_ = env.step(np.zeros(2, int))
     env.step(np.zeros(2, int))
-    assert np.array_equal(first, kept)
+    assert np.array_equal(first, copy_of_first)
     assert second.tolist() == [[0, 1], [0, 1]]
 
 
-def test_masks_are_in_the_step_and_in_infos(make):
+def test_action_masks_are_an_attribute_and_in_infos(make):
     env = make(lambda: Masked("method"), 3)
     obs, infos = env.reset(seed=3)
     for _ in range(15):
@@ -192,7 +193,7 @@ def test_masks_are_in_the_step_and_in_infos(make):
         obs, _, _, _, infos = env.step(obs)
 
 
-def test_attributes_and_methods_are_reached(make):
+def test_env_attributes_are_read_and_set_and_env_methods_are_called(make):
     env = make(Counter, 3)
     env.reset(seed=0)
     assert env.get_attr("length") == (5, 5, 5)
@@ -202,10 +203,10 @@ def test_attributes_and_methods_are_reached(make):
     assert env.get_attr("value") == (1, 2, 3) and env.call("length") == (7, 7, 7)
     with pytest.raises(AttributeError):
         env.get_attr("no_such_thing")
-    env.step(np.zeros(3, int))  # still in order after that
+    env.step(np.zeros(3, int))  # the error did not break the vector env
 
 
-def test_numbers_in_infos_are_summed_where_the_env_lives():
+def test_numbers_in_infos_are_summed_in_the_workers():
     factory = resolve_env(Reporter)
     sums = []
     for workers in (1, 2):
@@ -221,61 +222,62 @@ def test_numbers_in_infos_are_summed_where_the_env_lives():
     assert sums[0] == sums[1] == {"height": (4 * (2 + 4 + 6 + 8 + 10 + 2), 24), "odd": (24.0, 24)}
 
 
-def test_seeds_of_the_wrong_number_are_refused(make):
+def test_a_wrong_number_of_seeds_is_refused(make):
     with pytest.raises(ValueError, match="2 seeds, expected one for each of the 3"):
         make(Counter, 3).reset(seed=[1, 2])
 
 
-def test_renders_every_env(make):
+def test_render_returns_a_frame_of_every_env(make):
     env = make("toy-maze", 2, render_mode="rgb_array")
     env.reset(seed=0)
     assert [frame.shape for frame in env.render()] == [(128, 128, 3)] * 2
 
 
-class GlobalDice(gym.Env):
-    """Draws from generators that everything in its process shares."""
+class GlobalRandomEnv(gym.Env):
+    """Draws its observations from the global random generators of its process."""
 
     def __init__(self):
         self.observation_space = spaces.Box(0.0, 1.0, (4,), np.float32)
         self.action_space = spaces.Discrete(2)
-        self.made = random.random()
+        self.draw_at_construction = random.random()
 
     def reset(self, *, seed=None, options=None):
-        self.left = 3
-        return self._throw(), {}
+        self.steps_left = 3
+        return self._draw(), {}
 
     def step(self, action):
-        self.left -= 1
-        return self._throw(), 0.0, self.left == 0, False, {}
+        self.steps_left -= 1
+        return self._draw(), 0.0, self.steps_left == 0, False, {}
 
-    def _throw(self):
-        return np.array([self.made, random.random(), np.random.rand(), float(torch.rand(1))], np.float32)  # noqa: NPY002
+    def _draw(self):
+        global_draws = [random.random(), np.random.rand(), float(torch.rand(1))]  # noqa: NPY002
+        return np.array([self.draw_at_construction, *global_draws], np.float32)
 
 
-def thrown(env, steps=8):
-    """What the envs show in so many steps."""
+def collect_observations(env, steps=8):
+    """Return the observations of a reset and of the steps after it, [steps + 1, N, 4], and close the vector env."""
     try:
         env.reset_arrays()
-        seen = [env.arrays.observations[""].copy()]
+        observations = [env.arrays.observations[""].copy()]
         for _ in range(steps):
             env.arrays.actions[""][...] = 0
             env.send()
             env.recv()
-            seen.append(env.arrays.observations[""].copy())
-        return np.stack(seen)
+            observations.append(env.arrays.observations[""].copy())
+        return np.stack(observations)
     finally:
         env.close()
 
 
-def test_global_generators_are_seeded_alike_wherever_an_env_is_alone():
-    factory = resolve_env(GlobalDice)
-    alone = [thrown(SerialVectorEnv(factory, 1, seed=5, infos="summed", first_env=i)) for i in range(2)]
-    together = thrown(ProcessVectorEnv(factory, 2, num_workers=2, seed=5, infos="summed"))
-    assert np.array_equal(together, np.concatenate(alone, axis=1))
-    assert len(np.unique(together[..., 1:])) == together[..., 1:].size, "no episode and no env repeats another"
+def test_global_generators_are_seeded_the_same_in_every_backend_with_one_env_per_process():
+    factory = resolve_env(GlobalRandomEnv)
+    serial = [collect_observations(SerialVectorEnv(factory, 1, seed=5, infos="summed", first_env=i)) for i in range(2)]
+    process = collect_observations(ProcessVectorEnv(factory, 2, num_workers=2, seed=5, infos="summed"))
+    assert np.array_equal(process, np.concatenate(serial, axis=1))
+    assert len(np.unique(process[..., 1:])) == process[..., 1:].size, "two episodes or envs drew the same numbers"
 
 
-def test_outside_of_training_global_generators_belong_to_the_caller():
+def test_outside_of_training_global_generators_are_not_seeded():
     random.seed(3)
     expected = random.Random(3).random()
     env = SerialVectorEnv(resolve_env(Counter), 1, seed=5)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from corral.autotune.measure_costs import Costs
-from corral.config.rules import MOST_ENVS
+from corral.config.rules import MAX_ENVS
 from corral.config.schema import TrainConfig, parse_config
 from corral.core.errors import UsageError
 from corral.core.machine import available_cores, available_memory
@@ -73,22 +73,22 @@ class _Candidate(NamedTuple):
 _SERIAL = _Candidate("serial", 1)
 
 
-def choose_backend(config: TrainConfig, costs: Callable[[], Costs], central: bool) -> BackendChoice:
+def choose_backend(config: TrainConfig, costs: Callable[[], Costs], on_accelerator: bool) -> BackendChoice:
     """Return the backend that the config requires, or else the fastest by the costs.
 
-    ``costs`` measures; it is called only if the costs decide anything. ``central``: whether the policy is on an
+    ``costs`` measures; it is called only if the costs decide anything. ``on_accelerator``: whether the policy is on an
     accelerator, so that all inference has to be in this process.
     """
     cores = available_cores()
     if config.backend == "serial":
         return BackendChoice("serial", 1, "as asked", _overlap_advice(config))
-    if config.backend != "auto" or config.num_workers is not None or config.adaptive or config.needs_workers:
-        return _required_workers(config, central, cores)
+    if config.backend != "auto" or config.num_workers is not None or config.adaptive or config.worker_only_setting:
+        return _required_workers(config, on_accelerator, cores)
     if cores == 1 or (config.n_envs == 1 and not config.overlap):
         reason = "this machine has one core" if cores == 1 else "there is one env"
         why = f"auto: {reason}, so workers would not be faster"
         return BackendChoice("serial", 1, why, _overlap_advice(config))
-    return _fastest_backend(config, costs(), central, cores)
+    return _fastest_backend(config, costs(), on_accelerator, cores)
 
 
 def _overlap_advice(config: TrainConfig) -> str | None:
@@ -98,24 +98,24 @@ def _overlap_advice(config: TrainConfig) -> str | None:
     return "overlap gains nothing with backend serial: one process collects or learns, and the policy lags behind"
 
 
-def _required_workers(config: TrainConfig, central: bool, cores: int) -> BackendChoice:
+def _required_workers(config: TrainConfig, on_accelerator: bool, cores: int) -> BackendChoice:
     """Return a backend with workers, because a setting requires them."""
-    if config.backend == "auto" and central and config.adaptive:
+    if config.backend == "auto" and on_accelerator and config.adaptive:
         raise UsageError("adaptive is for backend worker, but the policy is on an accelerator; leave it out")
     workers = config.num_workers or min(cores, config.n_envs)
     advice = None
     if workers > cores:
         advice = f"num_workers {workers} is more than the {cores} cores of this machine: no faster, and more memory"
     is_explicit = config.backend != "auto" or config.num_workers is not None or config.adaptive
-    why = "as asked" if is_explicit else f"auto: {config.needs_workers} needs workers"
-    return BackendChoice(_parallel_backend(config, central), workers, why, advice)
+    why = "as asked" if is_explicit else f"auto: {config.worker_only_setting} needs workers"
+    return BackendChoice(_parallel_backend(config, on_accelerator), workers, why, advice)
 
 
-def _fastest_backend(config: TrainConfig, costs: Costs, central: bool, cores: int) -> BackendChoice:
+def _fastest_backend(config: TrainConfig, costs: Costs, on_accelerator: bool, cores: int) -> BackendChoice:
     """Return the fastest candidate, or ``serial`` if workers are hardly faster or the run is too short for them."""
     rates = {
         candidate: _steps_per_second(config, costs, candidate, cores)
-        for candidate in _candidates(config, central, cores)
+        for candidate in _candidates(config, on_accelerator, cores)
     }
     chosen = fastest = max(rates, key=lambda candidate: rates[candidate])
     reason = ""
@@ -132,18 +132,18 @@ def _fastest_backend(config: TrainConfig, costs: Costs, central: bool, cores: in
     )
 
 
-def _parallel_backend(config: TrainConfig, central: bool) -> str:
+def _parallel_backend(config: TrainConfig, on_accelerator: bool) -> str:
     """Return the backend with workers that the config means."""
     if config.backend != "auto":
         return config.backend
-    return "process" if central else "worker"
+    return "process" if on_accelerator else "worker"
 
 
-def _candidates(config: TrainConfig, central: bool, cores: int) -> list[_Candidate]:
+def _candidates(config: TrainConfig, on_accelerator: bool, cores: int) -> list[_Candidate]:
     """Return the backends and numbers of workers that the config allows, ``serial`` first if it does."""
     if config.backend == "serial":
         return [_SERIAL]
-    backend = _parallel_backend(config, central)
+    backend = _parallel_backend(config, on_accelerator)
     if config.num_workers is not None:
         return [_Candidate(backend, config.num_workers)]
     min_workers = 1 if config.overlap or config.backend != "auto" else 2
@@ -214,19 +214,22 @@ def _diminishing_returns_advice(config: TrainConfig, costs: Costs, candidate: _C
 
 
 def choose_n_envs(
-    settings: Mapping[str, Any], measured: Callable[[TrainConfig], Costs], central: bool = False
+    settings: Mapping[str, Any], measure: Callable[[TrainConfig], Costs], on_accelerator: bool = False
 ) -> EnvsChoice:
     """Return the fewest envs that are nearly as fast as any number, for settings without ``n_envs``.
 
-    ``measured`` measures the costs of a run with the given config.
+    ``measure`` measures the costs of a run with the given config.
     """
     cores = available_cores()
     configs = _configs_with_envs(settings, cores)
-    costs = measured(configs[0])
+    costs = measure(configs[0])
     max_envs = max(cores, int(available_memory() / 2**20 / 2 / max(costs.memory_mb, 0.1)))
     configs = [config for config in configs if config.n_envs <= max_envs] or configs[:1]
     rates = [
-        max(_steps_per_second(config, costs, candidate, cores) for candidate in _candidates(config, central, cores))
+        max(
+            _steps_per_second(config, costs, candidate, cores)
+            for candidate in _candidates(config, on_accelerator, cores)
+        )
         for config in configs
     ]
     chosen = next(i for i, rate in enumerate(rates) if rate >= _ENOUGH_SPEED * max(rates))
@@ -243,7 +246,7 @@ def _configs_with_envs(settings: Mapping[str, Any], cores: int) -> list[TrainCon
     configs, refused = [], None
     for envs_per_core in (1, 2, 4, 8, 16, 32, 64):
         n_envs = cores * envs_per_core
-        if n_envs <= MOST_ENVS and (n_envs >= 4 or envs_per_core > 2):
+        if n_envs <= MAX_ENVS and (n_envs >= 4 or envs_per_core > 2):
             try:
                 configs.append(parse_config({**settings, "n_envs": n_envs}))
             except UsageError as error:  # for example a batch_size that does not divide the rollout

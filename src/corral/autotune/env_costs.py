@@ -30,7 +30,7 @@ from corral.vec.api import EnvInfo
 from corral.vec.child_call import Heartbeat, call_in_child
 from corral.vec.serial import SerialVectorEnv
 
-__all__ = ["EnvCosts", "first_mix", "measure_env", "measure_vector_step", "try_env"]
+__all__ = ["EnvCosts", "first_stage_mix", "measure_env", "measure_vector_step", "try_env"]
 
 _MEASURE_SECONDS, _MEASURE_STEPS = 1.0, 400
 """The longest measurement, and the most steps of it."""
@@ -145,7 +145,7 @@ def _measure_in_child(
         masks = None if env.masks is None else env.masks[:1].copy()
         memory_mb = 0.0
         if memory:
-            with heartbeat.making():
+            with heartbeat.making_envs():
                 memory_mb = _memory_of_second_env(factory, heartbeat)
         return EnvCosts(env.env_info, observations, masks, step_times, memory_mb)
 
@@ -160,10 +160,10 @@ def _open_envs(
     heartbeat: Heartbeat, factory: EnvFactory, n_envs: int, seed: int, mix: FirstStageMix | None = None
 ) -> Iterator[SerialVectorEnv]:
     """Make and reset envs, with opponents of the mix, and close them afterwards."""
-    with heartbeat.making():
+    with heartbeat.making_envs():
         env = SerialVectorEnv(factory, n_envs, seed=seed, infos="summed", heal=True, heartbeat=heartbeat.cells)
     try:
-        with heartbeat.making():
+        with heartbeat.making_envs():
             env.stepper.opponent_sampler = None if mix is None else mix.opponent_sampler(env.env_info.opponents)
             env.reset_arrays()
         yield env
@@ -222,7 +222,7 @@ def _keep_busy(microseconds: float) -> None:
         pass
 
 
-def first_mix(config: TrainConfig) -> FirstStageMix | None:
+def first_stage_mix(config: TrainConfig) -> FirstStageMix | None:
     """Return the opponent mix of a run's first stage; None if the run does not choose opponents."""
     stages = stages_of(config)
     if not stages:

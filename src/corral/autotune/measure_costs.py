@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from corral.autotune.env_costs import EnvCosts, first_mix, measure_env, measure_vector_step
+from corral.autotune.env_costs import EnvCosts, first_stage_mix, measure_env, measure_vector_step
 from corral.autotune.run_size import large_run_warning
 from corral.config.schema import TrainConfig
 from corral.core.actions import ActionCodec
@@ -28,12 +28,12 @@ from corral.policy.policy import NetworkFactory, Policy
 from corral.ppo.engine_torch import TorchEngine
 from corral.ppo.gae import Advantages
 from corral.ppo.learner import Engine
-from corral.ppo.minibatch_shards import MIN_SHARD_ROWS, ShardThreads, set_torch_threads, shares_of
+from corral.ppo.minibatch_shards import MIN_SHARD_ROWS, ShardThreads, set_torch_threads, shard_count
 from corral.ppo.mlp_engine import MlpEngine, numpy_shape, share_setup
 from corral.ppo.shares import Shares
 from corral.processes.supervision import RecoveryConfig, ignore_warning
-from corral.rollout.actors import actor_setup
-from corral.rollout.buffers import named_columns
+from corral.rollout.actors import actor_spec
+from corral.rollout.buffers import column_specs
 
 __all__ = ["Costs", "measure_costs"]
 
@@ -102,14 +102,14 @@ def measure_costs(
     n_envs, start_method, recovery = config.n_envs, config.parallel_start_method, _recovery_config(config, warn)
     single_threaded = factory.for_processes(available_cores())  # a vector env then has one thread in each process
     env = measure_env(
-        single_threaded, n_envs if factory.is_vector else 1, first_mix(config), recovery, start_method, memory
+        single_threaded, n_envs if factory.is_vector else 1, first_stage_mix(config), recovery, start_method, memory
     )
     env_info = env.env_info
     policy = build_policy(config, env_info.observation_space, env_info.action_space, network).to(device).eval()
     if (advice := large_run_warning(config, env_info, policy, env.masks is not None)) is not None:
         warn(advice)
     set_torch_threads(policy, config)
-    actor = actor_setup(policy, network, device, n_envs)
+    actor = actor_spec(policy, network, device, n_envs)
 
     def measure_act(n: int) -> float:
         return _median_time(_prepare_act(env, actor, policy, n))
@@ -134,7 +134,7 @@ def measure_costs(
         gradient_per_row=_measure_gradient(config, policy, env, device),
         memory_mb=env.memory_mb,
         workers_compute_gradients=numpy_shape(policy, config, device) is not None,
-        gradient_threads=ShardThreads(shares_of(policy, config), config.learner_threads).n_threads,
+        gradient_threads=ShardThreads(shard_count(policy, config), config.learner_threads).n_threads,
         vector_overhead=step.vector_overhead,
         thread_speedup=step.thread_speedup,
         tile=tile,
@@ -223,7 +223,7 @@ def _single_minibatch(config: TrainConfig, policy: Policy, rows: int) -> TrainCo
         shards = min(config.shares, rows)
     else:
         sequences = rows // (config.sequence_length or 1)
-        shards = min(shares_of(policy, config), max(1, min(rows // MIN_SHARD_ROWS, sequences)))
+        shards = min(shard_count(policy, config), max(1, min(rows // MIN_SHARD_ROWS, sequences)))
     update = {"n_steps": rows, "n_envs": 1, "n_epochs": 1, "batch_size": rows, "learner_shares": shards}
     return config.model_copy(update=update)
 
@@ -239,7 +239,7 @@ def _build_engine(config: TrainConfig, policy: Policy, device: torch.device, has
 def _constant_rollout(n_steps: int, policy: Policy, codec: ActionCodec, env: EnvCosts) -> Rollout:
     """Return a rollout of one env that shows the measured observation at every step."""
     layout = Layout(env.env_info.observation_space)
-    columns = named_columns(layout, codec, n_steps, 1, env.masks is not None, stacks={}, n_state=policy.n_state)
+    columns = column_specs(layout, codec, n_steps, 1, env.masks is not None, stacks={}, n_state=policy.n_state)
     rollout = Rollout.from_arrays({name: np.zeros(shape, dtype) for name, (shape, dtype) in columns.items()})
     for path, leaf in env.observations.items():
         rollout.observations[path][...] = leaf[0]

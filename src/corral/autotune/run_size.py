@@ -11,7 +11,7 @@ from corral.core.actions import ActionCodec
 from corral.core.machine import available_cores, available_memory
 from corral.core.spaces import Layout
 from corral.policy.policy import Policy
-from corral.rollout.buffers import named_columns
+from corral.rollout.buffers import column_specs
 from corral.vec.api import EnvInfo
 
 __all__ = ["large_run_warning"]
@@ -31,7 +31,7 @@ def large_run_warning(config: TrainConfig, env_info: EnvInfo, policy: Policy, ma
     ``masked``: whether the env masks actions.
     """
     layout, codec = Layout(env_info.observation_space), ActionCodec(env_info.action_space)
-    columns = named_columns(layout, codec, config.n_steps, config.n_envs, masked, env_info.stacks, policy.n_state)
+    columns = column_specs(layout, codec, config.n_steps, config.n_envs, masked, env_info.stacks, policy.n_state)
     rollout_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in columns.values())
     if config.overlap:  # one rollout is collected while another one is learned from
         rollout_bytes *= 2

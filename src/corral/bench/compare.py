@@ -153,7 +153,7 @@ def _rows(a: RunRecord, b: RunRecord, speed_up: float | None, common_reward: _Co
     if common_reward is not None:
         times = _seconds(common_reward.seconds_a), _seconds(common_reward.seconds_b)
         rows.append(Row(f"seconds until reward {common_reward.reward:,.2f}", *times))
-    return [*rows, Row("ended by", a.ended_by, b.ended_by)]
+    return [*rows, Row("ended by", a.exit_reason, b.exit_reason)]
 
 
 def _notes(a: RunRecord, b: RunRecord, differences: list[Row], common_reward: _CommonReward | None) -> list[str]:

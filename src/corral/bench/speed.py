@@ -14,9 +14,9 @@ import gymnasium as gym
 from corral.storage.run_record import SECONDS, STEPS, RunRecord, read_record
 from corral.training.api import train
 
-__all__ = ["FIXED_SETTINGS", "PARTS", "Speed", "measure_speed", "median_speed"]
+__all__ = ["FIXED_SETTINGS", "TIME_PARTS", "Speed", "measure_speed", "median_speed"]
 
-PARTS = ("step", "inference", "wait", "update", "copy")
+TIME_PARTS = ("step", "inference", "wait", "update", "copy")
 """Parts of an iteration's time: stepping envs, choosing actions, waiting for workers, gradient steps, and the rest
 (copying weights to the workers, keeping what a checkpoint needs, writing metrics)."""
 FIXED_SETTINGS = (
@@ -46,7 +46,7 @@ class Speed:
     steps: int
     """Steps of an iteration."""
     seconds: dict[str, float]
-    """Seconds of an iteration, by the names in ``PARTS``."""
+    """Seconds of an iteration, by the names in ``TIME_PARTS``."""
     memory_mb: float
     """Memory of all processes together."""
 
@@ -90,6 +90,6 @@ def _speed_of(record: RunRecord) -> Speed:
         num_workers=config.num_workers or 1,
         fps=fps,
         steps=config.rollout_size,
-        seconds=dict(zip(PARTS, (step, act, wait, update, copy), strict=True)),
+        seconds=dict(zip(TIME_PARTS, (step, act, wait, update, copy), strict=True)),
         memory_mb=sum(value for name, value in last.items() if name.startswith("system/") and name.endswith("_mb")),
     )

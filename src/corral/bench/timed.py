@@ -126,7 +126,7 @@ def write_benchmark_metrics(run_dir: str | os.PathLike[str]) -> Path:
 
     Each list in ``history`` has one entry per iteration, which is null where nothing was recorded.
     """
-    run = read_record(run_dir, least_rows=0)
+    run = read_record(run_dir, min_rows=0)
     workers = run.num_workers
     losses = [loss for loss in run.column(LOSS)[-LAST_ROWS:] if loss is not None]
     metrics = {

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 
 from corral.bench.speed import Speed, measure_speed, median_speed
-from corral.config.rules import MOST_ENVS
+from corral.config.rules import MAX_ENVS
 from corral.config.schema import parse_config
 from corral.core.errors import UsageError
 from corral.core.machine import available_cores
@@ -59,7 +59,7 @@ def candidates(env: str, settings: Mapping[str, Any], most_envs: int = 64) -> li
         config = parse_config({**settings, "env": env})
         env_counts, worker_counts = [config.n_envs], [config.num_workers] if config.num_workers else []
     elif settings.get("num_workers"):
-        worker_counts = [parse_config({**settings, "env": env, "n_envs": MOST_ENVS}).num_workers or 1]
+        worker_counts = [parse_config({**settings, "env": env, "n_envs": MAX_ENVS}).num_workers or 1]
     worker_counts = worker_counts or sorted({w for w in (*_doubling(cores), cores) if w > 1})
     fixed = {name: value for name, value in settings.items() if name not in _VARIED_SETTINGS}
     fitting, last_error = [], None

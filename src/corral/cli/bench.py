@@ -13,13 +13,13 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from corral.bench.compare import Row, compare_runs
-from corral.bench.speed import FIXED_SETTINGS, PARTS
+from corral.bench.speed import FIXED_SETTINGS, TIME_PARTS
 from corral.bench.tune import Candidate, Trial, candidates, draw_trials, measure_candidates, recommended
 from corral.cli.train import read_settings
 from corral.config.schema import parse_config
 from corral.core.errors import UsageError
 from corral.core.machine import available_cores
-from corral.storage.run_dir import ROOT
+from corral.storage.run_dir import RUNS_ROOT
 
 __all__ = ["run_bench", "run_compare", "run_tune"]
 
@@ -71,7 +71,7 @@ def run_bench(options: argparse.Namespace) -> int:
         *(f"{trial.speed_up / min(trial.candidate.num_workers, cores):.0%}" for trial in trials),
     )
     table.add_row("memory", *(f"{trial.speed.memory_mb:,.0f} MB" for trial in trials))
-    for part in PARTS:
+    for part in TIME_PARTS:
         table.add_row(f"  {part}", *(_format_part(trial, part) for trial in trials))
     console.print(table)
     console.print(_upper_bound(trials, cores), markup=False)
@@ -146,7 +146,7 @@ def _measure(
 def _make_output_directory(options: argparse.Namespace, name: str) -> Path:
     """Make the directory ``--output``, or a new one in the directory of runs, and return its path."""
     safe_name = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
-    path = Path(options.output) if options.output else ROOT / f"{safe_name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path = Path(options.output) if options.output else RUNS_ROOT / f"{safe_name}-{time.strftime('%Y%m%d-%H%M%S')}"
     path.mkdir(parents=True, exist_ok=True)
     return path
 

@@ -24,7 +24,7 @@ from corral.core.suggestions import did_you_mean
 from corral.envs.factory import EnvFactory, resolve_env
 from corral.envs.lifecycle import probe_env
 from corral.envs.opponent_protocol import OPPONENT
-from corral.envs.registry import BY_HAND
+from corral.envs.registry import HUMAN_PLAY_KWARGS
 from corral.opponents.frozen_policy import FrozenPolicy
 from corral.rendering.contact_sheet import ContactSheet
 from corral.rendering.human_play import has_window, play_as_human
@@ -35,7 +35,7 @@ from corral.storage.named_code import require_same_code, without_directory
 from corral.storage.run_dir import find_run
 from corral.training.evaluate import EpisodePlan, evaluate_actor
 from corral.training.model import Model, load
-from corral.training.play_episodes import Moment, play_episodes
+from corral.training.play_episodes import RenderedStep, play_episodes
 from corral.vec import make_vector_env
 
 __all__ = ["run_eval", "run_play"]
@@ -221,7 +221,7 @@ def _play_as_human(options: argparse.Namespace) -> int:
     model, factory, _, _ = _find_subject(options)
     if model is not None:
         raise UsageError(f"{options.run} is a run; a person plays an env: corral play {factory.name} --human")
-    kwargs = {**BY_HAND.get(factory.name, {}), **factory.kwargs}
+    kwargs = {**HUMAN_PLAY_KWARGS.get(factory.name, {}), **factory.kwargs}
     play_as_human(resolve_env(factory.name, kwargs) if kwargs else factory, options.seed, options.fps)
     return 0
 
@@ -233,7 +233,7 @@ def _enlarged(frame: Any) -> npt.NDArray[np.uint8]:
     return pixels.repeat(times, 0).repeat(times, 1)
 
 
-def _print_episodes(moments: Iterable[Moment]) -> Iterator[Moment]:
+def _print_episodes(moments: Iterable[RenderedStep]) -> Iterator[RenderedStep]:
     """Yield every moment, and print a line at the end of each episode."""
     for moment in moments:
         yield moment
@@ -241,7 +241,7 @@ def _print_episodes(moments: Iterable[Moment]) -> Iterator[Moment]:
             print(f"episode {moment.episode + 1}: reward {moment.reward:.2f} in {moment.step} steps")
 
 
-def _show_in_terminal(moments: Iterable[Moment], options: argparse.Namespace, factory: EnvFactory) -> None:
+def _show_in_terminal(moments: Iterable[RenderedStep], options: argparse.Namespace, factory: EnvFactory) -> None:
     """Print every frame that is text or a picture; an env with a window has no such frames and shows itself."""
     screen = Screen(options.fps or _frame_rate(factory)) if options.watch else None
     for moment in _print_episodes(moments):
@@ -255,7 +255,7 @@ def _show_in_terminal(moments: Iterable[Moment], options: argparse.Namespace, fa
             time.sleep(1 / options.fps if options.fps else 0)
 
 
-def _save_contact_sheets(path: Path, moments: Iterable[Moment], title: str) -> None:
+def _save_contact_sheets(path: Path, moments: Iterable[RenderedStep], title: str) -> None:
     """Save one picture of each episode: the first at ``path``, the others with a number in their names."""
     sheet, count = ContactSheet(), 0
     for moment in _print_episodes(moments):

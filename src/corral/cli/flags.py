@@ -14,9 +14,9 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from corral.config.backends import BACKENDS
 from corral.config.schema import TrainConfig, parse_env_kwargs
-from corral.core.errors import UsageError, cut_words
+from corral.core.errors import UsageError, shorten_long_words
 from corral.core.suggestions import did_you_mean
-from corral.envs.registry import BUILT_IN, OWN_FLAGS, PATHS, SWITCHES, own_flags
+from corral.envs.registry import BOOLEAN_FLAGS, BUILT_IN, ENV_FLAGS, PATH_FLAGS, env_flags
 
 __all__ = ["Parser", "add_config_flags", "add_directory_flags", "add_env_flags", "merge_env_flags"]
 
@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
             flag = unknown[1].split("=")[0]
             all_flags = [option for action in self._actions for option in action.option_strings if option != "--help"]
             message = f"unknown flag {flag}{did_you_mean(flag, all_flags)}" if flag.startswith("-") else message
-        self.exit(2, f"{self.prog}: {cut_words(message)}. `{self.prog} --help` explains.\n")
+        self.exit(2, f"{self.prog}: {shorten_long_words(message)}. `{self.prog} --help` explains.\n")
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Parse arguments as argparse does; the error for an unknown flag suggests one of this parser's flags."""
@@ -129,10 +129,10 @@ def add_directory_flags(parser: argparse.ArgumentParser) -> None:
 
 def add_env_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags for arguments of built-in envs, which are short for ``--env-kwargs``."""
-    for env, flags in OWN_FLAGS.items():
+    for env, flags in ENV_FLAGS.items():
         group = parser.add_argument_group(env)
         for name, text in flags.items():
-            kind: Any = {"action": argparse.BooleanOptionalAction} if name in SWITCHES else {}
+            kind: Any = {"action": argparse.BooleanOptionalAction} if name in BOOLEAN_FLAGS else {}
             group.add_argument(f"--{name.replace('_', '-')}", dest=name, default=argparse.SUPPRESS, help=text, **kind)
 
 
@@ -141,21 +141,21 @@ def merge_env_flags(options: argparse.Namespace, env: str, env_kwargs: Any) -> A
 
     Raise ``UsageError`` for a flag of another env, or for a value that is given in both ways.
     """
-    flag_names = {name for flags in OWN_FLAGS.values() for name in flags}
+    flag_names = {name for flags in ENV_FLAGS.values() for name in flags}
     values = {name: value for name, value in vars(options).items() if name in flag_names}
     for name, value in values.items():
-        if name not in own_flags(env):
+        if name not in env_flags(env):
             flag = f"--{'no-' if value is False else ''}{name.replace('_', '-')}"
-            owners = ", ".join(owner for owner, flags in OWN_FLAGS.items() if name in flags)
-            may_be_kwarg = env not in BUILT_IN and name not in SWITCHES
+            owners = ", ".join(owner for owner, flags in ENV_FLAGS.items() if name in flags)
+            may_be_kwarg = env not in BUILT_IN and name not in BOOLEAN_FLAGS
             hint = f"; {env} may take it as --env-kwargs {name}={value}" if may_be_kwarg else ""
             raise UsageError(f"{flag} is a flag of {owners}, not of {env}{hint}")
     if not values:
         return env_kwargs
     if given_twice := sorted(values.keys() & parse_env_kwargs(vars(options).get("env_kwargs", [])).keys()):
         raise UsageError(f"{given_twice[0]} is given twice: as a flag and in --env-kwargs; leave one out")
-    paths = {name: str(Path(value).absolute()) for name, value in values.items() if name in PATHS}
-    others = [f"{name}={value}" for name, value in values.items() if name not in PATHS]
+    paths = {name: str(Path(value).absolute()) for name, value in values.items() if name in PATH_FLAGS}
+    others = [f"{name}={value}" for name, value in values.items() if name not in PATH_FLAGS]
     return parse_env_kwargs(env_kwargs) | parse_env_kwargs(others) | paths
 
 

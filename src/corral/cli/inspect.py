@@ -17,7 +17,7 @@ from corral.doctor.checks import examine
 from corral.doctor.replay import replay_fault
 from corral.envs.atari import is_atari
 from corral.envs.registry import BUILT_IN, ENVPOOL
-from corral.storage.run_dir import MOST_SUMMARY, ROOT
+from corral.storage.run_dir import MAX_SUMMARY_BYTES, RUNS_ROOT
 
 __all__ = ["run_doctor", "run_list"]
 
@@ -45,7 +45,7 @@ def run_doctor(options: argparse.Namespace) -> int:
     for finding in examine(options.env, kwargs, options.n_envs, options.steps):
         counts[finding.level] += 1
         console.print(f"[{_COLOURS[finding.level]}]{finding.level}[/] ", end="")
-        console.print(f"{finding.what}: {finding.seen}", markup=False)
+        console.print(f"{finding.what}: {finding.result}", markup=False)
         if finding.remedy:
             console.print(f"     -> {finding.remedy}", markup=False)
     console.print(", ".join(f"{n} {level}" for level, n in counts.items() if n), markup=False)
@@ -107,21 +107,21 @@ def _list_envs(console: Console) -> None:
 
 def _list_runs(console: Console) -> None:
     """Print runs and sweeps, each by age."""
-    configs = sorted(ROOT.glob("*/config.yaml"), key=lambda path: path.lstat().st_mtime)
+    configs = sorted(RUNS_ROOT.glob("*/config.yaml"), key=lambda path: path.lstat().st_mtime)
     for config in configs:
         summary = _describe_summary(config.parent / "summary.json")
         console.print(f"{config.parent}  {summary}", markup=False, soft_wrap=True)
-    sweeps = sorted(ROOT.glob("*/sweep.yaml"), key=lambda path: path.lstat().st_mtime)
+    sweeps = sorted(RUNS_ROOT.glob("*/sweep.yaml"), key=lambda path: path.lstat().st_mtime)
     for sweep in sweeps:
         console.print(f"{sweep.parent}  a sweep, with its runs in trials/", markup=False, soft_wrap=True)
     if not configs and not sweeps:
-        console.print(f"no runs under {ROOT}/ yet; start one with `corral train CartPole-v1`", markup=False)
+        console.print(f"no runs under {RUNS_ROOT}/ yet; start one with `corral train CartPole-v1`", markup=False)
 
 
 def _describe_summary(path: Path) -> str:
     """Return the results in a run's ``summary.json`` in one line."""
     try:
-        summary = read_json(path, MOST_SUMMARY)
+        summary = read_json(path, MAX_SUMMARY_BYTES)
         reward = "none" if summary["mean_reward"] is None else f"{summary['mean_reward']:,.2f}"
         return (
             f"{summary['steps']:,} steps, reward {reward}, {summary['fps']:,.0f} fps, "

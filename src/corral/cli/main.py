@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
-from corral.cli.verbs import Script, verbs_of
+from corral.cli.verbs import Script, build_parsers
 from corral.core.errors import CodeNotConfirmed, CorralError
 from corral.core.stdio import command, tolerate_closed_stdout
 from corral.core.suggestions import did_you_mean
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None, script: Script | None = None) -> int
     """Run the ``corral`` command, or a ``script`` that does what a verb does; return the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     tolerate_closed_stdout()
-    parser, verbs = verbs_of(script)
+    parser, verbs = build_parsers(script)
     for argument in arguments:
         try:
             argument.encode()

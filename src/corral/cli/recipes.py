@@ -24,7 +24,7 @@ from corral.recipes.hybrid import hybrid
 from corral.recipes.selfplay import selfplay
 from corral.recipes.warmstart import warmstart
 from corral.storage.run_dir import RunDirectory
-from corral.training.api import MATCHES, TrainResult, network_of
+from corral.training.api import MATCHES_FILE, TrainResult, resolve_network
 from corral.training.model import load
 
 __all__ = ["play_matches", "run_curriculum", "run_hybrid", "run_selfplay", "run_warmstart", "train_and_play"]
@@ -78,7 +78,7 @@ def _play_final_games(result: TrainResult, games: int, env: str | None, policy: 
     directory = RunDirectory(result.run_dir)
     config = directory.read_config()
     factory = resolve_env(env or config.env, config.env_kwargs)
-    network = network_of(config.policy, policy)
+    network = resolve_network(config.policy, policy)
     final_policy = load(result.run_dir, checkpoint="latest", policy=network).frozen("policy")
     reference: ReferenceOpponents = reference_opponents_of_names(result.env_opponents)
     matches = play_matches(
@@ -99,7 +99,7 @@ def _play_final_games(result: TrainResult, games: int, env: str | None, policy: 
         }
         for match in matches
     ]
-    replace_file(result.run_dir / MATCHES, f"{json.dumps(results, indent=1)}\n".encode())
+    replace_file(result.run_dir / MATCHES_FILE, f"{json.dumps(results, indent=1)}\n".encode())
 
 
 def play_matches(
@@ -117,7 +117,7 @@ def play_matches(
     table = Table("opponent", "won", "95% interval", "beginning / not", "games", "length", title=title)
     for match in matches:
         low, high = match.interval
-        won_as_first, won_as_second = match.by_seat
+        won_as_first, won_as_second = match.win_rate_by_seat
         table.add_row(
             match.opponent,
             f"{match.win_rate:.1%}",

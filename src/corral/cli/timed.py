@@ -11,7 +11,7 @@ from corral.bench.timed import timed_settings, write_benchmark_metrics
 from corral.cli.flags import merge_env_flags
 from corral.cli.main import guarded
 from corral.cli.recipes import train_and_play
-from corral.cli.verbs import Script, verbs_of
+from corral.cli.verbs import Script, build_parsers
 from corral.config.schema import TrainConfig
 from corral.core.errors import UsageError
 from corral.training.api import TrainResult, train
@@ -31,7 +31,7 @@ def run_timed(about: str, config: Path, sequential: bool) -> int:
     otherwise with workers. It writes ``benchmark_metrics.json`` at the end of the run, also after Ctrl-C.
     """
     script = Script(Path(sys.argv[0]).name, about, _ENV)
-    parser, _ = verbs_of(script)[1]["train"]
+    parser, _ = build_parsers(script)[1]["train"]
     parser.set_defaults(config=str(config) if config.is_file() else None, eval_games=0)
     options = parser.parse_args(sys.argv[1:])
     return guarded(script.name, sys.argv[1:], lambda: _train(options, sequential))

@@ -11,7 +11,7 @@ from corral import __version__
 from corral.cli.flags import Parser, add_config_flags, add_directory_flags, add_env_flags
 from corral.config.schema import RESUMABLE
 
-__all__ = ["VERBS", "Script", "Verb", "verbs_of"]
+__all__ = ["VERBS", "Script", "Verb", "build_parsers"]
 
 _SPEED_SETTINGS = (
     "env_kwargs",
@@ -59,7 +59,7 @@ class Verb:
     """The flags in the order in which the help lists them."""
 
 
-def verbs_of(script: Script | None = None) -> tuple[Parser, dict[str, tuple[Parser, str]]]:
+def build_parsers(script: Script | None = None) -> tuple[Parser, dict[str, tuple[Parser, str]]]:
     """Return the parser of ``corral`` and, by verb, the verb's parser and its ``module:function``.
 
     With ``script``, the parsers of verbs are for that script.

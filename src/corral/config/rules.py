@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from corral.config.schema import TrainConfig
 
-__all__ = ["DEFAULT_TIMESTEPS", "MOST_ENVS", "MOST_WORKERS", "RULES"]
+__all__ = ["DEFAULT_TIMESTEPS", "MAX_ENVS", "MAX_WORKERS", "RULES"]
 
 DEFAULT_TIMESTEPS = 100_000
-MOST_ENVS, MOST_WORKERS = 65_536, 4_096
+MAX_ENVS, MAX_WORKERS = 65_536, 4_096
 _MIN_DERIVED_SEQUENCE, _MAX_DERIVED_SEQUENCE = 8, 32
 """Limits of a ``sequence_length`` that is derived; one that the user gives has no such limits."""
 
@@ -101,10 +101,10 @@ def _derive_envs_and_workers(config: TrainConfig) -> Derived:
             f"n_envs {n_envs} disagrees with num_workers {num_workers} x num_envs_per_worker {per_worker} = "
             f"{num_workers * per_worker}; leave one of the three out"
         )
-    if n_envs > MOST_ENVS or num_workers > MOST_WORKERS:
+    if n_envs > MAX_ENVS or num_workers > MAX_WORKERS:
         raise ValueError(
-            f"num_workers {num_workers} x num_envs_per_worker {per_worker} is {n_envs} envs; at most {MOST_ENVS} envs "
-            f"and {MOST_WORKERS} workers are possible"
+            f"num_workers {num_workers} x num_envs_per_worker {per_worker} is {n_envs} envs; at most {MAX_ENVS} envs "
+            f"and {MAX_WORKERS} workers are possible"
         )
     return {"n_envs": n_envs, "num_workers": num_workers, "num_envs_per_worker": None}
 
@@ -132,7 +132,7 @@ def _check_batch_size(config: TrainConfig) -> None:
 
 def _check_serial(config: TrainConfig) -> None:
     """Check that the serial backend has no settings that are about workers."""
-    if config.backend == "serial" and (name := config.needs_workers) is not None:
+    if config.backend == "serial" and (name := config.worker_only_setting) is not None:
         raise ValueError(f"{name} {getattr(config, name)} is for workers, but backend is serial; leave it out")
 
 

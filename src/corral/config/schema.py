@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from corral.config.backends import BACKENDS
-from corral.config.rules import MOST_ENVS, MOST_WORKERS, RULES
+from corral.config.rules import MAX_ENVS, MAX_WORKERS, RULES
 from corral.config.values import MAX_LAYER_WIDTH, Cnn, KeyValues, NetArch, Recurrent, Stage, check_text, validation_line
 from corral.core.errors import UsageError
 from corral.core.suggestions import did_you_mean, short_repr
@@ -81,21 +81,21 @@ class TrainConfig(BaseModel):
         "worker (workers do both). The result is the same; auto measures which is fastest and prints why.",
     )
     n_envs: int = _field(
-        8, "parallel", "Number of envs; auto measures which number is fastest and prints why.", ge=1, le=MOST_ENVS
+        8, "parallel", "Number of envs; auto measures which number is fastest and prints why.", ge=1, le=MAX_ENVS
     )
     num_workers: int | None = _field(
         None,
         "parallel",
         "Number of worker processes that share the envs (default: one per core).",
         ge=1,
-        le=MOST_WORKERS,
+        le=MAX_WORKERS,
     )
     num_envs_per_worker: int | None = _field(
         None,
         "parallel",
         "Number of envs in each worker; n_envs = num_workers x num_envs_per_worker.",
         ge=1,
-        le=MOST_ENVS,
+        le=MAX_ENVS,
     )
     parallel_start_method: Literal["auto", "spawn", "forkserver", "fork"] = _field(
         "auto", "parallel", "How worker processes are started; auto is forkserver where it exists, else spawn."
@@ -329,7 +329,7 @@ class TrainConfig(BaseModel):
         return self.learner_shares or default
 
     @property
-    def needs_workers(self) -> str | None:
+    def worker_only_setting(self) -> str | None:
         """Name of a setting that was changed and applies only to worker processes; None if there is none."""
         names = ("parallel_start_method", *RECOVERY)
         return next((name for name in names if getattr(self, name) != type(self).model_fields[name].default), None)

@@ -137,7 +137,7 @@ class Stage(BaseModel):
         return self
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Opponent or options of the stage as text for the console."""
         options = " ".join(f"{name}={value}" for name, value in self.options.items())
         return f"with {options}" if self.opponent is None else f"against {self.opponent}"

@@ -18,7 +18,15 @@ from gymnasium import spaces
 from corral.core.spaces import Layout, Leaf
 from corral.core.types import Leaves
 
-__all__ = ["ACTION_FEATURES", "ActionCodec", "Head", "HeadInputs", "by_head", "scored_leaf", "state_layout"]
+__all__ = [
+    "ACTION_FEATURES",
+    "ActionCodec",
+    "Head",
+    "HeadInputs",
+    "find_action_features_leaf",
+    "split_by_head",
+    "state_layout",
+]
 
 Array = npt.NDArray[Any]
 HeadKind = Literal["categorical", "bernoulli", "gaussian"]
@@ -128,7 +136,7 @@ class HeadInputs(NamedTuple):
     log_std: Any  # [size] for a Gaussian head; of no use for others
 
 
-def by_head(heads: Sequence[Head], params: Any, log_std: Any, masks: Any | None) -> list[HeadInputs]:
+def split_by_head(heads: Sequence[Head], params: Any, log_std: Any, masks: Any | None) -> list[HeadInputs]:
     """Split ``params`` [B, P], ``masks`` [B, A] and ``log_std`` [number of Gaussian dimensions] by head."""
     inputs, n_gaussian = [], 0
     for head in heads:
@@ -150,7 +158,7 @@ def _heads_of(leaf: Leaf) -> list[tuple[HeadKind, int]]:
     return [("gaussian", int(np.prod(leaf.shape)))]
 
 
-def scored_leaf(layout: Layout, action_space: gym.Space[Any]) -> Leaf | None:
+def find_action_features_leaf(layout: Layout, action_space: gym.Space[Any]) -> Leaf | None:
     """Return the observation leaf ``action_features`` if a policy can score actions by it, else None.
 
     It must be a float array with one row per action of a ``Discrete`` space, beside at least one other leaf.

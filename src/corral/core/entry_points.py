@@ -21,22 +21,22 @@ from corral.core.suggestions import did_you_mean, short_repr
 __all__ = [
     "absolute_spec",
     "code_error",
-    "file_of",
     "import_callable",
     "import_file",
+    "import_internal",
     "import_module",
-    "import_own",
     "pickle_code",
     "python_name",
+    "user_file_of",
 ]
 
 _FILE_MODULE_PREFIX = "corral_file_"
 """Prefix of the module names of files that ``import_file`` imported."""
-PYTHON = "python:"
+PYTHON_PREFIX = "python:"
 """Prefix of the name of an env, policy or hook that was passed as a Python object and cannot be imported by name."""
 
 
-def import_own(spec: str) -> Callable[..., Any]:
+def import_internal(spec: str) -> Callable[..., Any]:
     """Return the object ``module:callable`` of Corral itself; the current directory is not searched."""
     module, _, attribute = spec.partition(":")
     imported: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
@@ -96,7 +96,7 @@ def _make_importable_from_cwd(name: str) -> None:
     sys.path.insert(0, cwd)
 
 
-def file_of(thing: Any) -> str | None:
+def user_file_of(thing: Any) -> str | None:
     """Return the file that ``import_file`` imported ``thing`` from, else None.
 
     A process has to import that file before it can unpickle the object.
@@ -153,4 +153,4 @@ def code_error(what: str, error: Exception) -> UsageError:
 def python_name(thing: Any) -> str:
     """Return the name under which a config refers to an object that was passed from Python."""
     named = thing if hasattr(thing, "__qualname__") else type(thing)
-    return f"{PYTHON}{named.__module__}.{named.__qualname__}"
+    return f"{PYTHON_PREFIX}{named.__module__}.{named.__qualname__}"

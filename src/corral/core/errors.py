@@ -22,8 +22,8 @@ __all__ = [
     "RunInUse",
     "UsageError",
     "WorkerDied",
-    "cut_words",
     "one_line",
+    "shorten_long_words",
 ]
 
 
@@ -43,7 +43,7 @@ class UsageError(CorralError, ValueError):
     exit_code = 2
 
     def __init__(self, message: str) -> None:
-        super().__init__(cut_words(message))
+        super().__init__(shorten_long_words(message))
 
 
 class CodeNotConfirmed(UsageError):
@@ -142,13 +142,13 @@ class InvalidEnvData(EnvFault):
     """An env returned data that do not fit its spaces, or that the learner cannot use."""
 
 
-def cut_words(message: str) -> str:
+def shorten_long_words(message: str) -> str:
     """Return the message with every word of 300 or more characters (a path, a number) shortened to 153."""
     return re.sub(r"\S{300,}", lambda word: f"{word[0][:100]}...{word[0][-50:]}", message)
 
 
-def one_line(text: object, most: int = 200) -> str:
-    """Return ``text`` as one line: control characters escaped, cut off after ``most`` characters."""
+def one_line(text: object, max_length: int = 200) -> str:
+    """Return ``text`` as one line: control characters escaped, cut off after ``max_length`` characters."""
     line = " ".join(str(text).split())
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line)
-    return line if len(line) <= most else f"{line[:most]}..."
+    return line if len(line) <= max_length else f"{line[:max_length]}..."

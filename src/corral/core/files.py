@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 __all__ = [
-    "by_attribute",
     "exists",
     "find_link",
     "inflate",
@@ -31,6 +30,7 @@ __all__ = [
     "read_json",
     "read_regular",
     "replace_file",
+    "to_attributes",
     "to_data",
 ]
 
@@ -53,18 +53,18 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
     return descriptor
 
 
-def read_regular(path: Path, most: int) -> bytes:
-    """Return the content of a regular file; raise an OSError if it is not one or has more than ``most`` bytes."""
+def read_regular(path: Path, max_bytes: int) -> bytes:
+    """Return the content of a regular file; raise an OSError if it is not one or has more than ``max_bytes`` bytes."""
     with os.fdopen(open_regular(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        if size > most:
-            raise OSError(errno.EFBIG, f"it has {size:,} bytes, and at most {most:,} are read", str(path))
+        if size > max_bytes:
+            raise OSError(errno.EFBIG, f"it has {size:,} bytes, and at most {max_bytes:,} are read", str(path))
         return file.read(size)
 
 
-def read_json(path: Path, most: int) -> Any:
+def read_json(path: Path, max_bytes: int) -> Any:
     """Return the data in a JSON file; raise as ``read_regular`` and ``parse_json`` do."""
-    return parse_json(read_regular(path, most))
+    return parse_json(read_regular(path, max_bytes))
 
 
 def parse_json(data: bytes) -> Any:
@@ -75,15 +75,15 @@ def parse_json(data: bytes) -> Any:
         raise ValueError("its data are nested too deeply") from None
 
 
-def inflate(data: bytes, most: int) -> bytes:
-    """Decompress zlib data; raise a ValueError if they are damaged or decompress to more than ``most`` bytes."""
+def inflate(data: bytes, max_bytes: int) -> bytes:
+    """Decompress zlib data; raise a ValueError if they are damaged or decompress to more than ``max_bytes`` bytes."""
     stream = zlib.decompressobj()
     try:
-        decompressed = stream.decompress(data, most + 1)
+        decompressed = stream.decompress(data, max_bytes + 1)
     except zlib.error as error:
         raise ValueError(str(error)) from None
-    if len(decompressed) > most:
-        raise ValueError(f"it unpacks to more than the {most:,} bytes that it may have")
+    if len(decompressed) > max_bytes:
+        raise ValueError(f"it unpacks to more than the {max_bytes:,} bytes that it may have")
     if not stream.eof:
         raise ValueError("it is cut off")
     return decompressed
@@ -163,7 +163,7 @@ def to_data(thing: object, keys: Mapping[str, str]) -> dict[str, Any]:
     return {key: getattr(thing, attribute) for attribute, key in keys.items()}
 
 
-def by_attribute(data: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
+def to_attributes(data: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
     """Return the data of a file under the names of attributes; a key that is not in ``keys`` is kept."""
     attributes = {key: attribute for attribute, key in keys.items()}
     return {attributes.get(key, key): value for key, value in data.items()}

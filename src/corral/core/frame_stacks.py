@@ -22,7 +22,14 @@ from corral.core.errors import UsageError
 from corral.core.spaces import Layout, Leaf
 from corral.core.types import Leaves, Rollout
 
-__all__ = ["ColumnWriter", "FrameStacks", "ObservationView", "checked_stacks", "column_shape", "stacks_of"]
+__all__ = [
+    "ColumnWriter",
+    "FrameStacks",
+    "ObservationView",
+    "column_shape",
+    "find_frame_stacks",
+    "validate_frame_stacks",
+]
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
@@ -32,14 +39,14 @@ FrameStacks = Mapping[str, int]
 _ADVICE = "correct that, or set frame_stacks = {} on the env (or on the outermost of its wrappers)"
 
 
-def stacks_of(env: gym.Env[Any, Any]) -> dict[str, int]:
+def find_frame_stacks(env: gym.Env[Any, Any]) -> dict[str, int]:
     """Return the frame stacks among an env's observations.
 
     These are the leaves that the env's attribute ``frame_stacks`` declares or, without that attribute, all Box leaves
     of an env that is wrapped in Gymnasium's ``FrameStackObservation`` and whose observations no outer wrapper changes.
     """
     if env.has_wrapper_attr("frame_stacks"):
-        return checked_stacks(env.get_wrapper_attr("frame_stacks"), env.observation_space)
+        return validate_frame_stacks(env.get_wrapper_attr("frame_stacks"), env.observation_space)
     wrapper = env
     while isinstance(wrapper, gym.Wrapper) and not isinstance(wrapper, gym.ObservationWrapper | FrameStackObservation):
         wrapper = wrapper.env
@@ -52,7 +59,7 @@ def stacks_of(env: gym.Env[Any, Any]) -> dict[str, int]:
     return {path: frames for path, frames in stacked.items() if path != ACTION_FEATURES}
 
 
-def checked_stacks(given: Any, space: gym.Space[Any]) -> dict[str, int]:
+def validate_frame_stacks(given: Any, space: gym.Space[Any]) -> dict[str, int]:
     """Return the declared frame stacks; raise a UsageError if the observation space cannot contain them."""
     leaves = {leaf.path: leaf for leaf in Layout(space).leaves}
     if not isinstance(given, Mapping) or not all(isinstance(k, int) and k >= 1 for k in given.values()):
@@ -93,34 +100,34 @@ class ColumnWriter:
         assert self._stack is None or np.may_share_memory(self._stack, current)
         self._previous_stack: Array | None = None
 
-    def first(self, begun: bool) -> None:
-        """Write the observations of step 0 with all frames; ``begun``: whether all envs have just been reset."""
+    def write_first(self, was_reset: bool) -> None:
+        """Write the observations of step 0 with all frames; ``was_reset``: whether all envs have just been reset."""
         if self._stack is None:
             self._column[0] = self._current
             return
         rows = self._column[: self._n_earlier + 1]  # [k, N, c, ...]
         rows[...] = self._stack.swapaxes(0, 1).reshape(rows.shape)
         self._previous_stack = self._stack.copy()
-        if begun:
+        if was_reset:
             self._check_reset(np.ones(len(self._current), np.bool_))
 
-    def write(self, step: int, begun: Flags | None) -> None:
-        """Write the observations of a later step; ``begun`` [N]: which envs have just been reset (None: none)."""
+    def write(self, step: int, was_reset: Flags | None) -> None:
+        """Write the observations of a later step; ``was_reset`` [N]: which envs have just been reset (None: none)."""
         self._column[step + self._n_earlier] = self._newest
         if self._stack is None:
             return
-        if begun is not None:
-            self._check_reset(begun)
-        self._check_shift(step, slice(None) if begun is None else ~begun)
+        if was_reset is not None:
+            self._check_reset(was_reset)
+        self._check_shift(step, slice(None) if was_reset is None else ~was_reset)
 
-    def last(self) -> None:
+    def write_last(self) -> None:
         """Write the observations after the last step."""
         self._last_row[...] = self._current
 
-    def _check_reset(self, begun: Flags) -> None:
+    def _check_reset(self, was_reset: Flags) -> None:
         """Raise a UsageError unless all frames of the envs that have just been reset are equal."""
         assert self._stack is not None
-        stack = self._stack[begun]
+        stack = self._stack[was_reset]
         if not (stack == stack[:, -1:]).all():
             raise UsageError(f"{self._declaration()}, but after a reset they are not all the same frame; {_ADVICE}")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import threadpoolctl
 
-__all__ = ["CORES", "available_cores", "available_memory", "limit_compute_threads"]
+__all__ = ["CORES_VARIABLE", "available_cores", "available_memory", "limit_compute_threads"]
 
-CORES = "CORRAL_CORES"
+CORES_VARIABLE = "CORRAL_CORES"
 """Environment variable that limits the number of cores that a process uses."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _CGROUPS, _PROC = Path("/sys/fs/cgroup"), Path("/proc")
@@ -23,7 +23,7 @@ def available_cores() -> int:
     It is the least of the CPU affinity, the CPU quota of the container (cgroup) and ``CORRAL_CORES``.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    variable = os.environ.get(CORES, "")
+    variable = os.environ.get(CORES_VARIABLE, "")
     return max(1, min(affinity, math.ceil(_cgroup_cores()), int(variable) if variable.isdigit() else affinity))
 
 

@@ -19,15 +19,15 @@ import numpy.typing as npt
 
 __all__ = [
     "action_noise",
+    "construction_seed",
     "episode_seed",
     "episode_seeds",
     "fresh_seed",
     "hook_generator",
-    "kept_global_generators",
-    "making_seed",
     "minibatch_generator",
     "network_seed",
     "noise_row",
+    "preserve_global_generators",
     "seed_global_generators",
 ]
 
@@ -48,7 +48,7 @@ def episode_seed(seed: int, env: int, episode: int) -> int:
     return int(np.random.SeedSequence(seed, spawn_key=(_ENV_SEEDS, env, episode)).generate_state(1)[0])
 
 
-def making_seed(seed: int, env: int) -> int:
+def construction_seed(seed: int, env: int) -> int:
     """Return the 32-bit seed of the global generators while env ``env`` is constructed."""
     return int(np.random.SeedSequence(seed, spawn_key=(_MAKING, env)).generate_state(1)[0])
 
@@ -71,7 +71,7 @@ def seed_global_generators(seed: int) -> None:
 
 
 @contextlib.contextmanager
-def kept_global_generators() -> Iterator[None]:
+def preserve_global_generators() -> Iterator[None]:
     """Restore, after the block, the generators that ``seed_global_generators`` seeds."""
     torch = sys.modules.get("torch")
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002

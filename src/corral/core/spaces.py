@@ -19,7 +19,7 @@ from corral.core.errors import UsageError
 from corral.core.suggestions import short_repr
 from corral.core.types import Leaves
 
-__all__ = ["Layout", "Leaf", "limits_of", "poisoned", "space_from_data", "space_to_data"]
+__all__ = ["Layout", "Leaf", "discrete_bounds", "poisoned", "space_from_data", "space_to_data"]
 
 Array = npt.NDArray[Any]
 MAX_SPACE_NUMBERS = 1 << 24
@@ -162,7 +162,7 @@ class Layout:
         return _nest(self.space, iter(items))
 
 
-def limits_of(space: spaces.Space[Any]) -> tuple[Any, Any] | None:
+def discrete_bounds(space: spaces.Space[Any]) -> tuple[Any, Any] | None:
     """Return the lowest and the highest value of a discrete space; None for a Box."""
     if isinstance(space, spaces.Discrete):
         return space.start, space.start + space.n - 1

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from corral.core.files import by_attribute, to_data
+from corral.core.files import to_attributes, to_data
 
 if TYPE_CHECKING:
     from corral.core.errors import EnvFault
@@ -37,6 +37,7 @@ __all__ = [
     "ActionSample",
     "Actor",
     "ActorSpec",
+    "CollectSeconds",
     "EpisodeRecord",
     "GreedyAction",
     "InfoSums",
@@ -44,7 +45,6 @@ __all__ = [
     "RecoveryCounts",
     "Rollout",
     "RolloutSource",
-    "Seconds",
     "Weights",
     "to_columns",
 ]
@@ -190,7 +190,7 @@ class RecoveryCounts:
     @classmethod
     def from_counts(cls, counts: Mapping[str, int]) -> RecoveryCounts:
         """Return the object whose ``counts()`` is ``counts``."""
-        return cls(**{name: int(count) for name, count in by_attribute(counts, RECOVERY_KEYS).items()})
+        return cls(**{name: int(count) for name, count in to_attributes(counts, RECOVERY_KEYS).items()})
 
 
 RECOVERY_KEYS = {
@@ -204,7 +204,7 @@ RECOVERY_KEYS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Seconds:
+class CollectSeconds:
     """Seconds that collecting a rollout took; with several workers, the largest of theirs."""
 
     act: float = 0.0
@@ -259,7 +259,7 @@ class Rollout:
     """Episodes that ended in this rollout, ordered by step and then by env."""
     infos: Mapping[str, InfoSums] = field(default_factory=dict)
     """Numbers that envs reported in ``info``, by key, over all envs."""
-    seconds: Seconds = Seconds()
+    seconds: CollectSeconds = CollectSeconds()
     """Seconds that this rollout took to collect."""
     collectors: int = 1
     """Number of processes that chose actions for this rollout."""

@@ -83,17 +83,17 @@ def _check_memory(factory: EnvFactory, n_envs: int) -> Iterator[Finding]:
         return
     except (EnvFault, WorkerDied) as error:
         why = error.summary or str(error)
-        seen = f"{worker_bytes / 2**20:.0f} MB a worker; a second env in the same process fails: {why}"
-        yield Finding("warn", "memory", seen, "give each env a process of its own: set --num-workers to --n-envs")
+        result = f"{worker_bytes / 2**20:.0f} MB a worker; a second env in the same process fails: {why}"
+        yield Finding("warn", "memory", result, "give each env a process of its own: set --num-workers to --n-envs")
         return
     free_bytes = psutil.virtual_memory().available
-    seen = f"{env_bytes / 2**20:.1f} MB an env, {worker_bytes / 2**20:.0f} MB a worker; "
-    seen += f"{free_bytes / 2**30:.1f} GB are free"
+    result = f"{env_bytes / 2**20:.1f} MB an env, {worker_bytes / 2**20:.0f} MB a worker; "
+    result += f"{free_bytes / 2**30:.1f} GB are free"
     max_bytes = _MAX_MEMORY_FRACTION * free_bytes
     if env_bytes * n_envs > max_bytes:
-        yield Finding("fail", "memory", seen, f"--n-envs {max(1, int(max_bytes / max(env_bytes, 1)))} would fit")
+        yield Finding("fail", "memory", result, f"--n-envs {max(1, int(max_bytes / max(env_bytes, 1)))} would fit")
     else:
-        yield Finding("pass", "memory", seen)
+        yield Finding("pass", "memory", result)
 
 
 def _worker_memory(factory: EnvFactory, n_envs: int) -> float:
@@ -117,10 +117,10 @@ def _check_open_files(n_envs: int) -> Iterator[Finding]:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = descriptors_needed(n_envs)
-    seen = f"the limit is {soft:,} (at most {hard:,}); {n_envs} workers would need about {needed}"
+    result = f"the limit is {soft:,} (at most {hard:,}); {n_envs} workers would need about {needed}"
     if 0 <= hard < needed:
         yield Finding(
-            "fail", "open files", seen, "raise it (ulimit -n) or put several envs in each worker (--num-workers)"
+            "fail", "open files", result, "raise it (ulimit -n) or put several envs in each worker (--num-workers)"
         )
     else:
-        yield Finding("pass", "open files", seen)
+        yield Finding("pass", "open files", result)

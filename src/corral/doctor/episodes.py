@@ -18,7 +18,7 @@ from corral.core.types import Leaves
 from corral.doctor.finding import Finding
 from corral.doctor.isolation import call_isolated
 from corral.envs.factory import EnvFactory
-from corral.envs.lifecycle import ENV_EXCEPTIONS, named
+from corral.envs.lifecycle import ENV_EXCEPTIONS, describe_error
 from corral.envs.state_protocol import state_methods
 from corral.vec.child_call import Heartbeat
 from corral.vec.serial import SerialVectorEnv
@@ -71,22 +71,22 @@ def _compare_repetitions(traces: _Traces) -> Finding:
     """Return whether episodes with the same seeds were the same."""
     first = traces.new_env
     if traces.second_env.steps != first.steps:
-        seen = f"two envs with one seed went different ways {_first_difference(first, traces.second_env)}"
+        result = f"two envs with one seed went different ways {_first_difference(first, traces.second_env)}"
         remedy = (
             "draw all randomness from self.np_random, which super().reset(seed=seed) seeds; else no run can be repeated"
         )
-        return Finding("fail", _SAME_SEED, seen, remedy)
+        return Finding("fail", _SAME_SEED, result, remedy)
     if traces.same_env.steps != first.steps:
         where = _first_difference(first, traces.same_env)
-        seen = f"an episode depends on the one before it (through the env or a wrapper), first {where}"
+        result = f"an episode depends on the one before it (through the env or a wrapper), first {where}"
         remedy = "reset everything in reset(): workers that are replaced replay only the current episode"
-        return Finding("warn", _SAME_SEED, seen, remedy)
+        return Finding("warn", _SAME_SEED, result, remedy)
     n_episodes = len(first.lengths)
-    seen = (
+    result = (
         f"identical over {sum(first.lengths):,} steps of {n_episodes} episode{'s' if n_episodes > 1 else ''}, the "
         f"longest of {max(first.lengths):,}, in a new env and in a used one"
     )
-    return Finding("pass", _SAME_SEED, seen)
+    return Finding("pass", _SAME_SEED, result)
 
 
 def _compare_seeds(traces: _Traces) -> Finding:
@@ -136,7 +136,7 @@ def _trace_new_env(
 
 @contextlib.contextmanager
 def _open_env(factory: EnvFactory, heartbeat: Heartbeat) -> Iterator[SerialVectorEnv]:
-    with heartbeat.making():
+    with heartbeat.making_envs():
         env = SerialVectorEnv(factory, 1, heartbeat=heartbeat.cells)
     try:
         yield env
@@ -166,7 +166,7 @@ def _trace(env: SerialVectorEnv, heartbeat: Heartbeat, seed: int, n: int | None 
         return count >= _TRACE_STEPS or (count >= _MIN_TRACE_STEPS and time.perf_counter() > end)
 
     while not is_complete():
-        with heartbeat.making():
+        with heartbeat.making_envs():
             env.reset_arrays([seed + len(trace.lengths)])
         trace.lengths.append(-1)  # its reset is no step
         for arrays in _play_episode(env):
@@ -198,8 +198,8 @@ def check_states(factory: EnvFactory) -> list[Finding]:
     if isinstance(next_steps, str):
         return [Finding("fail", _STATES, next_steps, "accept the bytes of get_state(), and continue from there")]
     if next_steps == saved.next_steps:
-        seen = f"{len(saved.state):,} bytes; a second env continues from them in the same way"
-        return [Finding("pass", _STATES, seen)]
+        result = f"{len(saved.state):,} bytes; a second env continues from them in the same way"
+        return [Finding("pass", _STATES, result)]
     remedy = "put everything that determines the next steps into the bytes, the random generator too"
     return [Finding("fail", _STATES, "a second env continues from the state differently", remedy)]
 
@@ -213,22 +213,22 @@ def _save_state(heartbeat: Heartbeat, factory: EnvFactory) -> _SavedState | Find
         methods = state_methods(env.envs[0])
         if methods is None:
             if all(env.envs[0].has_wrapper_attr(name) for name in ("get_state", "set_state")):
-                seen = "a wrapper around the env has none of its own, so they are not used"
+                result = "a wrapper around the env has none of its own, so they are not used"
                 remedy = "offer both on the outermost wrapper, with its own state in the bytes"
-                return Finding("warn", _STATES, seen, remedy)
+                return Finding("warn", _STATES, result, remedy)
             return None
-        with heartbeat.making():
+        with heartbeat.making_envs():
             env.reset_arrays([1])
         for _, _ in zip(range(1 + _STEPS_BEFORE_STATE), _play_episode(env), strict=False):
             pass
         try:
             state = methods.get_raw()
         except ENV_EXCEPTIONS as error:
-            seen = f"get_state() raised {named(error)}, so they are not used"
-            return Finding("warn", _STATES, seen, "correct it, or ignore this")
+            result = f"get_state() raised {describe_error(error)}, so they are not used"
+            return Finding("warn", _STATES, result, "correct it, or ignore this")
         if not isinstance(state, bytes | bytearray):
-            seen = "get_state() returns no bytes, so they are not used"
-            return Finding("warn", _STATES, seen, "return bytes, or ignore this")
+            result = "get_state() returns no bytes, so they are not used"
+            return Finding("warn", _STATES, result, "return bytes, or ignore this")
         observations = {path: leaf.copy() for path, leaf in env.arrays.observations.items()}
         return _SavedState(bytes(state), observations, env.arrays.masks.copy(), _play_on(env))
 
@@ -236,14 +236,14 @@ def _save_state(heartbeat: Heartbeat, factory: EnvFactory) -> _SavedState | Find
 def _continue_from_state(heartbeat: Heartbeat, factory: EnvFactory, saved: _SavedState) -> list[bytes] | str:
     """Return digests of the steps of a new env after it was set to the state; or what it raised, as text."""
     with _open_env(factory, heartbeat) as env:
-        with heartbeat.making():
+        with heartbeat.making_envs():
             env.reset_arrays([2])
         methods = state_methods(env.envs[0])
         assert methods is not None
         try:
             methods.set(saved.state)
         except ENV_EXCEPTIONS as error:
-            return f"set_state() raised {named(error)}"
+            return f"set_state() raised {describe_error(error)}"
         for path, leaf in saved.observations.items():
             env.arrays.observations[path][...] = leaf
         env.arrays.masks[...] = saved.masks
@@ -255,11 +255,11 @@ def _continue_from_state(heartbeat: Heartbeat, factory: EnvFactory, saved: _Save
 
 def check_restoring(heartbeat: Heartbeat, factory: EnvFactory) -> list[Finding]:
     """Warn if envs cannot be restored after a crash: those of a vector env (for others, ``check_seeds`` decides)."""
-    with heartbeat.making():
+    with heartbeat.making_envs():
         if not is_inseparable(factory):
             return []
-    seen = "not those of a vector env: when a worker is replaced or a run is resumed, their episodes are truncated"
-    return [Finding("warn", "envs come back after a crash", seen, "nothing to do; the run counts them as inexact")]
+    result = "not those of a vector env: when a worker is replaced or a run is resumed, their episodes are truncated"
+    return [Finding("warn", "envs come back after a crash", result, "nothing to do; the run counts them as inexact")]
 
 
 def _play_on(env: SerialVectorEnv) -> list[bytes]:

@@ -15,7 +15,7 @@ class Finding:
     level: Literal["pass", "warn", "fail"]
     what: str
     """Name of the check."""
-    seen: str
+    result: str
     """What the check found."""
     remedy: str = ""
     """What to do about it; empty if nothing is to be done."""

@@ -51,7 +51,7 @@ class _Walk:
 
 def check_data(heartbeat: Heartbeat, factory: EnvFactory, steps: int) -> list[Finding]:
     """Take random legal steps and check what the env returns."""
-    with heartbeat.making():  # a plain callable gives a single env that can be wrapped, also of a vector env
+    with heartbeat.making_envs():  # a plain callable gives a single env that can be wrapped, also of a vector env
         env = SerialVectorEnv(lambda: factory(), 1, seed=0, heartbeat=heartbeat.cells)
     spaces = f"{env.single_observation_space}, {env.single_action_space}"
     try:
@@ -84,7 +84,7 @@ def _walk(env: SerialVectorEnv, heartbeat: Heartbeat, steps: int) -> _Walk:
     walk, generator = _Walk(), np.random.default_rng(0)
     inner = env.envs[0]
     recorder = env.envs[0] = _Recorder(inner, env.layout)
-    with heartbeat.making():
+    with heartbeat.making_envs():
         env.reset_arrays([0])
     for _ in range(steps):
         if env.masks is not None:
@@ -156,10 +156,10 @@ def _check_masks(walk: _Walk) -> Finding:
     if not walk.legal_fractions:
         return Finding("pass", "action masks", "the env has none")
     if min(walk.legal_fractions) == 1.0:
-        seen = "the env has them, but every action was always allowed"
-        return Finding("warn", "action masks", seen, "check that masks are filled in")
-    seen = f"always legal; {np.mean(walk.legal_fractions):.0%} of the actions allowed on average"
-    return Finding("pass", "action masks", seen)
+        result = "the env has them, but every action was always allowed"
+        return Finding("warn", "action masks", result, "check that masks are filled in")
+    result = f"always legal; {np.mean(walk.legal_fractions):.0%} of the actions allowed on average"
+    return Finding("pass", "action masks", result)
 
 
 def _check_episodes(walk: _Walk, steps: int) -> Finding:
@@ -174,31 +174,31 @@ def _check_episodes(walk: _Walk, steps: int) -> Finding:
 
 def _check_scale(walk: _Walk) -> Finding:
     what = "scale of the numbers"
-    seen = f"rewards from {min(walk.rewards):.3g} to {max(walk.rewards):.3g}"
+    result = f"rewards from {min(walk.rewards):.3g} to {max(walk.rewards):.3g}"
     if walk.largest_observation:
-        seen = f"observations up to {walk.largest_observation:.3g}, {seen}"
+        result = f"observations up to {walk.largest_observation:.3g}, {result}"
     flags = []
     if walk.largest_observation > _LARGE_OBSERVATION:
         flags.append("--normalize-obs")
     if max(map(abs, walk.rewards), default=0.0) > _LARGE_REWARD:
         flags.append("--normalize-reward")
     if flags:
-        return Finding("warn", what, seen, f"consider {' and '.join(flags)}")
+        return Finding("warn", what, result, f"consider {' and '.join(flags)}")
     if not any(walk.rewards):
-        return Finding("warn", what, seen, "random play never earned a reward: it may be hard to find")
-    return Finding("pass", what, seen)
+        return Finding("warn", what, result, "random play never earned a reward: it may be hard to find")
+    return Finding("pass", what, result)
 
 
 def _check_speed(walk: _Walk) -> Finding:
     times = sorted(seconds * 1e6 for seconds in walk.step_seconds)  # microseconds
     median, slow = statistics.median(times), times[int(0.95 * (len(times) - 1))]
-    seen = (
+    result = (
         f"{median:,.0f} µs a step (95% under {slow:,.0f} µs), {1e6 / statistics.mean(times):,.0f} steps/s on one core"
     )
     if _varies(walk.step_costs):
         remedy = "steps vary a lot: give each worker several envs to even it out"
-        return Finding("warn", "speed of a step", seen, remedy)
-    return Finding("pass", "speed of a step", seen)
+        return Finding("warn", "speed of a step", result, remedy)
+    return Finding("pass", "speed of a step", result)
 
 
 def _varies(step_costs: list[float]) -> bool:

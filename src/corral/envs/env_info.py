@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 
 from corral.core.errors import UsageError
-from corral.core.frame_stacks import checked_stacks, stacks_of
+from corral.core.frame_stacks import find_frame_stacks, validate_frame_stacks
 from corral.envs.opponent_protocol import curriculum_of, opponents_of
 from corral.envs.vector_adapter import VectorEnv, single_env_metadata
 
@@ -43,7 +43,7 @@ class EnvInfo:
             render_mode=env.render_mode,
             opponents=opponents_of(env),
             curriculum=curriculum_of(env),
-            stacks=stacks_of(env),
+            stacks=find_frame_stacks(env),
         )
 
     @classmethod
@@ -54,7 +54,7 @@ class EnvInfo:
             action_space=vector.single_action_space,
             metadata=single_env_metadata(vector),
             render_mode=vector.render_mode,
-            stacks=checked_stacks(getattr(vector, "frame_stacks", {}), vector.single_observation_space),
+            stacks=validate_frame_stacks(getattr(vector, "frame_stacks", {}), vector.single_observation_space),
         )
 
     def check_same(self, other: EnvInfo) -> None:

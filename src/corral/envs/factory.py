@@ -19,7 +19,14 @@ from typing import Any
 import cloudpickle
 import gymnasium as gym
 
-from corral.core.entry_points import absolute_spec, import_callable, import_module, import_own, pickle_code, python_name
+from corral.core.entry_points import (
+    absolute_spec,
+    import_callable,
+    import_internal,
+    import_module,
+    pickle_code,
+    python_name,
+)
 from corral.core.errors import MissingPackage, UsageError
 from corral.core.machine import available_cores
 from corral.core.suggestions import did_you_mean, short_repr
@@ -132,11 +139,11 @@ class EnvFactory:
         if self.local_callable is not None:
             return self.local_callable
         if is_atari(self.name):
-            return functools.partial(import_own(f"{ATARI_MODULE}:make"), self.name)
+            return functools.partial(import_internal(f"{ATARI_MODULE}:make"), self.name)
         if self.seeded_at_construction:
-            return import_own(f"{ENVPOOL_MODULE}:make")
+            return import_internal(f"{ENVPOOL_MODULE}:make")
         if self.name in BUILT_IN:
-            return import_own(BUILT_IN[self.name])
+            return import_internal(BUILT_IN[self.name])
         if self.pickled is None:
             return import_callable(self.spec or self.name, "env")
         return _unpickle(self.pickled)
@@ -160,7 +167,7 @@ def resolve_env(env: str | Callable[..., Env] | EnvFactory, kwargs: Mapping[str,
     if env in BUILT_IN or env.startswith(ENVPOOL):
         return EnvFactory(env, kwargs)
     if is_atari(env):
-        import_own(f"{ATARI_MODULE}:register")()
+        import_internal(f"{ATARI_MODULE}:register")()
         _gym_spec(env)  # raises if there is no such game
         return EnvFactory(env, kwargs)
     if _GYM_ID.match(env) or env in gym.registry:
@@ -241,9 +248,9 @@ def _suggest_env(name: str) -> str:
     """Return a hint at the env with the most similar name; envs that only lack a prefix come first."""
     names = [*BUILT_IN, *gym.registry]
     with contextlib.suppress(MissingPackage):
-        names += [f"{ENVPOOL}{task}" for task in import_own(f"{ENVPOOL_MODULE}:tasks")()]
+        names += [f"{ENVPOOL}{task}" for task in import_internal(f"{ENVPOOL_MODULE}:tasks")()]
     with contextlib.suppress(MissingPackage):
-        import_own(f"{ATARI_MODULE}:register")()
+        import_internal(f"{ATARI_MODULE}:register")()
         names += [game for game in gym.registry if is_atari(game)]
     prefixed = [candidate for candidate in names if candidate.endswith((f"/{name}", f":{name}"))]
     return did_you_mean(name, prefixed) or did_you_mean(name, names)

@@ -15,31 +15,31 @@ import gymnasium as gym
 import numpy as np
 
 from corral.core.errors import EnvFault, EnvLocation, MissingPackage, UsageError
-from corral.core.seeding import making_seed, seed_global_generators
+from corral.core.seeding import construction_seed, seed_global_generators
 from corral.envs.env_info import EnvInfo
 from corral.envs.env_lists import factory_of
 from corral.envs.vector_adapter import VectorEnv
 
 __all__ = [
     "ENV_EXCEPTIONS",
-    "FLAG",
+    "FLAG_TYPES",
     "build_envs",
     "close_env",
+    "describe_error",
     "format_action",
+    "format_env_traceback",
     "mask_after",
     "mask_method",
-    "named",
-    "note_in_use",
-    "own_traceback",
     "probe_env",
-    "scalar",
-    "seeding_maker",
+    "register_open_env",
+    "seeded_factory",
+    "unwrap_scalar",
 ]
 
 Env = gym.Env[Any, Any]
 ENV_EXCEPTIONS = (Exception, SystemExit)
 """Exceptions of an env that Corral handles as a fault of the env."""
-FLAG = (bool, np.bool_, int, np.integer)
+FLAG_TYPES = (bool, np.bool_, int, np.integer)
 """Types that ``terminated`` and ``truncated`` may have."""
 _CALLING_MODULES = ("corral.vec.", "corral.envs.lifecycle", "corral.processes.")
 """Prefixes of the modules of Corral that call envs."""
@@ -58,7 +58,7 @@ def build_envs(factory: Callable[[], Env], first_env: int, n: int) -> list[Env]:
     try:
         for i in range(first_env, first_env + n):
             env = factory_of(factory, i)()
-            note_in_use(env, factory)
+            register_open_env(env, factory)
             envs.append(env)
             EnvInfo.from_env(envs[0]).check_same(EnvInfo.from_env(envs[-1]))
     except ENV_EXCEPTIONS as error:
@@ -70,7 +70,7 @@ def build_envs(factory: Callable[[], Env], first_env: int, n: int) -> list[Env]:
         if isinstance(error, gym.error.DependencyNotInstalled):
             raise MissingPackage(f"the env cannot be made: {error}") from None
         location = EnvLocation(first_env + len(envs), episode=-1, seed=None, step=0)
-        fault = EnvFault(f"making the env failed: {named(error)}", location, own_traceback(error), True)
+        fault = EnvFault(f"making the env failed: {describe_error(error)}", location, format_env_traceback(error), True)
         if other_env_is_open:
             fault.advice = (
                 "The same process made another env before. If a process can hold only one, give each env a process of "
@@ -80,7 +80,7 @@ def build_envs(factory: Callable[[], Env], first_env: int, n: int) -> list[Env]:
     return envs
 
 
-def seeding_maker(factory: Callable[[], Env], first_env: int, seed: int | None) -> Callable[[], Env]:
+def seeded_factory(factory: Callable[[], Env], first_env: int, seed: int | None) -> Callable[[], Env]:
     """Return a factory that seeds the global random generators before each env it makes.
 
     Its first call makes the env with index ``first_env``, the next call the env after it. Without a seed, it is
@@ -92,14 +92,14 @@ def seeding_maker(factory: Callable[[], Env], first_env: int, seed: int | None) 
 
     def make() -> Env:
         index = next(indices)
-        seed_global_generators(making_seed(seed, index))
+        seed_global_generators(construction_seed(seed, index))
         return factory_of(factory, index)()
 
     make.name = getattr(factory, "name", "the env factory")  # type: ignore[attr-defined]  # for error messages
     return make
 
 
-def note_in_use(env: Env | VectorEnv, factory: Callable[[], Env]) -> None:
+def register_open_env(env: Env | VectorEnv, factory: Callable[[], Env]) -> None:
     """Record that an env is open; raise a UsageError if the factory returned an env that is open already.
 
     Otherwise two rows of a batch would step the same env.
@@ -114,7 +114,7 @@ def note_in_use(env: Env | VectorEnv, factory: Callable[[], Env]) -> None:
         _open_envs[id(unwrapped)] = unwrapped
 
 
-def own_traceback(error: BaseException) -> str:
+def format_env_traceback(error: BaseException) -> str:
     """Return the traceback of an env's exception as text, without the frames of Corral that called the env."""
     trace = error.__traceback__
     while trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith(_CALLING_MODULES):
@@ -122,7 +122,7 @@ def own_traceback(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, trace))
 
 
-def named(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return the type and the message of an exception."""
     return f"{type(error).__name__}: {error}".rstrip(": ")
 
@@ -139,7 +139,7 @@ def close_env(env: Env | VectorEnv, number: int) -> None:
         _open_envs.pop(id(env.unwrapped), None)
         env.close()
     except Exception as error:
-        warnings.warn(f"closing env {number} raised {named(error)}", stacklevel=2)
+        warnings.warn(f"closing env {number} raised {describe_error(error)}", stacklevel=2)
 
 
 def probe_env(factory: Callable[[], Env]) -> EnvInfo:
@@ -163,11 +163,11 @@ def mask_after(method: Callable[[], Any] | None, outcome: Any) -> Any:
     """
     if method is None or not isinstance(outcome, tuple) or len(outcome) != 5:
         return None
-    is_done = any(isinstance(flag, FLAG) and flag for flag in map(scalar, outcome[2:4]))
+    is_done = any(isinstance(flag, FLAG_TYPES) and flag for flag in map(unwrap_scalar, outcome[2:4]))
     return None if is_done else method()
 
 
-def scalar(value: Any) -> Any:
+def unwrap_scalar(value: Any) -> Any:
     """Return the element of an array of shape (), such as ``np.array(1.0)``; return anything else as it is.
 
     An array of shape (1,) is not unwrapped, because it comes from a batched env where a single one is expected.

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from corral.core.entry_points import import_own
+from corral.core.entry_points import import_internal
 from corral.envs.atari import ATARI, ATARI_SETTINGS, is_atari, uses_atari_wrappers
 
 __all__ = [
+    "BOOLEAN_FLAGS",
     "BUILT_IN",
-    "BY_HAND",
     "ENVPOOL",
-    "OWN_FLAGS",
-    "PATHS",
-    "SETTINGS",
-    "SWITCHES",
+    "ENV_FLAGS",
+    "HUMAN_PLAY_KWARGS",
+    "PATH_FLAGS",
+    "RECOMMENDED_SETTINGS",
+    "env_flags",
     "is_code",
-    "own_flags",
-    "settings_of",
+    "recommended_settings",
 ]
 
 
@@ -35,7 +35,7 @@ BUILT_IN: dict[str, str] = {
 """The ``module:callable`` of each built-in env, by its name."""
 
 
-SETTINGS: dict[str, dict[str, Any]] = {
+RECOMMENDED_SETTINGS: dict[str, dict[str, Any]] = {
     "card-battle": {
         "opponent": "greedy",
         "timesteps": 300_000,
@@ -104,7 +104,7 @@ _DEPENDENT_SETTINGS: tuple[frozenset[str], ...] = (
 """Groups of settings that depend on each other. If the user gives one of a group, the env recommends none of it."""
 
 
-OWN_FLAGS: dict[str, dict[str, str]] = {
+ENV_FLAGS: dict[str, dict[str, str]] = {
     f"{ATARI}...": {"atari_wrappers": "use the usual Atari wrappers, see docs/atari.md [yes]"},
     "game-boy": {
         "rom": "file of a Game Boy game [Stray Bell, which is part of Corral]",
@@ -117,15 +117,15 @@ OWN_FLAGS: dict[str, dict[str, str]] = {
 """By env, the arguments of its constructor that are also flags of the command line, with their help texts."""
 
 
-PATHS = ("rom", "memory_map")
-"""Flags in ``OWN_FLAGS`` that name a file. A run records their absolute paths."""
+PATH_FLAGS = ("rom", "memory_map")
+"""Flags in ``ENV_FLAGS`` that name a file. A run records their absolute paths."""
 
 
-SWITCHES = ("atari_wrappers",)
-"""Flags in ``OWN_FLAGS`` that are true or false."""
+BOOLEAN_FLAGS = ("atari_wrappers",)
+"""Flags in ``ENV_FLAGS`` that are true or false."""
 
 
-BY_HAND: dict[str, dict[str, Any]] = {"game-boy": {"frames_per_step": 1, "episode_length": 36_000}}
+HUMAN_PLAY_KWARGS: dict[str, dict[str, Any]] = {"game-boy": {"frames_per_step": 1, "episode_length": 36_000}}
 """By env, constructor arguments for a human player: for the Game Boy 60 steps a second, for ten minutes."""
 
 
@@ -135,12 +135,12 @@ ATARI_MODULE, ENVPOOL_MODULE = "corral.envs.atari", "corral.envs.envpool"
 """The adapters by name, so that importing the registry imports neither emulator nor EnvPool."""
 
 
-def own_flags(env: str) -> dict[str, str]:
+def env_flags(env: str) -> dict[str, str]:
     """Return the command line flags of an env with their help texts."""
-    return OWN_FLAGS.get(f"{ATARI}..." if is_atari(env) else env, {})
+    return ENV_FLAGS.get(f"{ATARI}..." if is_atari(env) else env, {})
 
 
-def settings_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def recommended_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the recommended settings of an env that do not conflict with ``given``, the settings of the user.
 
     A recommended setting is dropped if the user gave it, or gave another one of its group in ``_DEPENDENT_SETTINGS``.
@@ -159,9 +159,9 @@ def _recommended_settings(name: str, env_kwargs: Any) -> Mapping[str, Any]:
     if is_atari(name) and uses_atari_wrappers(env_kwargs):
         return ATARI_SETTINGS
     if name.startswith(ENVPOOL):
-        settings: Mapping[str, Any] = import_own(f"{ENVPOOL_MODULE}:settings")(name.removeprefix(ENVPOOL))
+        settings: Mapping[str, Any] = import_internal(f"{ENVPOOL_MODULE}:settings")(name.removeprefix(ENVPOOL))
         return settings
-    return SETTINGS.get(name, {})
+    return RECOMMENDED_SETTINGS.get(name, {})
 
 
 def _has_env_kwarg(name: str, env_kwargs: Any) -> bool:

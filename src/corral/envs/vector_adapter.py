@@ -17,9 +17,9 @@ __all__ = [
     "SingleEnvAdapter",
     "SubEnvView",
     "autoresets_in_same_step",
-    "info_of",
-    "mask_methods",
+    "batched_mask_method",
     "single_env_metadata",
+    "sub_env_info",
     "unsupported_reason",
 ]
 
@@ -58,7 +58,7 @@ def unsupported_reason(vector: VectorEnv, seeded_at_construction: bool) -> str |
     return None
 
 
-def mask_methods(vector: VectorEnv) -> Callable[[], Sequence[Any]] | None:
+def batched_mask_method(vector: VectorEnv) -> Callable[[], Sequence[Any]] | None:
     """Return a function that calls ``action_masks`` of all envs; None if they have no such method.
 
     Only Gymnasium's ``SyncVectorEnv`` and ``AsyncVectorEnv`` can call methods of their envs.
@@ -76,7 +76,7 @@ def single_env_metadata(vector: VectorEnv) -> dict[str, Any]:
     return {name: value for name, value in vector.metadata.items() if name != "autoreset_mode"}
 
 
-def info_of(infos: Mapping[str, Any], i: int, hidden_info_keys: Collection[str] = ()) -> dict[str, Any]:
+def sub_env_info(infos: Mapping[str, Any], i: int, hidden_info_keys: Collection[str] = ()) -> dict[str, Any]:
     """Return the info of env ``i`` from the infos of a vector env, without the ``hidden_info_keys``.
 
     Gymnasium marks in a boolean array ``_key`` which envs have an entry in the array ``key``.
@@ -87,7 +87,7 @@ def info_of(infos: Mapping[str, Any], i: int, hidden_info_keys: Collection[str] 
         if name.startswith("_") or name in hidden_info_keys or (isinstance(has_entry, np.ndarray) and not has_entry[i]):
             continue
         if isinstance(value, Mapping):
-            info[name] = info_of(value, i)
+            info[name] = sub_env_info(value, i)
         elif isinstance(value, np.ndarray | list | tuple):
             info[name] = value[i]
     return info
@@ -149,7 +149,7 @@ class SingleEnvAdapter(gym.Env[Any, Any]):
         self._observation_layout = Layout(self.observation_space)
         self._action_layout = Layout(self.action_space, "action")
         self._action_batch = self._action_layout.allocate(1)
-        if (call_action_masks := mask_methods(self._vector)) is not None:
+        if (call_action_masks := batched_mask_method(self._vector)) is not None:
             self.action_masks = lambda: call_action_masks()[0]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -158,14 +158,14 @@ class SingleEnvAdapter(gym.Env[Any, Any]):
             self._vector.close()
             self._vector, seed = self._make([seed]), None
         observations, infos = self._vector.reset(seed=seed, options=options)
-        return self._unbatch(observations), info_of(infos, 0, self._hidden_info_keys)
+        return self._unbatch(observations), sub_env_info(infos, 0, self._hidden_info_keys)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take a step. After the end of an episode, ``reset`` begins the next."""
         self._action_layout.write(self._action_batch, 0, action)
         actions = self._action_layout.batch(self._action_batch)
         observations, rewards, terminated, truncated, infos = self._vector.step(actions)
-        observation, info = self._unbatch(observations), info_of(infos, 0, self._hidden_info_keys)
+        observation, info = self._unbatch(observations), sub_env_info(infos, 0, self._hidden_info_keys)
         if (terminated[0] or truncated[0]) and autoresets_in_same_step(self._vector):
             observation, info = info["final_obs"], info["final_info"]
         return observation, float(rewards[0]), bool(terminated[0]), bool(truncated[0]), info

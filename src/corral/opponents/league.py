@@ -64,8 +64,8 @@ class Opponents:
         self._pool_size, self._snapshot_freq = config.pool_size, config.snapshot_freq
         self._n_envs = config.n_envs
         self._budget = _NO_BUDGET if config.timesteps is None else config.timesteps
-        setup = opponent_table.setup
-        self._fixed_names = (*setup.names, *(frozen.name for frozen in setup.frozen_policies))
+        spec = opponent_table.spec
+        self._fixed_names = (*spec.names, *(frozen.name for frozen in spec.frozen_policies))
         self._mixes = [mix_of(stage, (*self._fixed_names, CURRENT, CHECKPOINT)) for stage in self.stages]
         self._has_ratings = self.stages[0].opponent is not None  # otherwise stages have reset options
         self._keeps_past_selves = any(CHECKPOINT in mix for mix in self._mixes)
@@ -84,13 +84,13 @@ class Opponents:
         ``playing`` [N] holds the opponent numbers of the episodes under way, whose slots must not be overwritten.
         """
         self._before_rollout = self._saved()
-        if self.opponent_table.setup.slots:
-            playing_slots = {int(slot) for slot in playing - self.opponent_table.setup.first_slot}
+        if self.opponent_table.spec.slots:
+            playing_slots = {int(slot) for slot in playing - self.opponent_table.spec.first_slot}
             new_slots = self._assign_slots(timesteps, playing_slots)
             self._forget_weights_except(self._pool_slots() | playing_slots)
             self._copy_weights(weights, new_slots)
         self._state.prepared_at = timesteps
-        self.opponent_table.set_chances(self._draw_probabilities())
+        self.opponent_table.set_probabilities(self._draw_probabilities())
 
     def _assign_slots(self, timesteps: int, playing_slots: set[int]) -> list[int]:
         """Choose a slot for the current policy and, if one is due, for a new past self; return the chosen slots."""
@@ -107,7 +107,7 @@ class Opponents:
     def _free_slot(self, playing_slots: set[int]) -> int:
         """Return the first slot that neither the pool nor an episode under way uses."""
         used = self._pool_slots() | playing_slots
-        return next(slot for slot in range(self.opponent_table.setup.slots) if slot not in used)
+        return next(slot for slot in range(self.opponent_table.spec.slots) if slot not in used)
 
     def _pool_slots(self) -> set[int]:
         return {past.slot for past in self._state.pool}
@@ -128,19 +128,19 @@ class Opponents:
 
         The past selves in the pool share that of ``checkpoint``; while the pool is empty, the current policy has it.
         """
-        state, setup = self._state, self.opponent_table.setup
+        state, spec = self._state, self.opponent_table.spec
         mix = self._mixes[state.stage]
-        probabilities = [mix.get(name, 0.0) for name in self._fixed_names] + [0.0] * setup.slots
+        probabilities = [mix.get(name, 0.0) for name in self._fixed_names] + [0.0] * spec.slots
         current, past_selves = mix.get(CURRENT, 0.0), mix.get(CHECKPOINT, 0.0)
         for past in state.pool:
-            probabilities[setup.first_slot + past.slot] += past_selves / len(state.pool)
+            probabilities[spec.first_slot + past.slot] += past_selves / len(state.pool)
         if state.current_slot is not None:
-            probabilities[setup.first_slot + state.current_slot] += current if state.pool else current + past_selves
+            probabilities[spec.first_slot + state.current_slot] += current if state.pool else current + past_selves
         return probabilities
 
     # ---- games and stages ------------------------------------------------------------------------------------
 
-    def note(self, episodes: Iterable[EpisodeRecord], timesteps: int) -> str | None:
+    def record_games(self, episodes: Iterable[EpisodeRecord], timesteps: int) -> str | None:
         """Count the games of a rollout that ends at ``timesteps``; return a message if a stage ends with it."""
         state = self._state
         self._before_rollout, state.counted_at = None, timesteps
@@ -178,7 +178,7 @@ class Opponents:
                 state.ratings[kind] -= gain
             state.rating += gain
             return kind
-        slot = number - self.opponent_table.setup.first_slot
+        slot = number - self.opponent_table.spec.first_slot
         past_self = next((past for past in state.pool if past.slot == slot), None)
         if past_self is not None:
             gain = elo_gain(state.rating, past_self.rating, episode.outcome)
@@ -192,13 +192,13 @@ class Opponents:
         if reason is None:
             return None
         result = self._stage_result()
-        message = f"stage {result.name} ended after {result.steps:,} steps: {result.told} ({reason})"
+        message = f"stage {result.name} ended after {result.steps:,} steps: {result.description} ({reason})"
         if self._state.stage == len(self.stages) - 1:
             self._state.ended_at = self._budget
             return message
         self._begin_next_stage(result, timesteps)
         next_stage = self.stages[self._state.stage]
-        return f"{message}; next: {next_stage.name}, {next_stage.told}"
+        return f"{message}; next: {next_stage.name}, {next_stage.description}"
 
     def _stage_end_reason(self, timesteps: int) -> str | None:
         """Return why the stage ends now; None if it continues, or if it is the last one and has ended before."""
@@ -238,7 +238,7 @@ class Opponents:
         return self._state.ended_at == self._budget
 
     @property
-    def played(self) -> int:
+    def last_counted_stage(self) -> int:
         """Index of the stage that the games counted last belong to."""
         return int(self._metrics.get("opponents/stage", 0.0))
 
@@ -248,7 +248,7 @@ class Opponents:
 
         They stay the same throughout the run, so that its evaluations can be compared.
         """
-        options = dict(self.opponent_table.setup.own)
+        options = dict(self.opponent_table.spec.env_reset_options)
         met = [name for name in options if any(name in mix for mix in self._mixes)]
         name = met[-1] if met else reference_opponents_of_names(list(options)).strongest_scripted
         return copy.deepcopy(dict(options[name]))
@@ -262,7 +262,7 @@ class Opponents:
         state, stage = self._state, self.stages[self._state.stage]
         return StageResult(
             stage.name,
-            stage.told,
+            stage.description,
             steps=state.counted_at - state.stage_start,
             games=state.games,
             win_rate=self._stage_win_rate(),
@@ -322,15 +322,15 @@ class Opponents:
     def weights(self) -> dict[str, Array]:
         """Return the weights in use by their keys in a checkpoint; the arrays are no copies and never change."""
         slot_weights = (self._before_rollout or self._saved()).slot_weights
-        return weights_by_key(slot_weights, self.opponent_table.setup.frozen_policies)
+        return weights_by_key(slot_weights, self.opponent_table.spec.frozen_policies)
 
     def restore(self, state: Mapping[str, Any], weights: Mapping[str, Array]) -> None:
         """Continue from what ``state`` and ``weights`` returned; raise a CheckpointError if it does not fit the run."""
-        setup = self.opponent_table.setup
+        spec = self.opponent_table.spec
         restored = parse_state(state)
-        check_state(restored, len(self.stages), self._n_envs, self._fixed_names, setup.slots)
+        check_state(restored, len(self.stages), self._n_envs, self._fixed_names, spec.slots)
         check_weights(restored, weights, self.opponent_table.expected_weights())
-        for frozen in setup.frozen_policies:
+        for frozen in spec.frozen_policies:
             if any(not np.array_equal(weights[key], array) for key, array in weights_by_key({}, [frozen]).items()):
                 raise CheckpointError(f"the opponent {frozen.name} is no longer the policy that the run began with")
         self._state = restored
@@ -342,9 +342,9 @@ class Opponents:
         for number, arrays in self._slot_weights.items():
             self.opponent_table.write(number, arrays)
 
-    def has(self, number: int) -> bool:
+    def has_opponent(self, number: int) -> bool:
         """Return whether there is an opponent of this number to play against."""
-        slot = number - self.opponent_table.setup.first_slot
+        slot = number - self.opponent_table.spec.first_slot
         return 0 <= number < len(self._fixed_names) or slot in self._slot_weights
 
     def close(self) -> None:

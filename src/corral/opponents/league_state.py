@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
 
 from corral.core.errors import CheckpointError, one_line
-from corral.core.files import by_attribute, to_data
+from corral.core.files import to_attributes, to_data
 from corral.opponents.table import FROZEN_POLICY_KEY
 
 __all__ = [
@@ -50,7 +50,7 @@ class StageResult:
     """Mean reward of the stage's last ``needed`` games."""
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Win rate and mean reward as text."""
         if self.reward is None:
             return "no games"
@@ -71,7 +71,7 @@ class StageResult:
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> StageResult:
         """Return the result that ``to_data`` wrote; raise a TypeError for an unknown key."""
-        return cls(**by_attribute(data, STAGE_RESULT_KEYS))
+        return cls(**to_attributes(data, STAGE_RESULT_KEYS))
 
 
 STAGE_RESULT_KEYS = {
@@ -168,12 +168,12 @@ OPPONENTS_KEYS = {
 def parse_state(state: Any) -> OpponentsState:
     """Return the opponents' state in a ``state.json``; raise a CheckpointError if types or keys are wrong."""
     try:
-        attributes = by_attribute(state, OPPONENTS_KEYS)
+        attributes = to_attributes(state, OPPONENTS_KEYS)
         if isinstance(pool := attributes.get("pool"), list):
-            attributes["pool"] = [by_attribute(p, PAST_SELF_KEYS) if isinstance(p, dict) else p for p in pool]
+            attributes["pool"] = [to_attributes(p, PAST_SELF_KEYS) if isinstance(p, dict) else p for p in pool]
         data = json.dumps(attributes, allow_nan=False)
         parsed = TypeAdapter(OpponentsState).validate_json(data, strict=True)
-        results = [by_attribute(result, STAGE_RESULT_KEYS) for result in parsed.results]
+        results = [to_attributes(result, STAGE_RESULT_KEYS) for result in parsed.results]
         TypeAdapter(list[StageResult]).validate_json(json.dumps(results), strict=True)
         _ = [StageResult.from_data(result) for result in parsed.results]  # raises a TypeError for an unknown key
     except ValidationError as error:

@@ -23,7 +23,7 @@ from corral.opponents.frozen_policy import FrozenPolicy, PolicyPlayer
 from corral.vec.make_vec import make_vector_env
 from corral.vec.validation import MASK
 
-__all__ = ["Match", "play_match", "wilson"]
+__all__ = ["Match", "play_match", "wilson_interval"]
 
 _MAX_TRIES = 5
 """Tries to play a round in which workers die."""
@@ -52,10 +52,10 @@ class Match:
     @property
     def interval(self) -> tuple[float, float]:
         """Lower and upper end of the 95% confidence interval of the win rate."""
-        return wilson(self.win_rate, len(self.outcomes))
+        return wilson_interval(self.win_rate, len(self.outcomes))
 
     @property
-    def by_seat(self) -> tuple[float, float]:
+    def win_rate_by_seat(self) -> tuple[float, float]:
         """Win rates of the games that the policy begins and of those that the opponent begins."""
         return float(np.mean(self.outcomes[::2])), float(np.mean(self.outcomes[1::2]))
 
@@ -79,7 +79,7 @@ class _GameResult(NamedTuple):
     length: int
 
 
-def wilson(rate: float, n: int, z: float = 1.96) -> tuple[float, float]:
+def wilson_interval(rate: float, n: int, z: float = 1.96) -> tuple[float, float]:
     """Return the Wilson score interval of a rate that was observed in ``n`` games (95% for the default ``z``).
 
     E. B. Wilson, 1927, DOI 10.1080/01621459.1927.10502953.

@@ -35,7 +35,7 @@ FROZEN_POLICY_KEY = "guest"
 class OpponentTableSpec:
     """What a process needs, besides the shared arrays, to draw opponents and to play them."""
 
-    own: tuple[tuple[str, Mapping[str, Any]], ...]
+    env_reset_options: tuple[tuple[str, Mapping[str, Any]], ...]
     """Names and reset options of what the env offers: its opponents, or the stages of a curriculum."""
     frozen_policies: tuple[FrozenPolicy, ...]
     slots: int
@@ -47,12 +47,12 @@ class OpponentTableSpec:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of what the env offers, by opponent number."""
-        return tuple(name for name, _ in self.own)
+        return tuple(name for name, _ in self.env_reset_options)
 
     @property
     def first_slot(self) -> int:
         """The opponent number of slot 0."""
-        return len(self.own) + len(self.frozen_policies)
+        return len(self.env_reset_options) + len(self.frozen_policies)
 
     def build(self, arrays: Mapping[str, Array]) -> OpponentTable:
         """Return the table that reads these shared arrays."""
@@ -65,11 +65,11 @@ class OpponentTable:
     It reads what the trainer writes between rollouts.
     """
 
-    def __init__(self, setup: OpponentTableSpec, arrays: Mapping[str, Array]) -> None:
-        self._spec = setup
+    def __init__(self, spec: OpponentTableSpec, arrays: Mapping[str, Array]) -> None:
+        self._spec = spec
         self._probabilities: npt.NDArray[np.float64] = arrays[_PROBABILITIES]
         self._versions: npt.NDArray[np.int64] = arrays[_VERSIONS]
-        self._slot_weights = _weights_by_slot(arrays, setup.slots)
+        self._slot_weights = _weights_by_slot(arrays, spec.slots)
         self._players: dict[int, PolicyPlayer] = {}
         self._loaded_versions: dict[int, int] = {}
 
@@ -82,8 +82,8 @@ class OpponentTable:
 
     def options(self, opponent: int) -> dict[str, Any]:
         """Return the options that an env is reset with to play against an opponent."""
-        if opponent < len(self._spec.own):
-            _, reset_options = self._spec.own[opponent]
+        if opponent < len(self._spec.env_reset_options):
+            _, reset_options = self._spec.env_reset_options[opponent]
             return copy.deepcopy(dict(reset_options))
         return {OPPONENT: self._player(opponent).for_new_game()}
 
@@ -95,16 +95,16 @@ class OpponentTable:
 
     def _player(self, opponent: int) -> PolicyPlayer:
         """Return the player of a frozen policy or of a slot; load the slot's weights if they have changed."""
-        setup = self._spec
-        slot = opponent - setup.first_slot
+        spec = self._spec
+        slot = opponent - spec.first_slot
         if slot < 0:
-            frozen = setup.frozen_policies[opponent - len(setup.own)]
+            frozen = spec.frozen_policies[opponent - len(spec.env_reset_options)]
             version, actor, weights = 0, frozen.actor, frozen.weights
         else:
-            assert setup.actor is not None, "slots hold policies of this run"
-            version, actor, weights = int(self._versions[slot]), setup.actor, self._slot_weights[slot]
+            assert spec.actor is not None, "slots hold policies of this run"
+            version, actor, weights = int(self._versions[slot]), spec.actor, self._slot_weights[slot]
         if opponent not in self._players:
-            player = PolicyPlayer(actor.build(0, 1), setup.observation_space, setup.action_space)
+            player = PolicyPlayer(actor.build(0, 1), spec.observation_space, spec.action_space)
             self._players[opponent] = player
         if self._loaded_versions.get(opponent) != version:
             self._players[opponent].actor.load(weights)
@@ -115,14 +115,14 @@ class OpponentTable:
 class SharedOpponentTable:
     """The trainer's side of the table: it owns the shared arrays and writes them between rollouts."""
 
-    def __init__(self, setup: OpponentTableSpec, weights: Weights) -> None:
-        self.setup = setup
-        n_opponents = setup.first_slot + setup.slots
+    def __init__(self, spec: OpponentTableSpec, weights: Weights) -> None:
+        self.spec = spec
+        n_opponents = spec.first_slot + spec.slots
         specs = [
             shared_memory.ArraySpec(_PROBABILITIES, (n_opponents,), "<f8"),
-            shared_memory.ArraySpec(_VERSIONS, (setup.slots,), "<i8"),
+            shared_memory.ArraySpec(_VERSIONS, (spec.slots,), "<i8"),
         ]
-        for slot in range(setup.slots):
+        for slot in range(spec.slots):
             for name, value in weights.items():
                 array = np.asarray(value)
                 specs.append(shared_memory.ArraySpec(f"{slot}/{name}", array.shape, array.dtype.str))
@@ -130,8 +130,8 @@ class SharedOpponentTable:
         arrays = self.shared.arrays
         arrays[_PROBABILITIES][...] = 0.0
         arrays[_VERSIONS][...] = 0
-        self._slot_weights = _weights_by_slot(arrays, setup.slots)
-        self.opponent_sampler = OpponentTable(setup, arrays)
+        self._slot_weights = _weights_by_slot(arrays, spec.slots)
+        self.opponent_sampler = OpponentTable(spec, arrays)
 
     def write(self, slot: int, weights: Mapping[str, Array]) -> None:
         """Copy a policy into a slot that no episode plays against."""
@@ -141,11 +141,11 @@ class SharedOpponentTable:
 
     def expected_weights(self) -> dict[str, Array]:
         """Return arrays like the weights of every slot and frozen policy, by their keys in a checkpoint."""
-        return weights_by_key(dict(enumerate(self._slot_weights)), self.setup.frozen_policies)
+        return weights_by_key(dict(enumerate(self._slot_weights)), self.spec.frozen_policies)
 
-    def set_chances(self, chances: Sequence[float]) -> None:
+    def set_probabilities(self, probabilities: Sequence[float]) -> None:
         """Set the probability of each opponent number for episodes that begin from now on."""
-        self.shared.arrays[_PROBABILITIES][...] = chances
+        self.shared.arrays[_PROBABILITIES][...] = probabilities
 
     def close(self) -> None:
         """Release the shared memory."""

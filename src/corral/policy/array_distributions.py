@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from corral.core.actions import Head, by_head
+from corral.core.actions import Head, split_by_head
 
 __all__ = ["Drawn", "Likelihood", "Reference", "add_divergence", "draw", "gradient", "likelihood", "mode"]
 
@@ -61,7 +61,7 @@ def draw(heads: Sequence[Head], params: Floats, log_std: Floats, masks: Flags | 
     """Sample by inverting each head's distribution at the noise."""
     columns, log_probs = [], []
     rows = np.arange(len(params))
-    for head, logits, mask, std in by_head(heads, params, log_std, masks):
+    for head, logits, mask, std in split_by_head(heads, params, log_std, masks):
         drawn = noise[:, head.actions]
         if head.kind == "categorical":
             shifted = _masked(logits, mask)
@@ -87,7 +87,7 @@ def draw(heads: Sequence[Head], params: Floats, log_std: Floats, masks: Flags | 
 def mode(heads: Sequence[Head], params: Floats, masks: Flags | None) -> Array:
     """The most likely actions [B, D]."""
     columns: list[Array] = []
-    for head, logits, mask, _ in by_head(heads, params, params[:0, 0], masks):
+    for head, logits, mask, _ in split_by_head(heads, params, params[:0, 0], masks):
         if head.kind == "categorical":
             columns.append(_masked(logits, mask).argmax(axis=1)[:, None])
         elif head.kind == "bernoulli":
@@ -103,7 +103,7 @@ def likelihood(
     """How likely ``actions`` [B, D] are, and how undecided the policy is."""
     parts, log_probs = [], []
     rows = np.arange(len(params))
-    for head, logits, mask, std in by_head(heads, params, log_std, masks):
+    for head, logits, mask, std in split_by_head(heads, params, log_std, masks):
         taken = actions[:, head.actions]
         if head.kind == "categorical":
             log_p = _masked(logits, mask)
@@ -166,7 +166,9 @@ def add_divergence(
     """KL(reference || policy) [B]; ``weight`` times its gradients are added to those of params and log_std."""
     divergences, scale, gaussian = [], np.float32(weight), 0
     pairs = zip(
-        by_head(heads, params, log_std, masks), by_head(heads, reference.params, reference.log_std, masks), strict=True
+        split_by_head(heads, params, log_std, masks),
+        split_by_head(heads, reference.params, reference.log_std, masks),
+        strict=True,
     )
     for ((head, means, mask, std), (_, fixed, _, fixed_std)), part in zip(pairs, known.parts, strict=True):
         out = d_params[:, head.params]

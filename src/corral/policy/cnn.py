@@ -18,13 +18,13 @@ from corral.config.values import Cnn
 from corral.core.errors import UsageError
 from corral.policy.images import ImageLeaf
 
-__all__ = ["PictureEncoder"]
+__all__ = ["ImageEncoder"]
 
 _MIN_SIDE = {"nature": 36, "small": 8, "impala": 8}
 """The fewest pixels that a side of an image may have, by network."""
 
 
-class PictureEncoder(nn.Module):
+class ImageEncoder(nn.Module):
     """One convolutional network for each image of an observation; the networks share no weights."""
 
     def __init__(
@@ -34,8 +34,8 @@ class PictureEncoder(nn.Module):
         self.images = images
         self.bf16 = bf16
         self.n_features = n_features * len(images)
-        self.kinds = tuple(_choose_network(image, cnn) for image in images)
-        pairs = zip(images, self.kinds, strict=True)
+        self.architectures = tuple(_choose_network(image, cnn) for image in images)
+        pairs = zip(images, self.architectures, strict=True)
         self.networks = nn.ModuleList(_build_network(image, kind, n_features) for image, kind in pairs)
         if ortho_init:  # orthogonal weights: Saxe et al. 2014, arXiv:1312.6120; gain sqrt(2) for ReLU
             for layer in self.modules():

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from corral.core.actions import Head, by_head
+from corral.core.actions import Head, split_by_head
 
-__all__ = ["ActionLikelihood", "divergence", "likelihood", "masked_logits", "mode", "sample"]
+__all__ = ["ActionLikelihood", "kl_divergence", "likelihood", "masked_logits", "mode", "sample"]
 
 FORBIDDEN = -1e30
 """Logit of a masked action: its probability is exactly 0, and 0 x log 0 stays 0 where -inf would give NaN."""
@@ -51,7 +51,7 @@ def masked_bernoulli(logits: Tensor, mask: Tensor | None) -> Tensor:
 def sample(heads: Sequence[Head], params: Tensor, log_std: Tensor, masks: Tensor | None, noise: Tensor) -> Tensor:
     """Return actions [B, D]: the inverse of each head's distribution function at the noise."""
     columns = []
-    for head, outputs, mask, head_log_std in by_head(heads, params, log_std, masks):
+    for head, outputs, mask, head_log_std in split_by_head(heads, params, log_std, masks):
         head_noise = noise[:, head.actions]
         if head.kind == "categorical":
             cumulative = masked_logits(outputs, mask).softmax(-1).cumsum(-1)
@@ -69,7 +69,7 @@ def sample(heads: Sequence[Head], params: Tensor, log_std: Tensor, masks: Tensor
 def mode(heads: Sequence[Head], params: Tensor, masks: Tensor | None) -> Tensor:
     """Return the most likely actions [B, D]."""
     columns = []
-    for head, outputs, mask, _ in by_head(heads, params, params.new_zeros(0), masks):
+    for head, outputs, mask, _ in split_by_head(heads, params, params.new_zeros(0), masks):
         if head.kind == "categorical":
             columns.append(masked_logits(outputs, mask).argmax(-1, keepdim=True))
         elif head.kind == "bernoulli":
@@ -84,7 +84,7 @@ def likelihood(
 ) -> ActionLikelihood:
     """Return the log-probability [B] of ``actions`` [B, D] and the entropy [B] of the policy."""
     log_probs, entropies = [], []
-    for head, outputs, mask, head_log_std in by_head(heads, params, log_std, masks):
+    for head, outputs, mask, head_log_std in split_by_head(heads, params, log_std, masks):
         taken = actions[:, head.actions]
         if head.kind == "categorical":
             log_p = masked_logits(outputs, mask).log_softmax(-1)
@@ -102,7 +102,7 @@ def likelihood(
     return ActionLikelihood(_sum(log_probs), _sum(entropies))
 
 
-def divergence(
+def kl_divergence(
     heads: Sequence[Head],
     params: Tensor,
     log_std: Tensor,
@@ -113,7 +113,9 @@ def divergence(
     """Return KL(reference || policy) [B] in closed form, given the parameters [B, P] and deviations of both."""
     divergences = []
     pairs = zip(
-        by_head(heads, params, log_std, masks), by_head(heads, reference, reference_log_std, masks), strict=True
+        split_by_head(heads, params, log_std, masks),
+        split_by_head(heads, reference, reference_log_std, masks),
+        strict=True,
     )
     for (head, outputs, mask, head_log_std), (_, ref_outputs, _, ref_log_std) in pairs:
         if head.kind == "categorical":

@@ -59,7 +59,7 @@ def check_encoding(state: Mapping[str, Any], policy: Policy) -> None:
         raise CheckpointError(f"the checkpoint has encoding {encoding!r:.20}; this version of Corral reads {ENCODING}")
     integers = [leaf for leaf in policy.state_layout.leaves if not leaf.is_float and is_normalizable(leaf)]
     scaled = [leaf for leaf in integers if isinstance(leaf.space, spaces.Box) and leaf.space.high.min() == 255]
-    changed = integers if policy.normalizer is not None else [] if policy.custom else scaled
+    changed = integers if policy.normalizer is not None else [] if policy.is_custom else scaled
     if changed:
         raise CheckpointError(
             f"the run comes from a version of Corral that scaled the integers of observation {changed[0].path!r} "

@@ -17,7 +17,7 @@ from corral.core.spaces import Layout, Leaf
 from corral.core.types import Leaves
 from corral.policy.images import ImageLeaf, is_normalizable
 
-__all__ = ["ENCODING", "Encoder", "Scale", "encoded_size", "normalized", "scales_from"]
+__all__ = ["ENCODING", "ObservationEncoder", "Scale", "encoded_size", "normalize_observations", "scales_from_weights"]
 
 Floats = npt.NDArray[np.float32]
 CLIP = 10.0
@@ -38,7 +38,7 @@ class Scale(NamedTuple):
     deviation: Floats
 
 
-def normalized(observations: Leaves, scales: Mapping[str, Scale]) -> Leaves:
+def normalize_observations(observations: Leaves, scales: Mapping[str, Scale]) -> Leaves:
     """Return the observations, with the leaves that have a scale normalised and clipped."""
     leaves = dict(observations)
     for path, scale in scales.items():
@@ -58,7 +58,7 @@ class _EncodedLeaf(NamedTuple):
     write: Callable[[npt.NDArray[Any], Floats], None]
 
 
-class Encoder:
+class ObservationEncoder:
     """Encodes observations as rows of features [B, F].
 
     Discrete leaves become one-hot codes, bytes of images are scaled to 0..1, and all else is used as it is.
@@ -122,7 +122,7 @@ def _leaf_size(leaf: Leaf) -> int:
     return int(np.prod(leaf.shape))
 
 
-def scales_from(layout: Layout, weights: Mapping[str, Any]) -> dict[str, Scale]:
+def scales_from_weights(layout: Layout, weights: Mapping[str, Any]) -> dict[str, Scale]:
     """Return the normalisation statistics among a policy's weights, by leaf; empty if it does not normalise."""
     paths = [leaf.path for leaf in layout.leaves if is_normalizable(leaf) and MEAN.format(0) in weights]
     return {

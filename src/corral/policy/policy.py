@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from corral.config.values import DEFAULT_LAYERS, Cnn, Recurrent
-from corral.core.actions import ACTION_FEATURES, ActionCodec, scored_leaf, state_layout
+from corral.core.actions import ACTION_FEATURES, ActionCodec, find_action_features_leaf, state_layout
 from corral.core.errors import UsageError
 from corral.core.spaces import Layout
 from corral.core.types import Leaves
 from corral.policy import distributions, mlp
-from corral.policy.cnn import PictureEncoder
+from corral.policy.cnn import ImageEncoder
 from corral.policy.images import image_leaves
 from corral.policy.networks import MlpNetwork, ObservationNormalizer
-from corral.policy.observation_encoder import Encoder, encoded_size, normalized
+from corral.policy.observation_encoder import ObservationEncoder, encoded_size, normalize_observations
 from corral.policy.recurrent import RecurrentCore, SequenceStart
 
 __all__ = ["Evaluation", "NetworkFactory", "Policy", "n_action_params"]
@@ -83,14 +83,14 @@ class Policy(nn.Module):
         super().__init__()
         self.layout = Layout(observation_space)
         self.codec = ActionCodec(action_space)
-        self.custom = network is not None
+        self.is_custom = network is not None
         self.n_action_features = self._count_action_features(score_actions)
         """Features of each action; 0 if the policy does not score actions."""
         self.state_layout = state_layout(self.layout) if self.n_action_features else self.layout
         self.normalizer = ObservationNormalizer(self.state_layout) if normalize_obs else None
-        images = () if self.custom or cnn == "none" else image_leaves(self.state_layout)
-        self.pictures = PictureEncoder(images, cnn, cnn_features, ortho_init, bf16) if images else None
-        self.encoder = Encoder(self.state_layout, {image.path for image in images})
+        images = () if self.is_custom or cnn == "none" else image_leaves(self.state_layout)
+        self.pictures = ImageEncoder(images, cnn, cnn_features, ortho_init, bf16) if images else None
+        self.encoder = ObservationEncoder(self.state_layout, {image.path for image in images})
         self.net_arch = self._choose_arch(net_arch)
         self.cnn, self.cnn_features, self.bf16 = cnn, cnn_features, bf16
         self.activation_fn = activation_fn
@@ -129,7 +129,7 @@ class Policy(nn.Module):
 
     def mlp_shape(self) -> mlp.MlpShape | None:
         """Return the sizes of the built-in MLP if the numpy engine can run it; None for any other network."""
-        is_mlp = not self.custom and self.pictures is None and self.core is None
+        is_mlp = not self.is_custom and self.pictures is None and self.core is None
         if not is_mlp or self.activation_fn not in mlp.ACTIVATIONS:
             return None
         pi, vf = self.net_arch
@@ -149,8 +149,10 @@ class Policy(nn.Module):
         The learner computes it once for each rollout. Encoded features are written to ``out`` [B, F] if it is given.
         Images are returned as they are.
         """
-        leaves = observations if self.normalizer is None else normalized(observations, self.normalizer.scales())
-        if self.custom:
+        leaves = (
+            observations if self.normalizer is None else normalize_observations(observations, self.normalizer.scales())
+        )
+        if self.is_custom:
             return leaves
         images = () if self.pictures is None else self.pictures.images
         features = {IMAGE + image.path: leaves[image.path] for image in images}
@@ -173,7 +175,7 @@ class Policy(nn.Module):
         ``masks`` do not change the result; they save the scoring of forbidden actions. For a recurrent policy, rows
         are whole sequences, and ``start`` holds their initial states.
         """
-        if not self.custom:
+        if not self.is_custom:
             features = self._join_features(inputs)
             if self.core is not None:
                 assert start is not None
@@ -226,9 +228,9 @@ class Policy(nn.Module):
 
     def _count_action_features(self, score_actions: bool | None) -> int:
         """Return the number of features of an action if the policy scores actions by them; else 0."""
-        if self.custom or score_actions is False:
+        if self.is_custom or score_actions is False:
             return 0
-        leaf = scored_leaf(self.layout, self.codec.layout.space)
+        leaf = find_action_features_leaf(self.layout, self.codec.layout.space)
         if leaf is None:
             if score_actions:
                 raise UsageError(

@@ -22,7 +22,7 @@ from corral.ppo import losses
 from corral.ppo.adam import EPSILON
 from corral.ppo.gae import Advantages
 from corral.ppo.loss_terms import NO_EXTRA_TERMS, LossTerms
-from corral.ppo.minibatch_shards import ShardThreads, shares_of
+from corral.ppo.minibatch_shards import ShardThreads, shard_count
 from corral.ppo.moments import MOMENTS, check_moments
 
 __all__ = ["TorchEngine"]
@@ -64,10 +64,10 @@ class TorchEngine:
         self._reference: Policy | None = None
         self._length = config.sequence_length or 1
         """Consecutive rows of a minibatch that are one sequence of a recurrent policy."""
-        self._shard_threads = ShardThreads(shares_of(policy, config), config.learner_threads)
+        self._shard_threads = ShardThreads(shard_count(policy, config), config.learner_threads)
 
     @property
-    def n_shares(self) -> int | None:
+    def n_shards(self) -> int | None:
         """Number of shards of a minibatch; None without images or with ``compile``, where minibatches are not split."""
         return None if self.policy.pictures is None or self.config.compile else self._shard_threads.n_shards
 
@@ -162,7 +162,7 @@ class TorchEngine:
             del means["kl_ref"]
         return means
 
-    def finite(self) -> bool:
+    def weights_are_finite(self) -> bool:
         """Return whether every weight is finite."""
         return all(bool(torch.isfinite(parameter).all()) for parameter in self.policy.parameters())
 
@@ -209,7 +209,7 @@ class TorchEngine:
         entropy_loss = -new.entropy.mean()
         loss, kl_ref = policy_loss + ent_coef * entropy_loss + c.vf_coef * value_loss, torch.zeros_like(value_loss)
         if reference_params is not None and self._reference is not None:
-            kl_ref = distributions.divergence(
+            kl_ref = distributions.kl_divergence(
                 self.policy.codec.heads,
                 params=new.params,
                 log_std=self.policy.log_std,
@@ -286,7 +286,7 @@ class TorchEngine:
 
     # ---- checkpoints -------------------------------------------------------------------------------------------
 
-    def copies(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def checkpoint_tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return copies of the weights and of Adam's moments, by name, for a checkpoint."""
         weights, state = {}, {}
         for name, parameter in self.policy.named_parameters():

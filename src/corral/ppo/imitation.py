@@ -102,7 +102,7 @@ class _Imitator(Protocol):
 
 def imitate(
     policy: Policy,
-    shown: Demonstrations,
+    demonstrations: Demonstrations,
     *,
     epochs: int = 10,
     batch_size: int = 256,
@@ -115,14 +115,14 @@ def imitate(
 
     A fraction ``held_out`` of the rows is not learned from; it measures how well the policy generalises.
     """
-    shown = shown.checked(policy)
-    order = minibatch_generator(seed, 0).permutation(len(shown.actions))
+    demonstrations = demonstrations.checked(policy)
+    order = minibatch_generator(seed, 0).permutation(len(demonstrations.actions))
     n_held_out = int(len(order) * held_out)
     test_rows, train_rows = np.sort(order[:n_held_out]), np.sort(order[n_held_out:])
     if not len(train_rows):
         raise UsageError(f"{len(order)} demonstrations leave none to learn from; give more, or a smaller held_out")
     in_numpy = policy.log_std.device.type == "cpu" and policy.mlp_shape() is not None
-    imitator: _Imitator = (_ArrayStudent if in_numpy else _TorchImitator)(policy, shown, vf_coef)
+    imitator: _Imitator = (_ArrayStudent if in_numpy else _TorchImitator)(policy, demonstrations, vf_coef)
     for epoch in range(epochs):
         order = minibatch_generator(seed, epoch + 1).permutation(train_rows)
         for start in range(0, len(order), batch_size):
@@ -134,7 +134,7 @@ def imitate(
         accuracy=train.accuracy,
         held_out_loss=test.loss,
         held_out_accuracy=test.accuracy,
-        held_out_value_loss=None if shown.returns is None else test.value_loss,
+        held_out_value_loss=None if demonstrations.returns is None else test.value_loss,
         rows=len(train_rows),
     )
 
@@ -163,15 +163,15 @@ class _Seen(NamedTuple):
 class _ArrayStudent:
     """The built-in network, in numpy."""
 
-    def __init__(self, policy: Policy, shown: Demonstrations, vf_coef: float) -> None:
+    def __init__(self, policy: Policy, demonstrations: Demonstrations, vf_coef: float) -> None:
         shape = policy.mlp_shape()
         assert shape is not None
-        self._policy, self._shown, self._vf_coef = policy, shown, vf_coef
+        self._policy, self._shown, self._vf_coef = policy, demonstrations, vf_coef
         self._mlp, self._adam = Mlp(shape), Adam(shape)
         self._mlp.load({name: parameter.detach().numpy() for name, parameter in policy.named_parameters()})
         self._flat = np.zeros(shape.size, np.float32)
         self._gradient = Gradient(self._mlp, self._flat)
-        features = policy.features(shown.observations)
+        features = policy.features(demonstrations.observations)
         self._features, self._described = features[FEATURES], features.get(ACTION_FEATURES)
 
     def learn(self, rows: Indices, learning_rate: float) -> None:
@@ -201,9 +201,9 @@ class _ArrayStudent:
                 parameter.copy_(torch.from_numpy(self._mlp.parameters()[name]))
 
     def _look(self, rows: Indices) -> _Seen:
-        shown, features = self._shown, self._features[rows]
-        heads, taken = self._policy.codec.heads, shown.actions[rows]
-        masks = None if shown.masks is None else shown.masks[rows]
+        demonstrations, features = self._shown, self._features[rows]
+        heads, taken = self._policy.codec.heads, demonstrations.actions[rows]
+        masks = None if demonstrations.masks is None else demonstrations.masks[rows]
         params, values = self._mlp.forward(features)
         if self._mlp.scorer is None or self._described is None:
             return _Seen(features, heads, params, values, taken, masks, None)
@@ -223,11 +223,11 @@ class _RowLosses(NamedTuple):
 class _TorchImitator:
     """Trains any network by autograd."""
 
-    def __init__(self, policy: Policy, shown: Demonstrations, vf_coef: float) -> None:
+    def __init__(self, policy: Policy, demonstrations: Demonstrations, vf_coef: float) -> None:
         self._policy, self._vf_coef = policy, vf_coef
-        self._inputs = policy.prepare(shown.observations)
-        self._actions = self._tensor(shown.actions)
-        self._masks, self._returns = self._optional(shown.masks), self._optional(shown.returns)
+        self._inputs = policy.prepare(demonstrations.observations)
+        self._actions = self._tensor(demonstrations.actions)
+        self._masks, self._returns = self._optional(demonstrations.masks), self._optional(demonstrations.returns)
         fused = policy.log_std.device.type in ("cpu", "cuda")
         self._optimizer = torch.optim.Adam(policy.parameters(), eps=EPSILON, fused=fused)
 

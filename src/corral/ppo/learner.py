@@ -95,7 +95,7 @@ class Engine(Protocol):
     """
 
     @property
-    def n_shares(self) -> int | None:
+    def n_shards(self) -> int | None:
         """Number of shards that a minibatch is split into; None if the engine does not split.
 
         A gradient is the sum of its shards' gradients, in order, so their number affects the last bits of a result.
@@ -137,7 +137,7 @@ class Engine(Protocol):
         """End the update: return means over the gradients that were computed and applied, by field of UpdateStats."""
         ...
 
-    def finite(self) -> bool:
+    def weights_are_finite(self) -> bool:
         """Return whether every weight is finite."""
         ...
 
@@ -148,7 +148,7 @@ class Engine(Protocol):
         """
         ...
 
-    def copies(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def checkpoint_tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return copies of the weights and of Adam's moments, by name, for a checkpoint."""
         ...
 
@@ -233,7 +233,7 @@ class Learner:
 
     def _check_finite(self, means: Mapping[str, float], settings: UpdateSettings) -> None:
         """Raise LearnerDiverged if a weight or a statistic is infinite or NaN."""
-        if not self.engine.finite() or not np.isfinite(list(means.values())).all():
+        if not self.engine.weights_are_finite() or not np.isfinite(list(means.values())).all():
             raise LearnerDiverged(
                 f"loss or weights are not finite in iteration {settings.iteration} (learning_rate "
                 f"{settings.learning_rate:g}); the last checkpoint is intact. Try a smaller --learning-rate, "

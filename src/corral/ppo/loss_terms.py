@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from corral.config.schema import TrainConfig
 
-__all__ = ["NO_EXTRA_TERMS", "LossTerms", "terms_at"]
+__all__ = ["NO_EXTRA_TERMS", "LossTerms", "loss_terms_at"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class LossTerms:
 NO_EXTRA_TERMS = LossTerms()
 
 
-def terms_at(config: TrainConfig, timesteps: int) -> LossTerms:
+def loss_terms_at(config: TrainConfig, timesteps: int) -> LossTerms:
     """Return the terms for a rollout that begins after ``timesteps``.
 
     The KL coefficient falls linearly to 0 over ``kl_ref_steps``; the policy is frozen for the first ``critic_warmup``

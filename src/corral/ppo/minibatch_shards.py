@@ -17,7 +17,7 @@ from corral.config.schema import TrainConfig
 from corral.core.machine import available_cores
 from corral.policy.policy import Policy
 
-__all__ = ["MIN_SHARD_ROWS", "ShardThreads", "set_torch_threads", "shares_of"]
+__all__ = ["MIN_SHARD_ROWS", "ShardThreads", "set_torch_threads", "shard_count"]
 
 MIN_SHARD_ROWS = 32
 """The fewest rows of a shard: with fewer, each row takes longer."""
@@ -30,7 +30,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def shares_of(policy: Policy, config: TrainConfig) -> int:
+def shard_count(policy: Policy, config: TrainConfig) -> int:
     """Return the number of shards of a minibatch for the torch engine.
 
     It is more than 1 for images on a CPU only: elsewhere a row costs too little. A compiled loss is not split either.
@@ -44,7 +44,7 @@ def shares_of(policy: Policy, config: TrainConfig) -> int:
 
 def set_torch_threads(policy: Policy, config: TrainConfig) -> None:
     """Give torch one thread if minibatches have shards, else ``learner_threads``."""
-    torch.set_num_threads(1 if shares_of(policy, config) > 1 else config.learner_threads or 1)
+    torch.set_num_threads(1 if shard_count(policy, config) > 1 else config.learner_threads or 1)
 
 
 class ShardThreads:

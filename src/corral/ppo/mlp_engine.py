@@ -77,7 +77,7 @@ class MlpEngine:
         self._norms = 0.0
 
     @property
-    def n_shares(self) -> int | None:
+    def n_shards(self) -> int | None:
         """Parts of a minibatch."""
         return self.shares.setup.shares
 
@@ -151,7 +151,7 @@ class MlpEngine:
             **({"kl_ref": kl_ref} if self._terms.kl_ref else {}),
         }
 
-    def finite(self) -> bool:
+    def weights_are_finite(self) -> bool:
         """Whether every weight is a number."""
         return bool(np.isfinite(self._mlp.flat).all())
 
@@ -196,14 +196,14 @@ class MlpEngine:
 
     # ---- what a checkpoint holds -----------------------------------------------------------------------------
 
-    def copies(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def checkpoint_tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The parameters, and Adam's moments as torch's own Adam keeps them, by name; copied, for they will change."""
         copy = torch.from_numpy(self._mlp.flat.copy())
         weights = {name: copy[place].view(shape) for name, (place, shape) in self._mlp.shape.places().items()}
         return weights, {name: torch.as_tensor(array) for name, array in self._adam.state().items()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from moments that ``copies`` gave."""
+        """Go on from moments that ``checkpoint_tensors`` gave."""
         check_moments(state, self.policy.named_parameters())
         self._adam.restore({name: tensor.numpy() for name, tensor in state.items()})
 

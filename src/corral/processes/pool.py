@@ -25,7 +25,7 @@ from corral.core.errors import UsageError, WorkerDied
 from corral.core.stdio import reserve_standard_descriptors
 from corral.processes import orphan_reaper, pipes, shared_memory, worker_bootstrap
 from corral.processes.pool_worker import CLOSE_SECONDS, PoolWorker, Waiter, death_error, kill
-from corral.processes.start_methods import StartMethod, bare_main, usable_start_method
+from corral.processes.start_methods import StartMethod, hide_main_module, usable_start_method
 from corral.processes.supervision import NEVER, POLL_SECONDS, Deadline, HangDetector, RecoveryConfig
 
 __all__ = [
@@ -80,7 +80,7 @@ class WorkerPool:
         self._stop_all = Finalize(self, _stop_workers, (self.workers,), exitpriority=100)
         try:
             self._context: Any = multiprocessing.get_context(usable_start_method(start_method))
-            with bare_main(self._context, self._preload):
+            with hide_main_module(self._context, self._preload):
                 for index, envs in enumerate(shares):
                     self.workers.append(self._start(index, envs))
                     self._waiter.add(self.workers[-1])
@@ -141,7 +141,7 @@ class WorkerPool:
         self._waiter.forget(worker)
         kill([worker])
         self._hang_detector.forget(worker.index)
-        with bare_main(self._context, self._preload):
+        with hide_main_module(self._context, self._preload):
             started = self._start(worker.index, worker.envs)
         worker.process, worker.pid, worker.pipe, worker.end = started.process, started.pid, started.pipe, None
         self._waiter.add(worker)
@@ -192,9 +192,9 @@ class WorkerPool:
                         replies.pop(w.index, None)  # the new process replies again
                         if (reply := on_death(w, event)) is not None:
                             replies[w.index] = reply
-                    elif event != worker_bootstrap.RING:
+                    elif event != worker_bootstrap.WAKE:
                         if not errors_are_replies and event[:1] == worker_bootstrap.ERROR:
-                            raise worker_bootstrap.error_from(event[1:])
+                            raise worker_bootstrap.unpickle_error(event[1:])
                         replies[w.index] = event
         return [replies[w.index] for w in workers]
 

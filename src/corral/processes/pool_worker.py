@@ -70,7 +70,8 @@ class Waiter:
     def wait(self, pending: list[PoolWorker], only_pending: bool, seconds: float) -> list[tuple[PoolWorker, bool]]:
         """Return workers whose pipe can be read (True) or that may have ended (False).
 
-        After ``seconds`` without either, return all ``pending``, because the death of a worker goes unnoticed if a child process of its env holds its descriptors.
+        After ``seconds`` without either, return all ``pending``, because the death of a worker goes unnoticed if a
+        child process of its env holds its descriptors.
         """
         if self._selector is not None and not only_pending:
             ready = [key.data for key, _ in self._selector.select(seconds)]

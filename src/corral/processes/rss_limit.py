@@ -22,13 +22,13 @@ class RssLimit:
         self._next_time = 0.0
 
     @staticmethod
-    def now() -> float:
+    def current_mb() -> float:
         """Return the memory that this process uses, in MB."""
         return float(psutil.Process().memory_info().rss) / 2**20
 
-    def outgrown(self) -> bool:
+    def is_exceeded(self) -> bool:
         """Return whether this process uses more than the limit; False if it was measured less than a second ago."""
         if self._max_rss is None or time.monotonic() < self._next_time:
             return False
         self._next_time = time.monotonic() + _INTERVAL
-        return self.now() > self._max_rss
+        return self.current_mb() > self._max_rss

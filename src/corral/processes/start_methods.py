@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from corral.core.errors import UsageError
 
-__all__ = ["StartMethod", "bare_main", "usable_start_method"]
+__all__ = ["StartMethod", "hide_main_module", "usable_start_method"]
 
 StartMethod = Literal["auto", "spawn", "forkserver", "fork"]
 
@@ -30,7 +30,7 @@ def usable_start_method(requested: StartMethod) -> str:
 
 
 @contextlib.contextmanager
-def bare_main(context: Any, preload: str) -> Iterator[None]:
+def hide_main_module(context: Any, preload: str) -> Iterator[None]:
     """Hide the user's ``__main__`` module, and block SIGINT and SIGTERM, while worker processes are started.
 
     The env factory is pickled by value, so that workers need not import the script that started them: scripts without a

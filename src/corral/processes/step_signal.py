@@ -24,7 +24,7 @@ from corral.core.errors import WorkerDied
 from corral.processes.pool import WorkerPool
 from corral.processes.pool_worker import WINDOWS_WAITS, PoolWorker
 from corral.processes.supervision import NEVER, Deadline
-from corral.processes.worker_bootstrap import ERROR, RING, error_from
+from corral.processes.worker_bootstrap import ERROR, WAKE, unpickle_error
 
 __all__ = ["CELLS", "Fence", "ParentSignal", "WorkerSignal", "cells_shape"]
 
@@ -104,8 +104,8 @@ class ParentSignal:
                 if isinstance(event, WorkerDied):
                     self._restart(worker, event, on_death)
                 elif event[:1] == ERROR:
-                    raise error_from(event[1:])
-                elif event != RING:
+                    raise unpickle_error(event[1:])
+                elif event != WAKE:
                     self._messages[worker.index] = event
             if not events:
                 self._wake_again(pending)
@@ -172,7 +172,7 @@ class ParentSignal:
 
     def _wake(self, worker: PoolWorker) -> None:
         try:
-            self._pool.post(worker, RING)
+            self._pool.post(worker, WAKE)
         except WorkerDied:
             return  # the wait for this worker will see its death
 
@@ -201,7 +201,7 @@ class WorkerSignal:
         start = self._reply_line + _HEARTBEAT
         return self._cells[start : start + _HEARTBEAT_CELLS]
 
-    def outgrow(self) -> None:
+    def report_over_memory(self) -> None:
         """Report that this process uses too much memory."""
         self._cells[self._reply_line + _OVER_MEMORY] = 1
 
@@ -214,9 +214,9 @@ class WorkerSignal:
         while cells[requested] == self._step:
             cells[asleep] = 1
             self._fence()
-            message = RING if cells[requested] != self._step else self._pipe.recv_bytes()
+            message = WAKE if cells[requested] != self._step else self._pipe.recv_bytes()
             cells[asleep] = 0
-            if message != RING:
+            if message != WAKE:
                 return message
         self._step = cells[self._reply_line + _STARTED] = cells[requested]
         self._fence()
@@ -233,4 +233,4 @@ class WorkerSignal:
         self._fence()
         is_last = all(cells[line + _COMPLETED] == self._step for line in self._reply_lines)
         if (is_last or self._always_wakes) and cells[self._parent_waits]:
-            self._pipe.send_bytes(RING)
+            self._pipe.send_bytes(WAKE)

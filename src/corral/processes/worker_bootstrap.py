@@ -21,13 +21,13 @@ from corral.core.stdio import tolerate_closed_stdout
 from corral.processes import orphan_reaper
 from corral.processes.parent_watch import name_process, tie_to_parent
 
-__all__ = ["CLOSE", "ERROR", "OK", "RING", "VALUE", "BootstrapArgs", "error_from", "pickle_error", "run"]
+__all__ = ["CLOSE", "ERROR", "OK", "VALUE", "WAKE", "BootstrapArgs", "pickle_error", "run", "unpickle_error"]
 
 CLOSE = b"x"
 """The request to end the worker."""
 OK, VALUE, ERROR = b"k", b"v", b"e"
 """The first byte of a worker's reply; after VALUE and ERROR the pickled value or exception follows."""
-RING = b"!"
+WAKE = b"!"
 """A message that only wakes the process that waits for the pipe."""
 
 
@@ -96,7 +96,7 @@ def pickle_error(error: BaseException) -> bytes:
         return pickle.dumps(CorralError(f"{type(error).__name__}: {error}\n{text}"))
 
 
-def error_from(payload: bytes) -> BaseException:
+def unpickle_error(payload: bytes) -> BaseException:
     """Return the exception in an ERROR reply, without its first byte."""
     error: Any = pickle.loads(payload)
     assert isinstance(error, BaseException)

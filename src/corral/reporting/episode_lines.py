@@ -25,8 +25,8 @@ def env_lines(n_envs: int, happened: str) -> list[str]:
 
 def episode_lines(
     episodes: Sequence[EpisodeRecord],
-    earlier: Iterable[float],
-    counted: int,
+    earlier_rewards: Iterable[float],
+    episodes_before: int,
     total: int | None,
     steps: int,
     shape: tuple[int, int],
@@ -34,14 +34,14 @@ def episode_lines(
 ) -> Iterator[str]:
     """Yield a line for each episode that ended in a rollout.
 
-    ``earlier`` are rewards of episodes before the rollout, ``counted`` is the number of all episodes before it, and
-    ``total`` the number of episodes in the budget of the run. ``steps`` is the number of steps before the rollout,
-    ``shape`` its shape [T, N]. ``seconds`` are the seconds of training at its start and at its end; the time of an
-    episode's end is interpolated.
+    ``earlier_rewards`` are rewards of episodes before the rollout, ``episodes_before`` is the number of all episodes
+    before it, and ``total`` the number of episodes in the budget of the run. ``steps`` is the number of steps before
+    the rollout, ``shape`` its shape [T, N]. ``seconds`` are the seconds of training at its start and at its end; the
+    time of an episode's end is interpolated.
     """
     n_steps, n_envs = shape
     start_seconds, end_seconds = seconds
-    rewards = [*earlier, *(episode.reward for episode in episodes)]
+    rewards = [*earlier_rewards, *(episode.reward for episode in episodes)]
     n_earlier = len(rewards) - len(episodes)
     of_total = "" if total is None else f" of {total:,}"
     for i, episode in enumerate(episodes, 1):
@@ -49,7 +49,7 @@ def episode_lines(
         short_mean, long_mean = (float(np.mean(rewards[max(0, end - n) : end])) for n in (_SHORT_WINDOW, _LONG_WINDOW))
         time = start_seconds + (end_seconds - start_seconds) * (episode.row + 1) / n_steps
         yield (
-            f"step {steps + (episode.row + 1) * n_envs:>9,} | episode {counted + i:>6,}{of_total} "
+            f"step {steps + (episode.row + 1) * n_envs:>9,} | episode {episodes_before + i:>6,}{of_total} "
             f"| env {episode.env + 1:>3} | reward {episode.reward:>9.2f} | length {episode.length:>6,} "
             f"| mean of {_SHORT_WINDOW} {short_mean:>9.2f} | mean of {_LONG_WINDOW} {long_mean:>9.2f} | {time:,.1f} s"
         )

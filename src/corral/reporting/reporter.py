@@ -13,16 +13,16 @@ from corral.reporting.tensorboard import TensorBoardWriter
 from corral.reporting.writers import CsvWriter, JsonLinesWriter
 from corral.storage.run_dir import RunDirectory
 
-__all__ = ["ALL_ROWS", "WRITERS", "Reporter", "RowFiles", "Writer"]
+__all__ = ["UNTHINNED_ITERATIONS", "WRITERS", "Reporter", "Writer", "WriterContext"]
 
-ALL_ROWS = 10_000
+UNTHINNED_ITERATIONS = 10_000
 """Number of iterations at the start of a run that each get a row in the files."""
 ROW_INTERVAL = 1.0
 """Seconds between the rows of later iterations. Otherwise long runs of short iterations would fill a disk."""
 
 
 @dataclass(frozen=True, slots=True)
-class RowFiles:
+class WriterContext:
     """What the writers of a run need to know."""
 
     directory: RunDirectory
@@ -48,7 +48,7 @@ class Writer(Protocol):
         ...
 
 
-def _json_lines(files: RowFiles) -> Writer:
+def _json_lines(files: WriterContext) -> Writer:
     path = files.directory.metrics_file
     writer = JsonLinesWriter(path, files.resume_from)
     if writer.damaged:
@@ -56,22 +56,22 @@ def _json_lines(files: RowFiles) -> Writer:
     return writer
 
 
-def _csv(files: RowFiles) -> Writer:
+def _csv(files: WriterContext) -> Writer:
     return CsvWriter(files.directory.progress_file, files.columns, files.resume_from)
 
 
-def _tensorboard(files: RowFiles) -> Writer | None:
+def _tensorboard(files: WriterContext) -> Writer | None:
     return TensorBoardWriter(files.directory.tensorboard, files.resume_from) if files.tensorboard else None
 
 
-WRITERS: list[Callable[[RowFiles], Writer | None]] = [_json_lines, _csv, _tensorboard]
+WRITERS: list[Callable[[WriterContext], Writer | None]] = [_json_lines, _csv, _tensorboard]
 """Functions that make the writers of a run, or return None if the run does not use the writer. Append new ones."""
 
 
 class Reporter:
     """Passes each row of metrics to all writers of a run, and shows it on the console."""
 
-    def __init__(self, files: RowFiles, console: SilentConsole) -> None:
+    def __init__(self, files: WriterContext, console: SilentConsole) -> None:
         self.console = console
         self._has_warned = False
         self._last_write = 0.0
@@ -81,10 +81,10 @@ class Reporter:
     def write(self, row: Mapping[str, float], done: float, keep: bool = True) -> None:
         """Write a row and show it on the console; ``done`` is the used part of the budget, in the console's unit.
 
-        After ``ALL_ROWS`` iterations, a row may be left out of the files unless ``keep`` is true.
+        After ``UNTHINNED_ITERATIONS`` iterations, a row may be left out of the files unless ``keep`` is true.
         """
         now = time.monotonic()
-        if keep or row["time/iterations"] <= ALL_ROWS or now - self._last_write >= ROW_INTERVAL:
+        if keep or row["time/iterations"] <= UNTHINNED_ITERATIONS or now - self._last_write >= ROW_INTERVAL:
             self._last_write, self._unwritten = now, None
             self._write(row)
         else:

@@ -126,7 +126,7 @@ class TorchActor:
 
     def _forward(self, observations: Leaves, row_layout: RowLayout, states: Floats | None) -> _Output:
         """Run the network on padded batches, and return the outputs of the observations' rows."""
-        must_copy = self.policy.custom  # a user's network may write into its inputs
+        must_copy = self.policy.is_custom  # a user's network may write into its inputs
         leaves = {path: _padded(leaf, row_layout, must_copy) for path, leaf in observations.items()}
         inputs = self.policy.prepare(leaves)  # each [padded rows, ...]
         padded_states = None if states is None else self._tensor(_padded(states, row_layout, must_copy))

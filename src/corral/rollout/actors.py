@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from corral.core.entry_points import file_of, pickle_code
+from corral.core.entry_points import pickle_code, user_file_of
 from corral.policy.policy import NetworkFactory, Policy
 from corral.rollout.actor_torch import TorchActorSpec, find_torch_batch_layout
 from corral.rollout.mlp_actor import MlpActorSpec, find_mlp_batch_layout
 
-__all__ = ["actor_setup"]
+__all__ = ["actor_spec"]
 
 
-def actor_setup(
+def actor_spec(
     policy: Policy, network: NetworkFactory | None, device: torch.device, n_envs: int
 ) -> MlpActorSpec | TorchActorSpec:
     """Return the spec from which any process builds an actor for ``policy``.
@@ -43,7 +43,7 @@ def actor_setup(
         action_space=policy.codec.layout.space,
         options=options,
         network=None if network is None else pickle_code(network, "network's factory"),
-        network_file=None if network is None else file_of(network),
+        network_file=None if network is None else user_file_of(network),
         device=str(device),
         batch_layout=find_torch_batch_layout(policy, n_envs),
         n_state=policy.n_state,

@@ -16,10 +16,10 @@ from corral.core.machine import available_memory
 from corral.core.spaces import Layout, poisoned
 from corral.core.types import Rollout
 
-__all__ = ["allocate", "env_columns", "named_columns"]
+__all__ = ["allocate_rollout", "column_specs", "env_columns"]
 
 
-def named_columns(
+def column_specs(
     layout: Layout, codec: ActionCodec, t: int, n: int, masked: bool, stacks: Mapping[str, int], n_state: int = 0
 ) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
     """Return shape and dtype of every array of a rollout of ``t`` steps and ``n`` envs.
@@ -45,14 +45,14 @@ def named_columns(
     return named
 
 
-def allocate(
+def allocate_rollout(
     layout: Layout, codec: ActionCodec, t: int, n: int, masked: bool, stacks: Mapping[str, int], n_state: int = 0
 ) -> Rollout:
     """Return a rollout with new arrays in this process, filled with values that show a missed write.
 
-    For the arguments see ``named_columns``. Raise ``MemoryError`` if the arrays do not fit into free memory.
+    For the arguments see ``column_specs``. Raise ``MemoryError`` if the arrays do not fit into free memory.
     """
-    named = named_columns(layout, codec, t, n, masked, stacks, n_state)
+    named = column_specs(layout, codec, t, n, masked, stacks, n_state)
     size = sum(math.prod(shape) * dtype.itemsize for shape, dtype in named.values())
     if size > (free := available_memory()):  # Linux would grant the memory, and kill the process when it is written
         raise MemoryError(f"it takes {size / 2**30:.1f} GB, and {free / 2**30:.1f} GB are free")

@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from corral.core.frame_stacks import ColumnWriter, ObservationView
 from corral.core.seeding import action_noise
-from corral.core.types import ActionSample, Actor, EpisodeRecord, RecoveryCounts, Rollout, Seconds
+from corral.core.types import ActionSample, Actor, CollectSeconds, EpisodeRecord, RecoveryCounts, Rollout
 from corral.vec.api import CorralVectorEnv, EnvReport, merge_sums
 
-__all__ = ["Collector", "Segment", "join"]
+__all__ = ["Collector", "Segment", "merge_segments"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Segment:
 
     report: EnvReport
     """From the envs: sums of the numbers in infos, exceptions that were raised, and saved states."""
-    seconds: Seconds = field(default_factory=Seconds)
+    seconds: CollectSeconds = field(default_factory=CollectSeconds)
     """Time spent choosing actions and stepping envs."""
     finished: bool = True
     """False if the collector stopped before step T; a new worker process then collects the remaining steps."""
@@ -86,7 +86,7 @@ class Collector:
         rollout.final_values[first_step:] = 0.0
         if first_step == 0:
             for writer in writers:
-                writer.first(begun=iteration == 0)  # in iteration 0 every env has just been reset
+                writer.write_first(was_reset=iteration == 0)  # in iteration 0 every env has just been reset
         seconds_acting = seconds_stepping = 0.0
 
         for t in range(first_step, self.n_steps):
@@ -105,14 +105,14 @@ class Collector:
                 if t + 1 < self.n_steps:
                     writer.write(t + 1, ended)
                 else:
-                    writer.last()
+                    writer.write_last()
             on_step(t + 1, ended is not None)
 
         started = clock()
         self._store_values(rollout)
         seconds_acting += clock() - started
         report = env.drain()  # what the envs reported since the last rollout
-        return Segment(report, Seconds(seconds_acting, seconds_stepping))
+        return Segment(report, CollectSeconds(seconds_acting, seconds_stepping))
 
     def _noise(self, iteration: int) -> npt.NDArray[np.float32]:
         """Return all random numbers of a rollout's actions, [T, N, D]."""
@@ -197,7 +197,7 @@ class Collector:
         )
 
 
-def join(
+def merge_segments(
     rollout: Rollout, segments: list[Segment], episodes: tuple[EpisodeRecord, ...], recovery_counts: RecoveryCounts
 ) -> Rollout:
     """Return ``rollout``, whose arrays are written, with the summary of its segments.
@@ -212,7 +212,7 @@ def join(
         episodes=episodes,
         infos=merge_sums([env_infos for segment in segments for env_infos in segment.report.infos]),
         collectors=sum(1 for segment in segments if segment.report.infos and segment.finished),
-        seconds=Seconds(
+        seconds=CollectSeconds(
             max(segment.seconds.act for segment in segments), max(segment.seconds.step for segment in segments)
         ),
         recovery_counts=recovery_counts,

@@ -19,7 +19,7 @@ from corral.ppo.shares import Shares
 from corral.processes.pool import WorkerPool
 from corral.processes.pool_worker import PoolWorker
 from corral.processes.step_signal import Fence
-from corral.processes.worker_bootstrap import ERROR, error_from
+from corral.processes.worker_bootstrap import ERROR, unpickle_error
 
 __all__ = ["ASSIST", "SIGNALS", "ProcessCrew", "assist"]
 
@@ -112,7 +112,7 @@ class ProcessCrew:
     def _is_alive(self, worker: PoolWorker) -> bool:
         try:
             if worker.pipe.poll() and (message := worker.pipe.recv_bytes())[:1] == ERROR:
-                raise error_from(message[1:])
+                raise unpickle_error(message[1:])
         except (EOFError, OSError):
             return False
         return bool(worker.process.is_alive())

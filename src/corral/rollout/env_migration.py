@@ -51,7 +51,7 @@ def prepare_move(
     )
     vector_env.stepper.opponent_sampler = opponent_sampler
     vector_env.has_masks = positions[0].mask is not None
-    lost = vector_env.restore(positions, there=[i for i, number in enumerate(envs) if number in kept_envs])
+    lost = vector_env.restore(positions, at_position=[i for i, number in enumerate(envs) if number in kept_envs])
     if not lost:
         return vector_env
     vector_env.closed = True  # but not its envs: ``collector`` still uses some of them

@@ -70,7 +70,7 @@ class LoadBalancer:
         self._windows_until_more_workers = _WINDOWS_UNTIL_MORE_WORKERS
         self._is_disabled = False
 
-    def note(self, busy_seconds: Sequence[float]) -> None:
+    def record_busy_times(self, busy_seconds: Sequence[float]) -> None:
         """Record how long each worker was busy with the last rollout; 0 for a worker without envs."""
         if not self._is_disabled:
             self._window.append(list(busy_seconds))
@@ -86,7 +86,7 @@ class LoadBalancer:
             or self._equalize_workers(assignment, measured)
         )
 
-    def settle(self, moved: bool) -> None:
+    def record_move(self, moved: bool) -> None:
         """Record whether the proposed move succeeded. If an env cannot be moved, nothing is proposed any more."""
         self._is_disabled = self._is_disabled or not moved
 

@@ -16,7 +16,7 @@ from corral.core.spaces import Layout
 from corral.core.types import ActionSample, GreedyAction, Leaves, Weights
 from corral.policy import array_distributions
 from corral.policy.mlp import Mlp, MlpShape
-from corral.policy.observation_encoder import Encoder, normalized, scales_from
+from corral.policy.observation_encoder import ObservationEncoder, normalize_observations, scales_from_weights
 from corral.policy.scoring import Choices
 from corral.rollout.batch_layout import (
     FIXED_BATCHES,
@@ -59,10 +59,10 @@ class MlpActor:
         layout, scored = Layout(setup.observation_space), setup.shape.n_action_features > 0
         self._layout = state_layout(layout) if scored else layout
         self.value_leaves: frozenset[str] | None = frozenset(self._layout.paths)
-        self._encode = Encoder(self._layout)
+        self._encode = ObservationEncoder(self._layout)
         self._heads = ActionCodec(setup.action_space).heads
         self._mlp = Mlp(setup.shape)
-        self._scales = scales_from(self._layout, {})
+        self._scales = scales_from_weights(self._layout, {})
         self._place = self.batch_layout.rows_of(range(first_env, first_env + n_envs))
         self._features = np.zeros((self._place.padded, setup.shape.n_features), np.float32)
         self._n_envs = n_envs
@@ -72,7 +72,7 @@ class MlpActor:
         self._mlp.load(weights)
         self._scales = {
             path: type(scale)(scale.mean.copy(), scale.deviation.copy())
-            for path, scale in scales_from(self._layout, weights).items()
+            for path, scale in scales_from_weights(self._layout, weights).items()
         }
 
     def act(
@@ -119,7 +119,7 @@ class MlpActor:
         place: RowLayout,
         features: Floats | None = None,
     ) -> Floats:
-        leaves = normalized(observations, self._scales) if self._scales else observations
+        leaves = normalize_observations(observations, self._scales) if self._scales else observations
         if features is None:
             features = np.zeros((place.padded, self._mlp.shape.n_features), np.float32)
         if isinstance(place.rows, slice):

@@ -15,8 +15,8 @@ from corral.core.errors import DeadlinePassed
 from corral.core.types import Actor, ActorSpec, RecoveryCounts, Rollout, Weights
 from corral.envs.env_info import EnvInfo
 from corral.opponents.table import SharedOpponentTable
-from corral.rollout.buffers import allocate
-from corral.rollout.collector import Collector, Segment, join
+from corral.rollout.buffers import allocate_rollout
+from corral.rollout.collector import Collector, Segment, merge_segments
 from corral.rollout.env_positions import EnvPositions
 from corral.rollout.source import SourceSpec
 from corral.vec.api import CorralVectorEnv
@@ -96,11 +96,11 @@ class LocalSource:
         self._warn = warn
         env.reset_arrays()
         if opponent_table is not None:
-            env.seat(opponent_table.setup, opponent_table.shared)
+            env.set_opponent_sampler(opponent_table.spec, opponent_table.shared)
         self._collector = Collector(env, actor, n_steps, seed)
         self._positions = EnvPositions(seed, env.num_envs, env.codec)
         self._slots = [
-            allocate(
+            allocate_rollout(
                 env.layout,
                 env.codec,
                 n_steps,
@@ -148,7 +148,7 @@ class LocalSource:
             raise DeadlinePassed
         rollout = self._current_slot()
         episodes = self._positions.advance(rollout, self._segment.report.states)
-        return join(rollout, [self._segment], episodes, RecoveryCounts())
+        return merge_segments(rollout, [self._segment], episodes, RecoveryCounts())
 
     def opponents(self) -> npt.NDArray[np.int64]:
         """Return the opponent in each env's episode, [N], by number; -1 if the env chooses it itself."""

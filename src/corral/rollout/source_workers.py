@@ -32,10 +32,10 @@ from corral.processes import shared_memory
 from corral.processes.pool import WorkerPool, split_envs
 from corral.processes.pool_worker import PoolWorker
 from corral.processes.supervision import check_memory
-from corral.processes.worker_bootstrap import ERROR, VALUE, error_from
+from corral.processes.worker_bootstrap import ERROR, VALUE, unpickle_error
 from corral.rollout import worker
-from corral.rollout.buffers import named_columns
-from corral.rollout.collector import Segment, join
+from corral.rollout.buffers import column_specs
+from corral.rollout.collector import Segment, merge_segments
 from corral.rollout.crew import SIGNALS, ProcessCrew
 from corral.rollout.env_positions import EnvPositions
 from corral.rollout.load_balancer import LoadBalancer
@@ -59,7 +59,7 @@ class _Progress:
     @property
     def steps_completed(self) -> int:
         """Steps of the rollout that are complete for all envs of the worker."""
-        return int(self._cells[worker.DONE])
+        return int(self._cells[worker.STEPS_COMPLETED])
 
     def env_in_step(self) -> int | None:
         """Return which of its envs the worker is stepping in the step after the completed ones; None: none of them.
@@ -76,7 +76,7 @@ class _Progress:
 
     def resume(self, steps_completed: int) -> None:
         """Note that a new process continues after this many steps."""
-        self._cells[[STEPS_STARTED, worker.DONE]] = _NOT_STEPPING, steps_completed
+        self._cells[[STEPS_STARTED, worker.STEPS_COMPLETED]] = _NOT_STEPPING, steps_completed
 
     def as_bytes(self) -> bytes:
         """Return a value that changes while the worker makes progress."""
@@ -128,7 +128,7 @@ class WorkerSource:
                 ready[0].env_info.check_same(other.env_info)
             if len({reply.has_masks for reply in ready}) > 1:
                 raise UsageError("some envs offer action masks and some do not; all or none should")
-            check_memory(spec.recovery.max_rss, max(reply.memory for reply in ready))
+            check_memory(spec.recovery.max_rss, max(reply.rss_mb for reply in ready))
         except BaseException:
             self.close()
             raise
@@ -152,7 +152,7 @@ class WorkerSource:
             index=i,
             member=i + 1 if i < helpers else 0,
             crew=helpers + 1,
-            opponent_table=None if opponent_table is None else opponent_table.setup,
+            opponent_table=None if opponent_table is None else opponent_table.spec,
         )
         try:
             self._shared = shared_memory.create(self._array_specs(actor, weights, shares, helpers))
@@ -186,7 +186,7 @@ class WorkerSource:
         self, actor: ActorSpec, weights: Weights, shares: ShareSetup | None, helpers: int
     ) -> list[shared_memory.ArraySpec]:
         """Return the arrays to share: rollouts, weights, the update of the helpers, a stop flag and heartbeats."""
-        rollout = named_columns(
+        rollout = column_specs(
             Layout(self.env_info.observation_space),
             ActionCodec(self.env_info.action_space),
             self.n_steps,
@@ -196,14 +196,16 @@ class WorkerSource:
             actor.n_state,
         )
         named_weights = {name: (tuple(tensor.shape), _dtype(tensor)) for name, tensor in weights.items()}
-        specs = [spec for slot in range(self._n_slots) for spec in worker.specs("slot", slot, rollout)]
-        specs += [spec for slot in range(2) for spec in worker.specs("weights", slot, named_weights)]
+        slot_specs = [spec for slot in range(self._n_slots) for spec in worker.slot_specs("slot", slot, rollout)]
+        slot_specs += [spec for slot in range(2) for spec in worker.slot_specs("weights", slot, named_weights)]
         if shares is not None and helpers:
-            specs += worker.specs("update", 0, shares.arrays())
-            specs.append(shared_memory.ArraySpec(SIGNALS, *ProcessCrew.signals(helpers)))
-        specs.append(shared_memory.ArraySpec(worker.STOP, (1,), "<i8"))
-        specs.append(shared_memory.ArraySpec(worker.HEARTBEATS, (len(self._pool.workers), worker.LINE), "<i8"))
-        return specs
+            slot_specs += worker.slot_specs("update", 0, shares.arrays())
+            slot_specs.append(shared_memory.ArraySpec(SIGNALS, *ProcessCrew.signals(helpers)))
+        slot_specs.append(shared_memory.ArraySpec(worker.STOP, (1,), "<i8"))
+        slot_specs.append(
+            shared_memory.ArraySpec(worker.HEARTBEATS, (len(self._pool.workers), worker.HEARTBEAT_CELLS), "<i8")
+        )
+        return slot_specs
 
     def _send_plan(self, w: PoolWorker) -> None:
         """Send a worker shared memory, its plan, and the memory of the opponents."""
@@ -223,14 +225,14 @@ class WorkerSource:
     def begin(self, iteration: int) -> None:
         """Request the rollout of this iteration from all workers."""
         if self._load_balancer is not None and (proposal := self._load_balancer.proposal(self.env_ranges)) is not None:
-            self._load_balancer.settle(self.move(proposal) or self._worker_died_in_move)
+            self._load_balancer.record_move(self.move(proposal) or self._worker_died_in_move)
         if self._opponent_table is not None and iteration == 0:
             self._positions.begin(self._opponent_table.opponent_sampler)
         self._rollouts_begun += 1
         self._request = worker.CollectRequest(iteration, self._rollouts_begun % self._n_slots, self._version % 2)
         self._positions.write_initial_states(self._slots[self._request.slot])
         message = pickle.dumps(self._request)
-        self._heartbeats[:, [STEPS_STARTED, worker.DONE]] = _NOT_STEPPING, 0
+        self._heartbeats[:, [STEPS_STARTED, worker.STEPS_COMPLETED]] = _NOT_STEPPING, 0
         for w in self._pool.workers:
             try:
                 self._pool.post(w, message)
@@ -247,7 +249,9 @@ class WorkerSource:
         segments = self._gather_segments()
         rollout, self._request, self._positions_known = self._slots[self._request.slot], None, True
         if self._load_balancer is not None:
-            self._load_balancer.note([sum(s.seconds.act + s.seconds.step for s in of_worker) for of_worker in segments])
+            self._load_balancer.record_busy_times(
+                [sum(s.seconds.act + s.seconds.step for s in of_worker) for of_worker in segments]
+            )
         states = {
             envs[i]: state
             for envs, of_worker in zip(self.env_ranges, segments, strict=True)
@@ -255,7 +259,7 @@ class WorkerSource:
         }
         episodes = self._positions.advance(rollout, states)
         all_segments = [segment for of_worker in segments for segment in of_worker]
-        return join(rollout, all_segments, episodes, self.drain_recovery_counts())
+        return merge_segments(rollout, all_segments, episodes, self.drain_recovery_counts())
 
     def _gather_segments(self) -> list[list[Segment]]:
         """Wait for every worker's part of the rollout: several segments if it was restarted because of its memory."""
@@ -272,7 +276,7 @@ class WorkerSource:
                     if isinstance(event, WorkerDied):
                         self._restart(w, event, finished=is_finished(w))
                     elif event[:1] == ERROR:
-                        raise error_from(event[1:])
+                        raise unpickle_error(event[1:])
                     else:
                         segments[w.index].append(pickle.loads(event[1:]))
                         if not is_finished(w):
@@ -338,7 +342,7 @@ class WorkerSource:
 
         While workers start, the new process comes as far as the others are. Returns its reply to the last phase.
         """
-        cells = np.zeros(worker.LINE, np.int64) if self._shared is None else self._heartbeats[w.index]
+        cells = np.zeros(worker.HEARTBEAT_CELLS, np.int64) if self._shared is None else self._heartbeats[w.index]
         progress = _Progress(cells)
         steps = self._rollouts_begun * self.n_steps + progress.steps_completed
         self._supervisor.known_to_work |= self._positions_known or progress.steps_completed > 0

@@ -24,13 +24,13 @@ from corral.vec.child_call import Heartbeat, call_in_child
 from corral.vec.replay_log import EnvPosition
 from corral.vec.serial import SerialVectorEnv
 
-__all__ = ["try_states"]
+__all__ = ["check_states_in_child"]
 
 _MAX_STEPS, _MAX_SECONDS = 16, 1.0
 """Each env takes this many steps from its state, or fewer if they take too long."""
 
 
-def try_states(
+def check_states_in_child(
     factory: EnvFactory,
     positions: Sequence[EnvPosition],
     seed: int,
@@ -66,12 +66,12 @@ def _step_from_states(
     """Bring each env to its state and take some random steps. Called in the child process."""
     for i, position in positions.items():
         try:
-            with heartbeat.making():
+            with heartbeat.making_envs():
                 env = SerialVectorEnv(factory, 1, seed=seed, infos="summed", first_env=i, heartbeat=heartbeat.cells)
         except ENV_EXCEPTIONS:  # perhaps the env can exist only once, and the training process has it
             return
         try:
-            with heartbeat.making():
+            with heartbeat.making_envs():
                 env.reset_arrays()
             env.restore([position])
             generator, deadline = np.random.default_rng(i), time.perf_counter() + _MAX_SECONDS

@@ -36,8 +36,8 @@ from corral.vec.replay_log import EnvPosition
 from corral.vec.serial import SerialVectorEnv
 
 __all__ = [
-    "DONE",
     "HEARTBEATS",
+    "STEPS_COMPLETED",
     "STOP",
     "CollectRequest",
     "CommitMove",
@@ -53,13 +53,13 @@ Array = npt.NDArray[Any]
 STOP = "stop"
 """Name of a shared array with one number. If that is not 0, workers end the rollout that they are collecting."""
 HEARTBEATS = "heartbeats"
-"""Name of a shared array with a row of ``LINE`` cells for each worker.
+"""Name of a shared array with a row of ``HEARTBEAT_CELLS`` cells for each worker.
 
-The first cells are those of ``vec.env_stepper``, which show that the worker makes progress. Cell ``DONE`` is the number
-of complete steps of the rollout.
+The first cells are those of ``vec.env_stepper``, which show that the worker makes progress. Cell ``STEPS_COMPLETED`` is
+the number of complete steps of the rollout.
 """
-DONE = 3
-LINE = 8
+STEPS_COMPLETED = 3
+HEARTBEAT_CELLS = 8
 """Cells of a row: as many as fit into a cache line, so that workers do not slow each other down."""
 
 
@@ -84,7 +84,7 @@ class WorkerReady:
 
     env_info: EnvInfo
     has_masks: bool
-    memory: float
+    rss_mb: float
     """Resident memory of the process in MB."""
 
 
@@ -159,7 +159,7 @@ def serve(pipe: Connection, setup: RolloutWorkerSetup) -> None:
         except BaseException as error:
             pipe.send_bytes(ERROR + pickle_error(error))
             return
-        pipe.send_bytes(VALUE + cloudpickle.dumps(WorkerReady(env_info, has_masks, RssLimit.now())))
+        pipe.send_bytes(VALUE + cloudpickle.dumps(WorkerReady(env_info, has_masks, RssLimit.current_mb())))
         shared = shared_memory.attach(pipe).arrays
         try:
             plan: WorkerPlan = cloudpickle.loads(pipe.recv_bytes())
@@ -228,7 +228,9 @@ class RolloutWorker:
         self._weights = arrays_by_slot(shared, "weights")
         self._stop = memoryview(shared[STOP].data)
         self._heartbeat = (
-            memoryview(shared[HEARTBEATS].data).cast("B").cast("q")[LINE * plan.index : LINE * (plan.index + 1)]
+            memoryview(shared[HEARTBEATS].data)
+            .cast("B")
+            .cast("q")[HEARTBEAT_CELLS * plan.index : HEARTBEAT_CELLS * (plan.index + 1)]
         )
         self._rss_limit = RssLimit(setup.max_rss)
         self._prepared: Collector | None = None
@@ -266,7 +268,7 @@ class RolloutWorker:
         return self._finish_move(request.commit)
 
     def _collect(self, request: CollectRequest) -> Segment:
-        self._heartbeat[STEPS_STARTED] = self._heartbeat[DONE] = request.first_step
+        self._heartbeat[STEPS_STARTED] = self._heartbeat[STEPS_COMPLETED] = request.first_step
         collector = self._collector
         if collector is None:
             return Segment(EnvReport([]))
@@ -280,10 +282,10 @@ class RolloutWorker:
 
     def _on_step(self, steps_done: int, episode_ended: bool) -> None:
         """Publish that a step is complete. Stop if the run ends or if, after an episode, memory is over its limit."""
-        self._heartbeat[DONE] = steps_done
+        self._heartbeat[STEPS_COMPLETED] = steps_done
         if self._stop[0]:
             raise _Stopped
-        if episode_ended and self._rss_limit.outgrown():
+        if episode_ended and self._rss_limit.is_exceeded():
             raise _TooMuchMemory
 
     def _prepare_move(self, request: PrepareMove) -> bool:
@@ -343,7 +345,9 @@ def arrays_by_slot(arrays: Mapping[str, Array], prefix: str) -> list[dict[str, A
     return [slots[slot] for slot in sorted(slots)]
 
 
-def specs(prefix: str, slot: int, named: Mapping[str, tuple[tuple[int, ...], Any]]) -> list[shared_memory.ArraySpec]:
+def slot_specs(
+    prefix: str, slot: int, named: Mapping[str, tuple[tuple[int, ...], Any]]
+) -> list[shared_memory.ArraySpec]:
     """Return specs of shared arrays for one slot, under names that ``arrays_by_slot`` reads.
 
     ``named`` holds shape and dtype by name.

@@ -30,7 +30,7 @@ from corral.core.machine import available_memory
 
 __all__ = [
     "Checkpoint",
-    "FoundCheckpoint",
+    "VerifiedCheckpoint",
     "list_checkpoints",
     "load_checkpoint",
     "newest_checkpoint",
@@ -222,16 +222,16 @@ def _refuse_symlink(directory: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundCheckpoint:
+class VerifiedCheckpoint:
     """The newest checkpoint that could be verified."""
 
     checkpoint: Checkpoint
     path: Path
-    complaints: tuple[str, ...]
+    problems: tuple[str, ...]
     """What is wrong with newer checkpoints, which were skipped."""
 
 
-def newest_checkpoint(directory: Path) -> FoundCheckpoint | None:
+def newest_checkpoint(directory: Path) -> VerifiedCheckpoint | None:
     """Return the newest checkpoint that can be verified; None if there are no checkpoints.
 
     Raise a CheckpointError if all checkpoints are damaged.
@@ -245,7 +245,7 @@ def newest_checkpoint(directory: Path) -> FoundCheckpoint | None:
             if skipped < _MAX_PROBLEMS:
                 problems.append(str(error))
         else:
-            return FoundCheckpoint(checkpoint, path, tuple(_with_remainder(problems, skipped)))
+            return VerifiedCheckpoint(checkpoint, path, tuple(_with_remainder(problems, skipped)))
     if problems:
         raise CheckpointError("no checkpoint can be used: " + "; ".join(_with_remainder(problems, len(paths))))
     return None

@@ -9,38 +9,44 @@ from pathlib import Path
 from typing import Any
 
 from corral.config.schema import TrainConfig
-from corral.core.entry_points import PYTHON
+from corral.core.entry_points import PYTHON_PREFIX
 from corral.core.errors import EnvFault, UsageError
 from corral.core.files import read_json, replace_file
 from corral.core.stdio import command
 from corral.envs.opponent_protocol import OPPONENT, opponent_number
 from corral.storage.run_dir import RunDirectory
 
-__all__ = ["FAULTS", "MOST_FAULTS", "keep_fault", "read_fault"]
+__all__ = ["FAULTS", "MAX_FAULT_FILES", "read_fault", "write_fault"]
 
 FAULTS = "faults"
 """The folder of fault files in a run directory."""
 MAX_BYTES = 256 << 20
 """Size of the largest fault file that is read."""
-MOST_FAULTS = 5
+MAX_FAULT_FILES = 5
 """Number of faults of a run that are written; the fault that ends the run is always written."""
 
 
-def keep_fault(
-    directory: RunDirectory, config: TrainConfig, fault: EnvFault, own: Sequence[Mapping[str, Any]] = ()
+def write_fault(
+    directory: RunDirectory,
+    config: TrainConfig,
+    fault: EnvFault,
+    opponent_reset_options: Sequence[Mapping[str, Any]] = (),
 ) -> str | None:
     """Write a fault file and return the command that reproduces the fault; None if it cannot be reproduced.
 
-    ``own`` are the reset options of the env's scripted opponents by number (``Run.opponent_reset_options``).
+    ``opponent_reset_options`` are the reset options of the env's scripted opponents by number
+    (``Run.opponent_reset_options``).
     """
     if fault.reproduction is None:
         return None
     options = fault.reproduction.get("options")
     number = opponent_number(options)
-    if number >= len(own):
+    if number >= len(opponent_reset_options):
         return None  # the opponent is a policy that exists only in this run
     if number >= 0 and options is not None:
-        options = {name: value for name, value in options.items() if name != OPPONENT} | dict(own[number])
+        options = {name: value for name, value in options.items() if name != OPPONENT} | dict(
+            opponent_reset_options[number]
+        )
     folder = directory.path / FAULTS
     location = fault.location
     path = folder / f"env-{location.env}-seed-{location.seed}-step-{location.step}.json"
@@ -51,7 +57,7 @@ def keep_fault(
     except (OSError, TypeError):  # the disk is full; the options are not plain data
         return None
     display_path = str(Path(directory.display_path) / FAULTS / path.name)
-    if config.env.startswith(PYTHON):
+    if config.env.startswith(PYTHON_PREFIX):
         return f"corral.replay_fault({display_path!r}, env=...)"
     return f"{command()} doctor {shlex.quote(config.env)} --replay {shlex.quote(display_path)}"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from corral.config.schema import TrainConfig
-from corral.core.entry_points import PYTHON
+from corral.core.entry_points import PYTHON_PREFIX
 from corral.core.errors import CodeNotConfirmed, UsageError
 from corral.core.stdio import command
 from corral.envs.registry import is_code
@@ -43,7 +43,7 @@ def require_same_code(
     missing = [code for code in _code_in(recorded) if given[code.flag] is None]
     if hooks is not None:
         missing += [_Code("hook", spec) for spec in _missing_hooks(recorded.hooks, hooks)]
-    if any(spec.startswith(PYTHON) for _, spec in missing):
+    if any(spec.startswith(PYTHON_PREFIX) for _, spec in missing):
         raise UsageError(
             f"the run used {', '.join(spec for _, spec in missing)}, which only Python can give: "
             f"corral.resume(run, {_arguments(missing)}); corral.load(run) needs no env"
@@ -71,7 +71,7 @@ def code_flags(config: TrainConfig, hooks: bool = False) -> str:
 
 def needs_python(config: TrainConfig, hooks: bool = False) -> bool:
     """Return whether the env, the policy or one of the ``hooks`` is a Python object, which no flag can name."""
-    return any(spec.startswith(PYTHON) for _, spec in _code_in(config, hooks))
+    return any(spec.startswith(PYTHON_PREFIX) for _, spec in _code_in(config, hooks))
 
 
 def resume_command(run: str, config: TrainConfig, timesteps: int | None = None) -> str:
@@ -110,4 +110,4 @@ def without_directory(spec: str) -> str:
 
 def _current_spec(spec: str) -> str:
     """Return the current name of recorded code: earlier versions had the games in ``corral.games``."""
-    return re.sub(rf"^({PYTHON})?corral\.games\.", r"\1corral_games.", spec)
+    return re.sub(rf"^({PYTHON_PREFIX})?corral\.games\.", r"\1corral_games.", spec)

@@ -21,12 +21,12 @@ from corral.core.files import find_link, is_file, open_regular, read_json
 from corral.core.stdio import command
 from corral.storage.named_code import resume_command
 
-__all__ = ["MOST_SUMMARY", "RunDirectory", "find_run", "plan_run"]
+__all__ = ["MAX_SUMMARY_BYTES", "RunDirectory", "find_run", "plan_run"]
 
-ROOT = Path("runs")
+RUNS_ROOT = Path("runs")
 """The directory of runs for which the user names none."""
 _MAX_STEM_LENGTH = 100  # of the name of a run; most file systems allow 255 bytes
-MOST_SUMMARY = 1 << 20
+MAX_SUMMARY_BYTES = 1 << 20
 """Size of the largest ``summary.json`` that is read, in bytes."""
 _BUDGETS = ("timesteps", "num_episodes", "duration", "stages")
 _MAX_STEPS = 2**53
@@ -127,7 +127,7 @@ class RunDirectory:
     def _steps_at_end(self) -> int | None:
         """Return the steps of a run that reached its budget; None if ``summary.json`` does not say that it did."""
         try:
-            summary = read_json(self.summary_file, MOST_SUMMARY)
+            summary = read_json(self.summary_file, MAX_SUMMARY_BYTES)
             steps, reason = summary["steps"], summary["exit_reason"]
         except (OSError, ValueError, LookupError, TypeError):
             return None
@@ -248,7 +248,7 @@ def _unused_paths(env: str) -> Iterator[Path]:
     short_name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-")[:_MAX_STEM_LENGTH]
     stem = f"{short_name}-{time.strftime('%Y%m%d-%H%M%S')}"
     for i in itertools.count(1):
-        path = ROOT / (stem if i == 1 else f"{stem}-{i}")
+        path = RUNS_ROOT / (stem if i == 1 else f"{stem}-{i}")
         if not path.exists():
             yield path
 
@@ -269,9 +269,9 @@ def _check_reachable(run: RunDirectory) -> None:
 def find_run(name: str | os.PathLike[str]) -> RunDirectory:
     """Return the directory of the run at a path, or of the newest run under ``runs/`` for ``latest``."""
     if str(name) == "latest":
-        configs = sorted(ROOT.glob("*/config.yaml"), key=lambda path: path.lstat().st_mtime)
+        configs = sorted(RUNS_ROOT.glob("*/config.yaml"), key=lambda path: path.lstat().st_mtime)
         if not configs:
-            raise UsageError(f"there is no run under {ROOT}/; start one with `corral train ENV`")
+            raise UsageError(f"there is no run under {RUNS_ROOT}/; start one with `corral train ENV`")
         name = configs[-1].parent
     run = RunDirectory(Path(name))
     if not is_file(run.config_file):

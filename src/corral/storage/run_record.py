@@ -15,7 +15,7 @@ from corral.config.schema import TrainConfig
 from corral.core.errors import UsageError, one_line
 from corral.core.files import read_json
 from corral.storage.metrics_file import iterate_metrics
-from corral.storage.run_dir import MOST_SUMMARY, find_run
+from corral.storage.run_dir import MAX_SUMMARY_BYTES, find_run
 
 __all__ = ["EPISODES", "FPS", "LOSS", "REWARD", "SECONDS", "STEPS", "Curve", "RunRecord", "read_record"]
 
@@ -112,7 +112,7 @@ class RunRecord:
         return self.config.num_workers or (recorded if isinstance(recorded, int) else None)
 
     @property
-    def ended_by(self) -> str:
+    def exit_reason(self) -> str:
         """The budget, signal or failure that ended the run."""
         return one_line(self.summary.get("exit_reason", "not finished"))
 
@@ -121,10 +121,10 @@ class RunRecord:
         return next((row[name] for row in reversed(self.rows) if name in row), None)
 
 
-def read_record(run: str | os.PathLike[str], least_rows: int = 1) -> RunRecord:
+def read_record(run: str | os.PathLike[str], min_rows: int = 1) -> RunRecord:
     """Return the record of a run directory, or of the newest run for ``latest``.
 
-    Raise a UsageError if the directory cannot be read or has fewer than ``least_rows`` rows of metrics.
+    Raise a UsageError if the directory cannot be read or has fewer than ``min_rows`` rows of metrics.
     """
     directory = find_run(run)
     try:
@@ -137,7 +137,7 @@ def read_record(run: str | os.PathLike[str], least_rows: int = 1) -> RunRecord:
         rows = []
     except OSError as error:
         raise UsageError(f"cannot read {directory.display_path}/metrics.jsonl: {error.strerror or error}") from None
-    if len(rows) < least_rows:
+    if len(rows) < min_rows:
         raise UsageError(
             f"{directory.display_path} has no metrics yet: its metrics.jsonl should hold a line per iteration; "
             "choose a run that completed at least one"
@@ -161,7 +161,7 @@ def _read_numbers(row: dict[str, Any]) -> dict[str, float]:
 def _read_summary(path: Path) -> dict[str, Any]:
     """Return the data of a ``summary.json``; empty if it is missing or damaged."""
     try:
-        summary = read_json(path, MOST_SUMMARY)
+        summary = read_json(path, MAX_SUMMARY_BYTES)
     except (OSError, ValueError):
         return {}
     return summary if isinstance(summary, dict) else {}

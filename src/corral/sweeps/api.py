@@ -34,8 +34,8 @@ from corral.sweeps.results import SweepResult, best_of, read_results, write_resu
 from corral.sweeps.search_space import as_setting
 from corral.sweeps.trial import Outcome, TrialProgress, TrialRequest, run_trial
 from corral.sweeps.trial_processes import Event, Job, ProcessExited
-from corral.training.api import name_of, network_of
-from corral.training.signals import Interrupts
+from corral.training.api import recorded_name, resolve_network
+from corral.training.signals import SignalHandler
 
 __all__ = ["REQUEST", "resume_sweep", "sweep"]
 
@@ -74,8 +74,8 @@ def sweep(
     check_no_hooks(values)
     values.pop("env", None)
     if policy is not None:
-        values["policy"] = name_of(policy)
-    network_of(values.get("policy"), policy)  # raises, before anything is written, if there is no such network
+        values["policy"] = recorded_name(policy)
+    resolve_network(values.get("policy"), policy)  # raises, before anything is written, if there is no such network
     network = values.get("policy") if policy is None else policy
     factory = resolve_env(env, parse_env_kwargs(values.get("env_kwargs", {})))
     if presets is not None and not isinstance(presets, Mapping):
@@ -112,9 +112,9 @@ def resume_sweep(
     try:
         request = SweepRequest.read(directory.path / REQUEST)
         recorded = request.any_config
-        require_same_code(recorded, name_of(env), name_of(policy))
+        require_same_code(recorded, recorded_name(env), recorded_name(policy))
         factory = resolve_env(recorded.env if env is None else env, recorded.env_kwargs)
-        network_of(recorded.policy, policy)
+        resolve_network(recorded.policy, policy)
         network = recorded.policy if policy is None else policy
     except BaseException:
         directory.unlock()
@@ -149,7 +149,7 @@ class _Sweep:
         make_plan = self._plan_maker()
         self.directory.create()
         try:
-            with Interrupts() as interrupts:
+            with SignalHandler() as interrupts:
                 self.request.write(self.directory.path / REQUEST)
                 self.plan = make_plan()
                 return self._run_plan(interrupts)
@@ -166,7 +166,7 @@ class _Sweep:
 
         return lambda: SearchPlan(self.request, self.directory.path / JOURNAL)
 
-    def _run_plan(self, interrupts: Interrupts) -> SweepResult:
+    def _run_plan(self, interrupts: SignalHandler) -> SweepResult:
         """Run the trials of the plan; on an interrupt, print how to resume."""
         self.console = SweepConsole(self.quiet, self.plan.total)
         try:
@@ -181,7 +181,7 @@ class _Sweep:
         finally:
             self.console.stop()
 
-    def _run_trials(self, interrupts: Interrupts) -> SweepResult:
+    def _run_trials(self, interrupts: SignalHandler) -> SweepResult:
         ended_before = [entry for entry in self.plan.entries() if entry.state != "begun"]
         self.any_succeeded = any(entry.state != "failed" for entry in ended_before)
         self._print_header(len(ended_before))
@@ -196,15 +196,15 @@ class _Sweep:
         self.console.table(self.request, result.results, result.best, Path(self.directory.display_path))
         return result
 
-    def _run_serially(self, interrupts: Interrupts) -> None:
+    def _run_serially(self, interrupts: SignalHandler) -> None:
         """Run the trials one after the other in this process."""
         while (entry := self.plan.next()) is not None:
             trial = self._begin_trial(entry)
-            with interrupts.allowed():
+            with interrupts.interruptible():
                 outcome = run_trial(trial, functools.partial(self._on_progress, entry.label))
             self._end_trial(entry.label, outcome)
 
-    def _run_jobs(self, interrupts: Interrupts) -> None:
+    def _run_jobs(self, interrupts: SignalHandler) -> None:
         """Run the trials in several processes at a time."""
         events: queue.Queue[tuple[Job, Event]] = queue.Queue()
         jobs: list[Job] = []
@@ -213,7 +213,7 @@ class _Sweep:
                 self._begin_trials_in_jobs(jobs, events)
                 if all(job.label is None for job in jobs):
                     return
-                with interrupts.allowed():
+                with interrupts.interruptible():
                     job, event = _wait(events)
                 self._handle_event(job, event, jobs)
         finally:

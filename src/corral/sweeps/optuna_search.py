@@ -246,7 +246,7 @@ def _suggest(trial: optuna.trial.Trial, name: str, dimension: Dimension) -> None
     """Give the trial a value for a setting, unless it has one."""
     if not isinstance(dimension, Range):
         trial.suggest_categorical(name, dimension.values)
-    elif dimension.whole:
+    elif dimension.is_integer:
         trial.suggest_int(name, int(dimension.low), int(dimension.high), log=dimension.log)
     else:
         trial.suggest_float(name, dimension.low, dimension.high, log=dimension.log)

@@ -17,11 +17,11 @@ from pydantic import TypeAdapter, ValidationError
 from corral.config.schema import TrainConfig, parse_config
 from corral.config.yaml_file import read_mapping
 from corral.core.errors import UsageError, one_line
-from corral.core.files import by_attribute, replace_file, to_data
+from corral.core.files import replace_file, to_attributes, to_data
 from corral.core.seeding import fresh_seed
 from corral.core.suggestions import did_you_mean
-from corral.envs.registry import settings_of
-from corral.sweeps.search_space import Space, as_setting, default_words, first_choices, parse_space
+from corral.envs.registry import recommended_settings
+from corral.sweeps.search_space import Space, as_setting, default_search, first_choices, parse_space
 
 __all__ = ["PRESETS", "SweepRequest", "choose_presets", "make_request"]
 
@@ -136,7 +136,7 @@ class SweepRequest:
     @classmethod
     def read(cls, path: Path) -> SweepRequest:
         """Return the request in a file; raise a UsageError if the file is damaged."""
-        data = by_attribute(read_mapping(path, "sweep", untrusted=True), REQUEST_KEYS)
+        data = to_attributes(read_mapping(path, "sweep", untrusted=True), REQUEST_KEYS)
         try:
             TypeAdapter(cls).validate_json(json.dumps(data), strict=True)
             request = cls(**data)  # raises a TypeError for an unknown key
@@ -197,7 +197,7 @@ def make_request(
     base = {**shared, "env": env}
     space: Space = {}
     if presets is None:
-        search = dict(search) if search else default_words(base, given)
+        search = dict(search) if search else default_search(base, given)
         space = parse_space(search, base)
         trials = DEFAULT_TRIALS if trials is None else trials
     else:
@@ -226,10 +226,12 @@ def _add_env_settings(
     A recommended setting that not every preset gets belongs to the presets that get it. The budget and the others of
     ``_SAME_FOR_ALL`` always belong to the settings.
     """
-    recommended = settings_of(env, given)
+    recommended = recommended_settings(env, given)
     if presets is None:
         return {**recommended, **given}, None
-    complete = {label: {**settings_of(env, {**given, **preset}), **preset} for label, preset in presets.items()}
+    complete = {
+        label: {**recommended_settings(env, {**given, **preset}), **preset} for label, preset in presets.items()
+    }
     shared = {
         name: value
         for name, value in recommended.items()

@@ -22,7 +22,7 @@ __all__ = [
     "Range",
     "Space",
     "as_setting",
-    "default_words",
+    "default_search",
     "first_choices",
     "initial_values",
     "parse_space",
@@ -58,7 +58,7 @@ class Range:
     high: float
     log: bool = False
     """Whether values are sampled on a logarithmic scale."""
-    whole: bool = False
+    is_integer: bool = False
     """Whether values are integers."""
 
     def contains(self, value: Any) -> bool:
@@ -81,13 +81,13 @@ Dimension = Range | Choices
 Space = dict[str, Dimension]
 
 
-def parse_space(words: Mapping[str, str], base: Mapping[str, Any]) -> Space:
-    """Return the ranges and choices that the texts in ``words`` stand for, by setting.
+def parse_space(search: Mapping[str, str], base: Mapping[str, Any]) -> Space:
+    """Return the ranges and choices that the texts in ``search`` stand for, by setting.
 
     Each value is checked together with ``base``, the settings that all trials share; raise a UsageError that names the
     first value that is not valid.
     """
-    sizes = {name: _parse(name, str(text).strip(), base) for name, text in words.items() if name in _ROLLOUT_SIZES}
+    sizes = {name: _parse(name, str(text).strip(), base) for name, text in search.items() if name in _ROLLOUT_SIZES}
     size_choices = {name: dimension.values for name, dimension in sizes.items() if isinstance(dimension, Choices)}
     for combination in itertools.product(*size_choices.values()):
         values = dict(zip(size_choices, combination, strict=True))
@@ -97,8 +97,10 @@ def parse_space(words: Mapping[str, str], base: Mapping[str, Any]) -> Space:
             tried = " ".join(f"{name}={value}" for name, value in values.items())
             raise UsageError(f"search: {tried} cannot be tried together: {error}") from None
     base = {**base, **first_choices(sizes)}
-    others = {name: _parse(name, str(text).strip(), base) for name, text in words.items() if name not in _ROLLOUT_SIZES}
-    return {name: sizes.get(name) or others[name] for name in words}
+    others = {
+        name: _parse(name, str(text).strip(), base) for name, text in search.items() if name not in _ROLLOUT_SIZES
+    }
+    return {name: sizes.get(name) or others[name] for name in search}
 
 
 def as_setting(name: str, value: Any) -> Any:
@@ -128,7 +130,7 @@ def initial_values(space: Space, base: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if space[name].contains(value)}
 
 
-def default_words(base: Mapping[str, Any], given: Container[str]) -> dict[str, str]:
+def default_search(base: Mapping[str, Any], given: Container[str]) -> dict[str, str]:
     """Return the default search, without settings that are ``given`` and without values that do not fit ``base``."""
     config = parse_config(base)
     search = {name: text for name, text in _DEFAULT_SEARCH.items() if name not in given}
@@ -207,7 +209,7 @@ def _parse_range(name: str, text: str, source: str, base: Mapping[str, Any]) -> 
     log = text.startswith(_LOG)
     if log and low <= 0:
         raise UsageError(f"{source}: a logarithmic range should begin above 0")
-    return Range(low, high, log, whole=int in types)
+    return Range(low, high, log, is_integer=int in types)
 
 
 def _parse_value(name: str, text: str, source: str, base: Mapping[str, Any]) -> Any:

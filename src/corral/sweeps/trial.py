@@ -16,7 +16,7 @@ from corral.core.errors import CorralError, RunInUse
 from corral.core.files import read_json
 from corral.envs.factory import EnvFactory
 from corral.policy.policy import NetworkFactory
-from corral.storage.run_dir import MOST_SUMMARY
+from corral.storage.run_dir import MAX_SUMMARY_BYTES
 from corral.training.api import TrainResult, resume, train
 from corral.training.hooks.callback import Callback
 from corral.training.iteration import Iteration
@@ -173,7 +173,7 @@ def _budget_used(config: TrainConfig, state: Iteration) -> float:
 def _read_summary(path: Path) -> dict[str, Any] | None:
     """Return the summary of a run; None if there is none that can be read."""
     try:
-        summary = read_json(path / "summary.json", MOST_SUMMARY)
+        summary = read_json(path / "summary.json", MAX_SUMMARY_BYTES)
     except (OSError, ValueError):
         return None
     return summary if isinstance(summary, dict) and "exit_reason" in summary else None

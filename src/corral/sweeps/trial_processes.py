@@ -22,10 +22,10 @@ import cloudpickle
 
 from corral.core.errors import CorralError
 from corral.core.files import open_regular
-from corral.core.machine import CORES
+from corral.core.machine import CORES_VARIABLE
 from corral.core.stdio import tolerate_closed_stdout
 from corral.sweeps.trial import Outcome, TrialProgress, TrialRequest, run_trial
-from corral.training.signals import Interrupted, Interrupts
+from corral.training.signals import Interrupted, SignalHandler
 
 __all__ = ["Event", "Job", "ProcessExited", "serve"]
 
@@ -57,7 +57,7 @@ class Job:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=file,
-                    env={**os.environ, CORES: str(cores)},
+                    env={**os.environ, CORES_VARIABLE: str(cores)},
                     start_new_session=True,  # a terminal sends Ctrl-C to the whole group; only the sweep handles it
                 )
             except OSError as error:
@@ -128,13 +128,13 @@ def serve() -> None:
         _write_event(outbox, progress)
         return bool(messages.get())
 
-    with Interrupts() as interrupts:
+    with SignalHandler() as interrupts:
         while (trial := messages.get()) is not None:
             if isinstance(trial, Exception):
                 _write_event(outbox, Outcome("failed", error=f"its process could not load the trial: {trial!r}"))
                 continue
             try:
-                with interrupts.allowed():
+                with interrupts.interruptible():
                     outcome = run_trial(trial, on_progress)
             except Interrupted as error:
                 os._exit(error.exit_code)  # the trial is saved; threads and envs end with the process

@@ -24,10 +24,10 @@ from corral.core.machine import limit_compute_threads
 from corral.core.seeding import fresh_seed
 from corral.core.suggestions import did_you_mean, short_repr
 from corral.envs.factory import EnvFactory, resolve_env
-from corral.envs.registry import settings_of
+from corral.envs.registry import recommended_settings
 from corral.policy.policy import NetworkFactory
 from corral.reporting.console import RunConsole, SilentConsole
-from corral.storage.checkpoint import FoundCheckpoint, list_checkpoints, newest_checkpoint, set_aside
+from corral.storage.checkpoint import VerifiedCheckpoint, list_checkpoints, newest_checkpoint, set_aside
 from corral.storage.named_code import require_same_code
 from corral.storage.run_dir import RunDirectory, find_run, plan_run
 from corral.storage.summary_file import Summary
@@ -37,9 +37,9 @@ from corral.training.hooks.callback import Callback
 from corral.training.hooks.hook import Hook, load_hooks, restore_hooks
 from corral.training.hooks.hook_order import order_hooks
 from corral.training.run import Run, restore
-from corral.training.run_session import MATCHES, RunSession
+from corral.training.run_session import MATCHES_FILE, RunSession
 
-__all__ = ["MATCHES", "Summary", "TrainResult", "name_of", "network_of", "resume", "train"]
+__all__ = ["MATCHES_FILE", "Summary", "TrainResult", "recorded_name", "resolve_network", "resume", "train"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +72,18 @@ def train(
     values = {**(load_yaml(config) if config is not None else {}), **settings}
     factory = resolve_env(env, parse_env_kwargs(values.get("env_kwargs", {})))
     if policy is not None:
-        values["policy"] = name_of(policy)
+        values["policy"] = recorded_name(policy)
     hooks = values.get("hooks", ()) if hooks is None else hooks
     values["hooks"] = hook_names(hooks)
     loaded_hooks = load_hooks(hooks)
     console = SilentConsole() if quiet else RunConsole()
     user_gave_n_steps = "n_steps" in values
-    env_settings = settings_of(factory.name, values)
+    env_settings = recommended_settings(factory.name, values)
     if env_settings:
         listed = ", ".join(f"{name} {value}" for name, value in env_settings.items())
         console.note(f"settings of {factory.name}: {listed}")
     values = {**env_settings, **values}
-    network = network_of(values.get("policy"), policy)
+    network = resolve_network(values.get("policy"), policy)
     values, envs_choice = _resolve_n_envs({**values, "env": factory.name}, factory, network, console)
     parsed = parse_config(values) if user_gave_n_steps else fit_n_steps(values, console.note)
     directory = plan_run(parsed.output_dir, parsed.env)  # before an env can change the working directory
@@ -114,12 +114,12 @@ def resume(
         recorded = directory.read_config()
         names = hook_names(hooks or ())
         config = _changed_config(recorded, settings, names)
-        require_same_code(recorded, name_of(env), name_of(policy), names)
+        require_same_code(recorded, recorded_name(env), recorded_name(policy), names)
         loaded_hooks = load_hooks(hooks or ())
         factory = resolve_env(recorded.env if env is None else env, recorded.env_kwargs)
         found = _find_checkpoint(directory, recorded)
         console = SilentConsole() if quiet else RunConsole()
-        network = network_of(recorded.policy, policy)
+        network = resolve_network(recorded.policy, policy)
         seed, known_to_work = int(recorded.seed or 0), False
         if found is not None:
             _check_found(config, found)
@@ -145,7 +145,7 @@ def _train_to_end(session: RunSession) -> TrainResult:
     return TrainResult(session.directory.path, summary, tuple(session.run.env_opponents))
 
 
-def _find_checkpoint(directory: RunDirectory, recorded: TrainConfig) -> FoundCheckpoint | None:
+def _find_checkpoint(directory: RunDirectory, recorded: TrainConfig) -> VerifiedCheckpoint | None:
     """Return the newest valid checkpoint; None if the run ended before it saved one, so that it can start again."""
     found = newest_checkpoint(directory.checkpoints)
     if found is None and (recorded.seed is None or directory.has_metrics()):
@@ -153,7 +153,7 @@ def _find_checkpoint(directory: RunDirectory, recorded: TrainConfig) -> FoundChe
     return found
 
 
-def _check_found(config: TrainConfig, found: FoundCheckpoint) -> None:
+def _check_found(config: TrainConfig, found: VerifiedCheckpoint) -> None:
     """Raise a CheckpointError if the checkpoint is not of a run with this config."""
     check_checkpoint(config, found.checkpoint)
     episodes = found.checkpoint.envs.get("episode")
@@ -163,7 +163,7 @@ def _check_found(config: TrainConfig, found: FoundCheckpoint) -> None:
 
 
 def _restore_run(
-    run: Run, found: FoundCheckpoint, hooks: Sequence[Hook], directory: RunDirectory, console: SilentConsole
+    run: Run, found: VerifiedCheckpoint, hooks: Sequence[Hook], directory: RunDirectory, console: SilentConsole
 ) -> None:
     """Restore a run and its hooks from a checkpoint, and set newer files aside; close the run if that fails."""
     try:
@@ -181,7 +181,7 @@ def _restore_run(
         raise CheckpointError(f"{found.path} does not fit this run's config: {raised}") from None
 
 
-def name_of(given: Any) -> str | None:
+def recorded_name(given: Any) -> str | None:
     """Return the name under which a config records an env or a policy that the caller gives."""
     if isinstance(given, EnvFactory):
         return given.name
@@ -196,7 +196,7 @@ def hook_names(hooks: Sequence[str | Hook]) -> tuple[str, ...]:
     return tuple(hook if isinstance(hook, str) else python_name(type(hook)) for hook in given)
 
 
-def network_of(spec: str | None, given: str | NetworkFactory | None) -> NetworkFactory | None:
+def resolve_network(spec: str | None, given: str | NetworkFactory | None) -> NetworkFactory | None:
     """Return the function that makes the network: ``given``, or what the config names; None for the built-in ones."""
     if spec is None:
         return None
@@ -223,7 +223,7 @@ def _resolve_n_envs(
         return measure_costs(config, factory, network, device, console.note, console.warn, memory=True)
 
     other_values = {name: value for name, value in values.items() if name != "n_envs"}
-    choice = choose_n_envs(other_values, costs, central=device.type != "cpu")
+    choice = choose_n_envs(other_values, costs, on_accelerator=device.type != "cpu")
     console.note(
         f"n_envs {choice.n_envs} ({choice.why}); to repeat this run: --n-envs {choice.n_envs} with the same seed"
     )

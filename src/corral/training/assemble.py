@@ -12,12 +12,12 @@ import torch
 
 from corral.autotune.choose_backend import BackendChoice, EnvsChoice, choose_backend
 from corral.autotune.choose_device import device_for
-from corral.autotune.env_costs import first_mix, try_env
+from corral.autotune.env_costs import first_stage_mix, try_env
 from corral.autotune.measure_costs import Costs, measure_costs
 from corral.autotune.run_size import large_run_warning
 from corral.config.backends import BACKENDS
 from corral.config.schema import TrainConfig
-from corral.core.entry_points import import_own
+from corral.core.entry_points import import_internal
 from corral.core.errors import UsageError
 from corral.core.files import is_file
 from corral.core.machine import available_cores, limit_compute_threads
@@ -40,7 +40,7 @@ from corral.ppo.shares import Shares, ShareSetup
 from corral.processes.supervision import RecoveryConfig
 from corral.reporting.console import SilentConsole
 from corral.reporting.process_meter import ProcessMeter
-from corral.rollout.actors import actor_setup
+from corral.rollout.actors import actor_spec
 from corral.rollout.source import RolloutEnvs, SourceSpec
 from corral.rollout.source_workers import WorkerSource
 from corral.training.model import load
@@ -85,7 +85,7 @@ class _Plan:
             adaptive=config.adaptive,
             recovery=self.recovery,
         )
-        envs: RolloutEnvs = import_own(BACKENDS[self.backend.backend])(spec)
+        envs: RolloutEnvs = import_internal(BACKENDS[self.backend.backend])(spec)
         return envs
 
     def make_single_env(self, seed: int | None) -> CorralVectorEnv:
@@ -172,7 +172,7 @@ def _make_plan(
             measurements.append(measure_costs(config, factory, network, device, console.note, console.warn))
         return measurements[0]
 
-    backend = choose_backend(config, costs, central=device.type != "cpu")
+    backend = choose_backend(config, costs, on_accelerator=device.type != "cpu")
     recovery = RecoveryConfig(
         heal=True,
         step_timeout=config.step_timeout,
@@ -206,7 +206,7 @@ def _try_env_in_child(plan: _Plan) -> None:
     else:
         n_envs = 0 if plan.costs_measured else 1
     if n_envs:
-        try_env(factory, n_envs, plan.seed, first_mix(config), plan.recovery, config.parallel_start_method)
+        try_env(factory, n_envs, plan.seed, first_stage_mix(config), plan.recovery, config.parallel_start_method)
 
 
 def _enable_crash_tracebacks() -> None:
@@ -226,8 +226,8 @@ def _build_parts(plan: _Plan, console: SilentConsole) -> _Parts:
     opponents: Opponents | None = None
     try:
         policy = _build_policy(plan, envs, console)
-        actor = actor_setup(policy, plan.network, plan.device, config.n_envs)
-        single_actor = actor_setup(policy, plan.network, plan.device, 1)
+        actor = actor_spec(policy, plan.network, plan.device, config.n_envs)
+        single_actor = actor_spec(policy, plan.network, plan.device, 1)
         opponents = build_opponents(config, envs.env_info, policy, single_actor)
         connection = _connect(plan, envs, policy, actor, None if opponents is None else opponents.opponent_table)
         return _Parts(

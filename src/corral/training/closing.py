@@ -104,7 +104,7 @@ def _game_rows(run: Run) -> list[tuple[str, str]]:
         verdicts = {True: "PASS", False: "FAIL", None: "done"}
         for stage in run.opponents.results():
             target = "" if stage.target is None else f", target {stage.target:.0%}"
-            result = f"{verdicts[stage.passed]}: {stage.told}{target}, {stage.steps:,} steps"
+            result = f"{verdicts[stage.passed]}: {stage.description}{target}, {stage.steps:,} steps"
             rows.append((f"stage {stage.name}", result))
     return rows
 

@@ -15,9 +15,9 @@ from corral.core.types import Actor
 from corral.training.metrics_row import Metrics
 from corral.training.replay_check import check_replay
 from corral.training.run import Run
-from corral.training.signals import Interrupts
+from corral.training.signals import SignalHandler
 from corral.vec.api import CorralVectorEnv, InfoRow
-from corral.vec.validation import NUMBER
+from corral.vec.validation import NUMBER_TYPES
 
 __all__ = ["ActionSelector", "EpisodePlan", "EvaluationResult", "evaluate_actor", "evaluate_run", "numeric_info"]
 
@@ -133,14 +133,14 @@ def numeric_info(rows: Sequence[InfoRow]) -> dict[str, float]:
     if not rows:
         return {}
     info = rows[0].info if rows[0].final is None else rows[0].final
-    return {name: float(value) for name, value in info.items() if isinstance(value, NUMBER)}
+    return {name: float(value) for name, value in info.items() if isinstance(value, NUMBER_TYPES)}
 
 
-def evaluate_run(run: Run, signals: Interrupts) -> Metrics:
+def evaluate_run(run: Run, signals: SignalHandler) -> Metrics:
     """Evaluate the policy of a run, save it in ``best/`` if it is the best so far, and return the ``eval/`` metrics."""
     progress = run.progress
     start = time.perf_counter()
-    with signals.allowed():
+    with signals.interruptible():
         result = _play_evaluation(run)
         assert run.eval_env is not None
         report = run.eval_env.drain()

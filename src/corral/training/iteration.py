@@ -21,7 +21,7 @@ from corral.training.evaluate import evaluate_run
 from corral.training.metrics_row import Metrics
 from corral.training.model import Model
 from corral.training.run import Counters, Run
-from corral.training.signals import Interrupts
+from corral.training.signals import SignalHandler
 
 __all__ = ["End", "Iteration", "LearnedRollout", "Start", "TrainingState"]
 
@@ -35,7 +35,7 @@ class Start:
     """A new or resumed run before its first rollout. Hooks that change the weights must do it here."""
 
     run: Run
-    signals: Interrupts
+    signals: SignalHandler
     resumed: bool
     stop_reason: str | None = None
 
@@ -55,7 +55,7 @@ class Start:
 
     def interruptible(self) -> AbstractContextManager[Any]:
         """Let Ctrl-C interrupt this block at once; elsewhere it waits for the first rollout."""
-        return self.signals.allowed()
+        return self.signals.interruptible()
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class Iteration:
     """A completed iteration (one rollout, one update): its results, and the actions that a hook may take."""
 
     def __init__(
-        self, run: Run, signals: Interrupts, learned: LearnedRollout, metrics: Metrics, stop_reason: str | None
+        self, run: Run, signals: SignalHandler, learned: LearnedRollout, metrics: Metrics, stop_reason: str | None
     ) -> None:
         self.run, self._signals = run, signals
         self.iteration = run.progress.iteration
@@ -177,7 +177,7 @@ class Iteration:
 
     def interruptible(self) -> AbstractContextManager[Any]:
         """Let Ctrl-C interrupt this block at once; elsewhere it waits for the next evaluation or rollout."""
-        return self._signals.allowed()
+        return self._signals.interruptible()
 
 
 def _checked_reason(reason: str) -> str:

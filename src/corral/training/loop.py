@@ -24,12 +24,12 @@ from corral.training.metrics_row import metrics_row, progress_row
 from corral.training.pipeline import RolloutPipeline
 from corral.training.progress import budget_used
 from corral.training.run import Run
-from corral.training.signals import Interrupts
+from corral.training.signals import SignalHandler
 
 __all__ = ["train_loop"]
 
 
-def train_loop(run: Run, hooks: HookList, signals: Interrupts) -> str:
+def train_loop(run: Run, hooks: HookList, signals: SignalHandler) -> str:
     """Train until a budget (steps, episodes, time, stages) is used up or a hook stops the run; return the reason.
 
     After ``on_start``, however the run ends, the last completed iteration is saved and ``on_end`` is called.
@@ -54,7 +54,7 @@ def train_loop(run: Run, hooks: HookList, signals: Interrupts) -> str:
     return reason
 
 
-def _run_iterations(run: Run, hooks: HookList, signals: Interrupts, stop_reason: str | None) -> str:
+def _run_iterations(run: Run, hooks: HookList, signals: SignalHandler, stop_reason: str | None) -> str:
     """Repeat iterations until there is a reason to stop; return it."""
     run.save_recovery_point()  # a new run can be resumed before its first iteration is complete
     pipeline = RolloutPipeline(run)
@@ -62,7 +62,7 @@ def _run_iterations(run: Run, hooks: HookList, signals: Interrupts, stop_reason:
     try:
         while stop_reason is None:
             # Ctrl-C and SIGTERM interrupt such a block at once; elsewhere they wait for the next one.
-            with signals.allowed():
+            with signals.interruptible():
                 learned = _collect_and_learn(run, pipeline)
             if learned is None:  # the run's time was over before the rollout was complete
                 _end_without_rollout(run, signals, is_evaluated)
@@ -94,7 +94,7 @@ def _collect_and_learn(run: Run, pipeline: RolloutPipeline) -> LearnedRollout | 
     return LearnedRollout(before, rollout, lag, settings, update, pipeline.stage_end_message)
 
 
-def _end_without_rollout(run: Run, signals: Interrupts, is_evaluated: bool) -> None:
+def _end_without_rollout(run: Run, signals: SignalHandler, is_evaluated: bool) -> None:
     """End a run whose time was over before a rollout was complete; evaluate the policy if that was not just done."""
     run.discard_rollout()
     if run.config.eval_freq and not is_evaluated:

@@ -19,7 +19,7 @@ from corral.core.types import Leaves
 from corral.opponents.frozen_policy import FrozenPolicy
 from corral.policy.factory import build_policy, check_encoding
 from corral.policy.policy import NetworkFactory
-from corral.rollout.actors import actor_setup
+from corral.rollout.actors import actor_spec
 from corral.storage.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint
 from corral.storage.run_dir import find_run
 from corral.training.checkpoint_checks import check_checkpoint, check_tensors, spaces_of
@@ -50,8 +50,8 @@ class Model:
         check_tensors("policy", checkpoint.policy, self.policy.state_dict())
         self.policy.load_state_dict(dict(checkpoint.policy))
         self.policy.eval()
-        self.actor_setup = actor_setup(self.policy, network, torch.device("cpu"), n_envs=1)
-        self.actor = self.actor_setup.build(0, 1)
+        self.actor_spec = actor_spec(self.policy, network, torch.device("cpu"), n_envs=1)
+        self.actor = self.actor_spec.build(0, 1)
         self.actor.load(self.policy.state_dict())
         self._seed, self._n_samples = fresh_seed(), 0
 
@@ -61,7 +61,7 @@ class Model:
 
     def frozen(self, name: str) -> FrozenPolicy:
         """Return the policy as an opponent with this name."""
-        return FrozenPolicy(name, self.actor_setup, self.weights(), self.observation_space, self.action_space)
+        return FrozenPolicy(name, self.actor_spec, self.weights(), self.observation_space, self.action_space)
 
     def predict(
         self,
@@ -163,6 +163,6 @@ def load(run: str | os.PathLike[str], *, checkpoint: str = "best", policy: Netwo
     found = found or newest_checkpoint(directory.checkpoints)
     if found is None:
         raise CheckpointError(f"{directory.display_path} has no checkpoint yet")
-    for complaint in found.complaints:
+    for complaint in found.problems:
         warnings.warn(f"{complaint}; using an older checkpoint", stacklevel=2)
     return Model(config, found.checkpoint, policy)

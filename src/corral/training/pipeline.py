@@ -44,7 +44,7 @@ class RolloutPipeline:
         except DeadlinePassed:
             return None
         steps = run.progress.timesteps + run.config.rollout_size
-        self.stage_end_message = None if run.opponents is None else run.opponents.note(rollout.episodes, steps)
+        self.stage_end_message = None if run.opponents is None else run.opponents.record_games(rollout.episodes, steps)
         self._has_begun = run.config.overlap and not self._is_last()
         if self._has_begun:
             # Collected with the weights from before this iteration's update. The rollout records the log-probabilities

@@ -13,20 +13,20 @@ import numpy as np
 from corral.core.errors import EnvFault, EnvLocation, MissingPackage, UsageError
 from corral.core.types import Actor
 from corral.envs.factory import EnvFactory
-from corral.envs.lifecycle import ENV_EXCEPTIONS, named
+from corral.envs.lifecycle import ENV_EXCEPTIONS, describe_error
 from corral.envs.opponent_protocol import OPPONENT
 from corral.training.evaluate import ActionSelector, EpisodePlan, numeric_info
 from corral.vec.serial import SerialVectorEnv
-from corral.vec.validation import shape_of
+from corral.vec.validation import describe_value
 
-__all__ = ["Moment", "play_episodes"]
+__all__ = ["RenderedStep", "play_episodes"]
 
 _MAX_UNIT_VALUE = 1.01
 """The largest value of a picture with the range 0 to 1, with room for rounding errors."""
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class RenderedStep:
     """One step of an episode and how it was rendered; step 0 is the reset."""
 
     episode: int
@@ -41,7 +41,9 @@ class Moment:
     """The numbers in the step's ``info``."""
 
 
-def play_episodes(factory: EnvFactory, actor: Actor | None, plan: EpisodePlan, *, render_mode: str) -> Iterator[Moment]:
+def play_episodes(
+    factory: EnvFactory, actor: Actor | None, plan: EpisodePlan, *, render_mode: str
+) -> Iterator[RenderedStep]:
     """Play the same episodes as ``evaluate_actor`` and yield every step with its frame."""
     env = SerialVectorEnv(lambda: _LastFrame(factory(render_mode)), 1)
     arrays, select_action = env.arrays, ActionSelector(env, actor, plan.sample)
@@ -49,7 +51,7 @@ def play_episodes(factory: EnvFactory, actor: Actor | None, plan: EpisodePlan, *
         _check_render_mode(env, render_mode, factory.name)
         for episode in range(plan.episodes):
             env.reset_arrays([select_action.begin_episode(plan.seed, episode)], [_for_new_game(plan.options)])
-            yield Moment(episode, 0, 0.0, False, _checked_frame(env.render()[0], render_mode, factory.name), {})
+            yield RenderedStep(episode, 0, 0.0, False, _checked_frame(env.render()[0], render_mode, factory.name), {})
             reward, done, step = 0.0, False, 0
             while not done and step < plan.max_steps:
                 env.codec.decode(select_action(), arrays.actions)
@@ -61,7 +63,9 @@ def play_episodes(factory: EnvFactory, actor: Actor | None, plan: EpisodePlan, *
                 frame = env.get_attr("last_frame")[0] if done else env.render()[0]
                 if isinstance(frame, BaseException):
                     raise frame
-                yield Moment(episode, step, reward, is_last, _checked_frame(frame, render_mode, factory.name), info)
+                yield RenderedStep(
+                    episode, step, reward, is_last, _checked_frame(frame, render_mode, factory.name), info
+                )
     except gym.error.DependencyNotInstalled as error:
         raise MissingPackage(f"{factory.name} cannot be rendered: {error}") from None
     finally:
@@ -90,7 +94,7 @@ def _checked_frame(frame: Any, render_mode: str, name: str) -> Any:
     channels = picture.shape[2] if picture.ndim == 3 else 1 if picture.ndim == 2 else 0
     if channels not in (1, 3, 4) or 0 in picture.shape or picture.dtype.kind not in "buif":
         raise UsageError(
-            f"{name}: render() returned {None if frame is None else shape_of(frame)} in render_mode "
+            f"{name}: render() returned {None if frame is None else describe_value(frame)} in render_mode "
             f"{render_mode}, expected a picture: an array of height x width x 3"
         )
     return _to_rgb(picture)
@@ -139,4 +143,4 @@ class _LastFrame(gym.Wrapper[Any, Any, Any, Any]):
             env_frames = error.__traceback__.tb_next if error.__traceback__ is not None else None
             env_traceback = "".join(traceback.format_exception(type(error), error, env_frames))
             location = EnvLocation(0, episode=-1, seed=None, step=0)
-            raise EnvFault(f"render() raised {named(error)}", location, env_traceback) from None
+            raise EnvFault(f"render() raised {describe_error(error)}", location, env_traceback) from None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import shlex
 
-from corral.core.entry_points import PYTHON
+from corral.core.entry_points import PYTHON_PREFIX
 from corral.core.errors import CorralError
-from corral.core.seeding import kept_global_generators
+from corral.core.seeding import preserve_global_generators
 from corral.core.stdio import command
 from corral.rollout.env_positions import EnvPositions
 from corral.training.run import Run
@@ -29,7 +29,7 @@ def check_replay(run: Run) -> str | None:
     if position is None or run.eval_env is None:
         return None
     run.replay_checked = True
-    with kept_global_generators():
+    with preserve_global_generators():
         try:
             is_reached = _reaches(run.eval_env, position)
             run.progress.recovery_counts += dataclasses.replace(run.eval_env.drain().recovery_counts, inexact=0)
@@ -39,7 +39,7 @@ def check_replay(run: Run) -> str | None:
             return None
         if is_reached or _seeded_env_reaches(run, position):
             return None
-    env = "ENV" if run.config.env.startswith(PYTHON) else shlex.quote(run.config.env)
+    env = "ENV" if run.config.env.startswith(PYTHON_PREFIX) else shlex.quote(run.config.env)
     return (
         f"{run.config.env} is not deterministic: when {position.steps} steps of env 0 were replayed with the same seed "
         "and actions, the observation was different, so that resume and recovery are not exact; "

@@ -25,15 +25,15 @@ from corral.policy.observation_encoder import ENCODING
 from corral.policy.policy import NetworkFactory
 from corral.ppo.gae import Advantages, estimate_advantages
 from corral.ppo.learner import Learner, UpdateSettings
-from corral.ppo.loss_terms import terms_at
+from corral.ppo.loss_terms import loss_terms_at
 from corral.ppo.normalization import ReturnScaler, RunningMoments
 from corral.processes.supervision import RecoveryConfig
 from corral.reporting.process_meter import ProcessMeter
 from corral.reporting.reporter import Reporter
 from corral.rollout.env_positions import EnvPositions
-from corral.rollout.state_trial import try_states
+from corral.rollout.state_trial import check_states_in_child
 from corral.storage.checkpoint import Checkpoint, prune, save_checkpoint
-from corral.storage.fault_files import MOST_FAULTS, keep_fault
+from corral.storage.fault_files import MAX_FAULT_FILES, write_fault
 from corral.storage.run_dir import RunDirectory
 from corral.training.checkpoint_checks import check_envs, check_tensors
 from corral.training.progress import Progress, Stopwatch, exhausted_budget, learning_rate
@@ -127,7 +127,11 @@ class Run:
     @property
     def opponent_reset_options(self) -> list[Mapping[str, Any]]:
         """The options of ``env.reset`` that select each opponent of the env, by number; [] if the env chooses."""
-        return [] if self.opponents is None else [options for _, options in self.opponents.opponent_table.setup.own]
+        return (
+            []
+            if self.opponents is None
+            else [options for _, options in self.opponents.opponent_table.spec.env_reset_options]
+        )
 
     def set_outputs(self, directory: RunDirectory, reporter: Reporter) -> None:
         """Set the directory and the reporter that the run writes to."""
@@ -167,7 +171,7 @@ class Run:
         config, steps = self.config, self.progress.timesteps
         rate = self.overrides.get("learning_rate", learning_rate(config, steps + config.rollout_size))
         clip_range, ent_coef = (self.overrides.get(name) for name in ("clip_range", "ent_coef"))
-        terms = dataclasses.replace(terms_at(config, steps), clip_range=clip_range, ent_coef=ent_coef)
+        terms = dataclasses.replace(loss_terms_at(config, steps), clip_range=clip_range, ent_coef=ent_coef)
         return UpdateSettings(self.progress.iteration, rate, terms)
 
     def counters(self) -> Counters:
@@ -204,8 +208,8 @@ class Run:
         """Warn of exceptions that envs raised and write each to a file; after the first few, only count them."""
         for fault in faults:
             self.n_faults_logged += 1
-            if self.n_faults_logged <= MOST_FAULTS:
-                replay_command = keep_fault(self.directory, self.config, fault, self.opponent_reset_options)
+            if self.n_faults_logged <= MAX_FAULT_FILES:
+                replay_command = write_fault(self.directory, self.config, fault, self.opponent_reset_options)
                 advice = "" if replay_command is None else f" To reproduce it: {replay_command}"
                 self.reporter.console.warn(f"{fault.summary} ({fault.location}); the run continues.{advice}")
 
@@ -273,7 +277,7 @@ class Run:
 
 def capture(run: Run) -> Checkpoint:
     """Return a copy of the whole state of the run. This is cheap enough for every iteration."""
-    weights, optimizer = run.learner.engine.copies()
+    weights, optimizer = run.learner.engine.checkpoint_tensors()
     buffers = {name: buffer.clone() for name, buffer in run.learner.policy.named_buffers()}
     lagged_weights = None
     previous, hooks, overrides = run.recovery_point, {}, run.overrides
@@ -351,7 +355,7 @@ def _check_fits(run: Run, checkpoint: Checkpoint) -> None:
 def _restore_envs(run: Run, checkpoint: Checkpoint) -> None:
     """Bring every env to its position in the checkpoint."""
     numbers = checkpoint.envs["opponent"].tolist() if "opponent" in checkpoint.envs else []
-    if unknown := [n for n in numbers if n != -1 and (run.opponents is None or not run.opponents.has(n))]:
+    if unknown := [n for n in numbers if n != -1 and (run.opponents is None or not run.opponents.has_opponent(n))]:
         raise CheckpointError(f"the checkpoint does not fit this run's config: there is no opponent {unknown[0]}")
     env_positions = _to_arrays(checkpoint.envs)
     if run.backend.backend == "serial":  # a state that crashes the env would end this process
@@ -359,7 +363,7 @@ def _restore_envs(run: Run, checkpoint: Checkpoint) -> None:
         tracker = EnvPositions(run.seed, config.n_envs, run.learner.policy.codec)
         tracker.restore(env_positions)
         positions = tracker.positions_of(range(config.n_envs))
-        try_states(run.factory, positions, run.seed, run.recovery, config.parallel_start_method)
+        check_states_in_child(run.factory, positions, run.seed, run.recovery, config.parallel_start_method)
     run.source.restore(env_positions)
 
 

@@ -12,9 +12,9 @@ from corral.core.files import replace_file
 from corral.ppo.mlp_engine import MlpEngine
 from corral.reporting.console import SilentConsole
 from corral.reporting.episode_lines import env_lines
-from corral.reporting.reporter import Reporter, RowFiles
-from corral.storage.checkpoint import FoundCheckpoint
-from corral.storage.fault_files import keep_fault
+from corral.reporting.reporter import Reporter, WriterContext
+from corral.storage.checkpoint import VerifiedCheckpoint
+from corral.storage.fault_files import write_fault
 from corral.storage.run_dir import RunDirectory
 from corral.storage.summary_file import Summary
 from corral.training.closing import closing_table, describe_location, summarize
@@ -23,11 +23,11 @@ from corral.training.loop import train_loop
 from corral.training.metrics_row import progress_columns
 from corral.training.progress import budgets_of, exhausted_budget
 from corral.training.run import Run
-from corral.training.signals import Interrupted, Interrupts
+from corral.training.signals import Interrupted, SignalHandler
 
-__all__ = ["MATCHES", "RunSession"]
+__all__ = ["MATCHES_FILE", "RunSession"]
 
-MATCHES = "matches.json"
+MATCHES_FILE = "matches.json"
 """The file in a run directory with the results of games that were played after the run."""
 
 
@@ -39,7 +39,7 @@ class RunSession:
     directory: RunDirectory
     hooks: HookList
     console: SilentConsole
-    resumed: FoundCheckpoint | None = None
+    resumed: VerifiedCheckpoint | None = None
     """The checkpoint from which the run was restored; None for a run that starts at step 0."""
     previous_hooks: Sequence[str] | None = None
     """The hooks in the config of a run that existed before; None for a new run."""
@@ -47,7 +47,7 @@ class RunSession:
     def run_to_end(self) -> Summary:
         """Train, and return the summary. Envs, processes and the lock of the directory are released in any case."""
         try:
-            with Interrupts() as signals:
+            with SignalHandler() as signals:
                 reporter = self._open_files()
                 self.run.set_outputs(self.directory, reporter)
                 self._print_header()
@@ -77,12 +77,12 @@ class RunSession:
         if self.resumed is None:
             directory.create()
         try:
-            for file_of_previous_end in (directory.summary_file, directory.path / MATCHES):
+            for file_of_previous_end in (directory.summary_file, directory.path / MATCHES_FILE):
                 file_of_previous_end.unlink(missing_ok=True)
             self._write_config()
             resumed_step = self.resumed.checkpoint.timesteps if self.resumed else None
             columns, tensorboard = progress_columns(self.run), self.run.config.tensorboard
-            return Reporter(RowFiles(directory, columns, tensorboard, resumed_step, console.warn), console)
+            return Reporter(WriterContext(directory, columns, tensorboard, resumed_step, console.warn), console)
         except OSError as error:
             if self.previous_hooks is None:
                 directory.discard()
@@ -104,9 +104,9 @@ class RunSession:
                 "parallel_start_method": "auto" if is_serial else run.config.parallel_start_method,
                 "device": str(run.learner.device),
                 "learner": "numpy" if isinstance(run.learner.engine, MlpEngine) else "torch",
-                "learner_shares": run.learner.engine.n_shares,
-                "score_actions": None if policy.custom else policy.n_action_features > 0,
-                "net_arch": None if policy.custom else dict(zip(("pi", "vf"), policy.net_arch, strict=True)),
+                "learner_shares": run.learner.engine.n_shards,
+                "score_actions": None if policy.is_custom else policy.n_action_features > 0,
+                "net_arch": None if policy.is_custom else dict(zip(("pi", "vf"), policy.net_arch, strict=True)),
                 "output_dir": self.directory.display_path,
                 "hooks": run.config.hooks if hooks is None else hooks,
             }
@@ -139,7 +139,7 @@ class RunSession:
         if self.resumed is None:
             console.note(f"training PPO on {config.env}: {envs}, seed {run.seed}")
         else:
-            for complaint in self.resumed.complaints:
+            for complaint in self.resumed.problems:
                 console.warn(f"{complaint}; using an older checkpoint")
             console.note(f"resuming {config.env} at {progress.timesteps:,} steps: {envs}")
             if run.overrides:
@@ -204,7 +204,7 @@ class RunSession:
         if isinstance(error, Interrupted) and directory.path.exists():
             error.run_dir = directory.path
         if isinstance(error, EnvFault) and directory.path.exists():
-            replay_command = keep_fault(directory, run.config, error, run.opponent_reset_options)
+            replay_command = write_fault(directory, run.config, error, run.opponent_reset_options)
             error.advice = None if replay_command is None else f"To reproduce it: {replay_command}"
 
     def _never_started(self, error: BaseException) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
-__all__ = ["Interrupted", "Interrupts"]
+__all__ = ["Interrupted", "SignalHandler"]
 
 
 class Interrupted(KeyboardInterrupt):
@@ -30,7 +30,7 @@ signals_before_start: list[int] = []
 """Signals that arrived before a run was started. They are kept, because an import may have caught what they raised."""
 
 
-class Interrupts:
+class SignalHandler:
     """Handles SIGINT and SIGTERM during a run; does nothing outside the main thread."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Interrupts:
             signal.signal(number, handler)
 
     @contextlib.contextmanager
-    def allowed(self) -> Iterator[None]:
+    def interruptible(self) -> Iterator[None]:
         """Let signals raise ``Interrupted`` at once in this block. Elsewhere they wait until the next such block."""
         self.raise_if_received()
         outer, self._may_raise = self._may_raise, True

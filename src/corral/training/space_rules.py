@@ -11,7 +11,7 @@ from corral.config.schema import TrainConfig
 from corral.core.errors import UsageError
 from corral.policy.images import is_normalizable
 from corral.policy.policy import Policy
-from corral.ppo.minibatch_shards import shares_of
+from corral.ppo.minibatch_shards import shard_count
 
 __all__ = ["check_used_settings"]
 
@@ -32,7 +32,7 @@ def _check_normalize_obs(config: TrainConfig, policy: Policy) -> None:
 
 def _check_settings_without_images(config: TrainConfig, policy: Policy) -> None:
     """Check that settings of convolutional networks come with images in the observations."""
-    if policy.pictures is None and not policy.custom:
+    if policy.pictures is None and not policy.is_custom:
         for name, value in (("cnn", config.cnn), ("cnn_features", config.cnn_features), ("bf16", config.bf16)):
             if value not in (type(config).model_fields[name].default, "none"):
                 raise UsageError(f"{name} {value} is for images, but the observations have none; leave it out")
@@ -49,7 +49,7 @@ def _check_learner_of_images(config: TrainConfig, policy: Policy) -> None:
         raise UsageError("compile and learner_threads: with images, only one of them; leave one out")
     if policy.log_std.device.type != "cpu" and config.learner_shares is not None:
         raise UsageError(f"learner_shares is for the CPU, but device is {policy.log_std.device}; leave it out")
-    if 1 < (shards := shares_of(policy, config)) < threads:
+    if 1 < (shards := shard_count(policy, config)) < threads:
         raise UsageError(
             f"learner_threads {config.learner_threads} is more than the {shards} shards of a minibatch; give fewer "
             "threads, or more shards with a larger batch_size or with learner_shares"

@@ -65,7 +65,9 @@ class StepArrays:
     masks: npt.NDArray[np.bool_]  # [N, A] true for legal actions; A = 0 if no action can be masked
 
     @classmethod
-    def named(cls, observation: Layout, codec: ActionCodec, n: int) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    def array_shapes(
+        cls, observation: Layout, codec: ActionCodec, n: int
+    ) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
         """Return the shape and dtype of every array, by the names that ``from_arrays`` expects."""
         boolean, double = np.dtype(np.bool_), np.dtype(np.float64)
         shapes = {f"observations:{leaf.path}": ((n, *leaf.shape), leaf.dtype) for leaf in observation.leaves}
@@ -78,7 +80,7 @@ class StepArrays:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array]) -> StepArrays:
-        """Return an instance made of arrays with the names of ``named``."""
+        """Return an instance made of arrays with the names of ``array_shapes``."""
         return cls(**to_columns(arrays))
 
     def begin(self) -> None:
@@ -228,14 +230,14 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC, metaclass=_Vecto
         return RecoveryCounts()
 
     @abstractmethod
-    def restore(self, positions: Sequence[EnvPosition], there: Collection[int] = ()) -> list[int]:
-        """Bring every env to its position, except those in ``there``, which are at theirs already; after a reset.
+    def restore(self, positions: Sequence[EnvPosition], at_position: Collection[int] = ()) -> list[int]:
+        """Bring every env to its position, except those in ``at_position``, which are at theirs already; after a reset.
 
         Returns the envs that could not be restored; their episodes are truncated in the next step.
         """
 
     @abstractmethod
-    def seat(self, setup: OpponentSamplerSpec, shared: SharedArrays) -> None:
+    def set_opponent_sampler(self, setup: OpponentSamplerSpec, shared: SharedArrays) -> None:
         """Choose the opponents of new episodes by this sampler, built in each process that has envs."""
 
     # ---- for training ----------------------------------------------------------------------------------------
@@ -369,8 +371,8 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC, metaclass=_Vecto
 
     def _allocate(self) -> StepArrays:
         """Return arrays in this process's own memory."""
-        named = StepArrays.named(self.layout, self.codec, self.num_envs)
-        arrays = StepArrays.from_arrays({name: poisoned(shape, dtype) for name, (shape, dtype) in named.items()})
+        array_shapes = StepArrays.array_shapes(self.layout, self.codec, self.num_envs)
+        arrays = StepArrays.from_arrays({name: poisoned(shape, dtype) for name, (shape, dtype) in array_shapes.items()})
         arrays.begin()
         return arrays
 

@@ -23,14 +23,14 @@ from corral.core.errors import CorralError, EnvFault, EnvLocation, UsageError
 from corral.core.seeding import episode_seeds, fresh_seed
 from corral.core.types import LIFE_LOST, Leaves
 from corral.envs.factory import EnvFactory
-from corral.envs.lifecycle import ENV_EXCEPTIONS, close_env, named
-from corral.envs.vector_adapter import SubEnvView, VectorEnv, autoresets_in_same_step, info_of, mask_methods
+from corral.envs.lifecycle import ENV_EXCEPTIONS, close_env, describe_error
+from corral.envs.vector_adapter import SubEnvView, VectorEnv, autoresets_in_same_step, batched_mask_method, sub_env_info
 from corral.vec.api import EnvReport, InfoRow, OpponentSampler, StepArrays
 from corral.vec.env_stepper import CURRENT_ENV, OTHER_CALLS, STEPS_STARTED
 from corral.vec.episode_ledger import MAX_FAULTY_EPISODES, EpisodeLedger, VectorInfoSums
 from corral.vec.replay_log import EnvPosition
 from corral.vec.stepper_options import StepperOptions
-from corral.vec.validation import MASK, InvalidRow, RowWriter, public_info, shape_of
+from corral.vec.validation import MASK, InvalidRow, RowWriter, describe_value, public_info
 
 __all__ = ["BatchStepper"]
 
@@ -67,7 +67,7 @@ class BatchStepper:
         )
         self._construction_seeds = episode_seeds(options.seed, options.first_env, [0] * n)  # None after the first reset
         self._seeds: Sequence[int | None] = self._construction_seeds or [None] * n  # what each env was seeded with last
-        self._call_mask_methods = mask_methods(vector)
+        self._call_mask_methods = batched_mask_method(vector)
         self.row_writer = RowWriter(vector.single_observation_space, vector.single_action_space, arrays)
         self._action_layout = self.row_writer.codec.layout
         self._lives = np.zeros(n, np.int64) if getattr(vector, "counts_lives", False) else None  # after the last step
@@ -140,7 +140,7 @@ class BatchStepper:
             outcome: Any = self.vector.step(self._action_layout.batch(self.arrays.actions))
             if not isinstance(outcome, tuple) or len(outcome) != 5:
                 raise InvalidRow(
-                    f"step returned {shape_of(outcome)}, expected (obs, rewards, terminated, truncated, infos)"
+                    f"step returned {describe_value(outcome)}, expected (obs, rewards, terminated, truncated, infos)"
                 )
             rows = self._write_outcome(*outcome)
         except InvalidRow as invalid:
@@ -251,14 +251,14 @@ class BatchStepper:
         for i in range(self._n):
             if i in reset_rows:
                 first = self._public_info(new_episodes.infos, reset_rows[i])
-                rows.append(InfoRow(i, first, info_of(final_infos, i, self._hidden_info_keys)))
+                rows.append(InfoRow(i, first, sub_env_info(final_infos, i, self._hidden_info_keys)))
             else:
                 rows.append(InfoRow(i, self._public_info(infos, i)))
         return rows
 
     def _reset_envs(self, envs: Indices, seeds: Any = None) -> _NewEpisodes:
         """Begin new episodes in some envs [K]; ``seeds`` has an entry for each of the N envs."""
-        reset_some = getattr(self.vector, "begin_some", None)  # faster than a reset with a mask, where there is one
+        reset_some = getattr(self.vector, "reset_envs", None)  # faster than a reset with a mask, where there is one
         if reset_some is None:
             options = {"reset_mask": np.isin(np.arange(self._n), envs)}
             observations, infos = self.vector.reset(seed=seeds, options=options)
@@ -323,7 +323,7 @@ class BatchStepper:
         if make_new or (at_construction and has_seeds and seeds != self._construction_seeds):
             self.close()
             self.vector = self._factory.make_vector(self._n, _complete(seeds))
-            self._call_mask_methods = mask_methods(self.vector)
+            self._call_mask_methods = batched_mask_method(self.vector)
         self._construction_seeds, self._seeds = None, seeds
         reset_seeds: Any = None if at_construction else seeds  # Gymnasium's annotations do not allow lists
         return self.vector.reset(seed=reset_seeds)
@@ -356,7 +356,7 @@ class BatchStepper:
 
     def _public_info(self, infos: Infos, row: int) -> dict[str, Any]:
         """Return the info in a row of ``infos``, without the action mask and hidden entries."""
-        return public_info(info_of(infos, row, self._hidden_info_keys))
+        return public_info(sub_env_info(infos, row, self._hidden_info_keys))
 
     # ---- errors ----------------------------------------------------------------------------------------------
 
@@ -364,7 +364,7 @@ class BatchStepper:
         """Count an exception of the vector env and mark all envs as lost; raise if it cannot recover from it."""
         for i in range(self._n):
             action = self._action_layout.read(self.arrays.actions, i)
-            self.row_writer.check_action(self.first_env + i, action, named(error))
+            self.row_writer.check_action(self.first_env + i, action, describe_error(error))
         fault = self._make_fault(error)
         self._faults_without_progress += 1
         self._fault_step = int(self._ledger.steps.max())
@@ -380,7 +380,7 @@ class BatchStepper:
 
     def _make_fault(self, error: BaseException) -> EnvFault:
         envs = "" if self._n == 1 else f" of envs {self.first_env} to {self.first_env + self._n - 1}"
-        return self._ledger.make_fault(f"the vector env{envs} raised {named(error)}", self._location(0), error)
+        return self._ledger.make_fault(f"the vector env{envs} raised {describe_error(error)}", self._location(0), error)
 
     def _location(self, i: int) -> EnvLocation:
         action = self._action_layout.read(self.arrays.actions, i) if self._ledger.steps[i] else None

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.errors import CorralError
-from corral.core.spaces import Layout, limits_of
+from corral.core.spaces import Layout, discrete_bounds
 from corral.core.types import Leaves
 
 __all__ = [
@@ -157,7 +157,7 @@ def write_actions(layout: Layout, actions: Any, out: Leaves) -> None:
                 raise TypeError(f"actions{where} are {actions!r:.60}, expected a batch of shape {target.shape}")
             expected = f"expected {target.shape} {target.dtype}"
             raise ValueError(f"actions{where} are {values.shape} {values.dtype}, {expected}")
-        limits = limits_of(leaf.space)
+        limits = discrete_bounds(leaf.space)
         if limits is not None or are_integers:
             low, high = limits or (np.iinfo(target.dtype).min, np.iinfo(target.dtype).max)
             outside = ((values < low) | (values > high)).reshape(len(values), -1).any(axis=1)

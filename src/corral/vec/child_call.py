@@ -16,7 +16,7 @@ from corral.core.errors import WorkerDied
 from corral.processes import shared_memory
 from corral.processes.pool import StartMethod, WorkerPool
 from corral.processes.supervision import RecoveryConfig
-from corral.processes.worker_bootstrap import ERROR, VALUE, error_from, pickle_error
+from corral.processes.worker_bootstrap import ERROR, VALUE, pickle_error, unpickle_error
 from corral.vec.supervisor import HostDied, Stop, Supervisor
 
 __all__ = ["Heartbeat", "call_in_child"]
@@ -34,7 +34,7 @@ class Heartbeat:
         """Integers that change while the function makes progress; a stepper can use them as its ``heartbeat``."""
 
     @contextlib.contextmanager
-    def making(self) -> Iterator[None]:
+    def making_envs(self) -> Iterator[None]:
         """Apply the time-out for starting, not that for steps, to a block that makes and resets envs."""
         self.cells[_IS_STEPPING] = 0
         try:
@@ -90,7 +90,7 @@ def _call(
         pool.send_shared_memory(pool.workers[0], shared)
         reply = _wait_for_reply(pool, cells, recovery)
         if reply[:1] == ERROR:
-            raise error_from(reply[1:])
+            raise unpickle_error(reply[1:])
         result: T = cloudpickle.loads(reply[1:])
         return result
     finally:

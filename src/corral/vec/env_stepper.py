@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Collection, MutableSequence, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 import gymnasium as gym
@@ -24,13 +24,14 @@ import numpy as np
 from corral.core.errors import EnvFault, EnvLocation
 from corral.core.types import LIFE_LOST, InfoSums
 from corral.envs import lifecycle
-from corral.envs.lifecycle import ENV_EXCEPTIONS, FLAG, close_env, named, scalar
+from corral.envs.lifecycle import ENV_EXCEPTIONS, FLAG_TYPES, close_env, describe_error, unwrap_scalar
 from corral.envs.opponent_protocol import OPPONENT, opponent_number
-from corral.vec.api import EnvReport, InfoMode, InfoRow, OpponentSampler, StepArrays
+from corral.vec.api import EnvReport, InfoRow, OpponentSampler, StepArrays
 from corral.vec.episode_ledger import EpisodeLedger, add_numbers
 from corral.vec.replay_log import EnvPosition, ReplayLog
 from corral.vec.restorable_envs import MAX_ATTEMPTS, RestorableEnvs
-from corral.vec.validation import MASK, InvalidRow, RowWriter, public_info, shape_of
+from corral.vec.stepper_options import StepperOptions
+from corral.vec.validation import MASK, InvalidRow, RowWriter, describe_value, public_info
 
 __all__ = ["CURRENT_ENV", "OTHER_CALLS", "STEPS_STARTED", "Stepper"]
 
@@ -45,42 +46,31 @@ _STATE_INTERVAL = 100  # ``get_state`` may be slow: read states again after 100 
 class Stepper:
     """Steps a list of envs; env ``i`` of the list writes row ``i`` of ``arrays``.
 
-    ``first_env`` is the index that env 0 of the list has in the whole run. With a root ``seed``, the seed of an episode
-    follows from the root seed, the env's index in the run and the episode's number.
-    ``infos``: ``full`` returns the info dictionaries, ``summed`` adds up the numbers in them until ``drain``.
-    ``factory`` makes new copies of envs that raised; None switches recovery off.
-    ``known_to_work``: the env has completed steps elsewhere. Before its first completed step, an exception is taken for
-    a mistake in the set-up and ends the run.
-    ``heartbeat``: cells that a parent process watches. ``opponent_sampler`` chooses the opponents of new episodes.
-    ``seed_globals``: seed Python's and numpy's global random generators whenever an env is made or reset.
+    The options (see ``StepperOptions``) say which index env 0 of the list has in the whole run, how episodes are
+    seeded, whether infos are returned or summed, and whether an env that raises is replaced by a new copy.
     """
 
-    def __init__(
-        self,
-        envs: Sequence[Env],
-        arrays: StepArrays,
-        *,
-        first_env: int = 0,
-        seed: int | None = None,
-        infos: InfoMode = "full",
-        factory: Callable[[], Env] | None = None,
-        known_to_work: bool = False,
-        heartbeat: MutableSequence[int] | None = None,
-        opponent_sampler: OpponentSampler | None = None,
-        seed_globals: bool = False,
-    ) -> None:
-        self.arrays, self.first_env, self.infos = arrays, first_env, infos
-        self.opponent_sampler = opponent_sampler
-        self.heartbeat: Any = [0, 0, 0] if heartbeat is None else heartbeat
+    def __init__(self, envs: Sequence[Env], arrays: StepArrays, options: StepperOptions) -> None:
+        first_env, seed = options.first_env, options.seed
+        self.arrays, self.first_env, self.infos = arrays, first_env, options.infos
+        self.opponent_sampler: OpponentSampler | None = None
+        """Chooses the opponents of new episodes; None: the env does."""
+        self.heartbeat: Any = [0, 0, 0] if options.heartbeat is None else options.heartbeat
         self.row_writer = RowWriter(envs[0].observation_space, envs[0].action_space, arrays)
-        self._restorable = RestorableEnvs(envs, self.row_writer, factory, first_env, seed if seed_globals else None)
+        self._restorable = RestorableEnvs(
+            envs,
+            self.row_writer,
+            options.factory if options.heal else None,
+            first_env,
+            seed if options.seed_globals else None,
+        )
         self.envs = self._restorable.envs
         self._mask_methods = self._restorable.action_mask_methods
         self._write_observation = self.row_writer.copy_observation
         self._read_action = self.row_writer.codec.layout.reader(arrays.actions)
         self._next_state_time = 0.0
         self._replay_log = ReplayLog(arrays.actions, first_env, seed)
-        self._ledger = EpisodeLedger(arrays, [0] * len(envs), first_env, infos, known_to_work)
+        self._ledger = EpisodeLedger(arrays, [0] * len(envs), first_env, options.infos, options.known_to_work)
         self._info_sums: list[dict[str, InfoSums]] = [{} for _ in envs]
 
     @property
@@ -177,15 +167,17 @@ class Stepper:
     def _write_outcome(self, i: int, outcome: Any, mask: Any, rows: list[InfoRow]) -> None:
         """Check and write what ``env.step`` returned; if it ended the episode, begin the next one."""
         if not isinstance(outcome, tuple) or len(outcome) != 5:
-            raise InvalidRow(f"step returned {shape_of(outcome)}, expected (obs, reward, terminated, truncated, info)")
+            raise InvalidRow(
+                f"step returned {describe_value(outcome)}, expected (obs, reward, terminated, truncated, info)"
+            )
         observation, reward, terminated, truncated, info = outcome
         arrays = self.arrays
-        if not (isinstance(terminated, FLAG) and isinstance(truncated, FLAG)):
-            terminated, truncated = scalar(terminated), scalar(truncated)
-        if not (isinstance(terminated, FLAG) and isinstance(truncated, FLAG)):
+        if not (isinstance(terminated, FLAG_TYPES) and isinstance(truncated, FLAG_TYPES)):
+            terminated, truncated = unwrap_scalar(terminated), unwrap_scalar(truncated)
+        if not (isinstance(terminated, FLAG_TYPES) and isinstance(truncated, FLAG_TYPES)):
             raise InvalidRow(f"terminated and truncated are {terminated!r:.40}, {truncated!r:.40}, expected booleans")
         if not isinstance(info, dict):
-            raise InvalidRow(f"info is {shape_of(info)}, expected a dict")
+            raise InvalidRow(f"info is {describe_value(info)}, expected a dict")
         try:
             self._write_observation(i, observation)
         except ValueError:
@@ -301,7 +293,7 @@ class Stepper:
         the step, or because the new copy raised the same type of exception. After another type of exception the step is
         tried once more; if each try raises another type, the run ends with the first exception.
         """
-        self.row_writer.check_action(self.first_env + i, action, named(error))
+        self.row_writer.check_action(self.first_env + i, action, describe_error(error))
         position = self._position_before_step(i)
         action_row = {path: leaf[i].copy() for path, leaf in self.arrays.actions.items()}
         fault = self._make_fault(i, error, action, position.reproduction(action_row))
@@ -376,7 +368,9 @@ class Stepper:
 
     def _make_fault(self, i: int, error: BaseException, action: Any, reproduction: Any) -> EnvFault:
         """Return the ``EnvFault`` for an exception of env ``i``; ``reproduction`` is the data that repeats it."""
-        return self._ledger.make_fault(f"the env raised {named(error)}", self._location(i, action), error, reproduction)
+        return self._ledger.make_fault(
+            f"the env raised {describe_error(error)}", self._location(i, action), error, reproduction
+        )
 
     def _location(self, i: int, action: Any) -> EnvLocation:
         return self._ledger.location(i, self._replay_log.seed(i), action)

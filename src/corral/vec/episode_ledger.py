@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from corral.core.errors import EnvFault, EnvLocation, InvalidEnvData
 from corral.core.types import LIFE_LOST, InfoSums, RecoveryCounts
-from corral.envs.lifecycle import format_action, own_traceback
+from corral.envs.lifecycle import format_action, format_env_traceback
 from corral.vec.api import EnvReport, InfoMode, StepArrays
 from corral.vec.replay_log import EnvPosition
-from corral.vec.validation import MAX_VALUE, NUMBER, InvalidRow
+from corral.vec.validation import MAX_VALUE, NUMBER_TYPES, InvalidRow
 
 __all__ = ["MAX_FAULTY_EPISODES", "EpisodeLedger", "VectorInfoSums", "add_numbers"]
 
@@ -106,7 +106,7 @@ class EpisodeLedger:
         self, summary: str, location: EnvLocation, error: BaseException, reproduction: Any = None
     ) -> EnvFault:
         """Return the ``EnvFault`` for an exception of an env; ``reproduction`` is the data that repeats it."""
-        return EnvFault(summary, location, own_traceback(error), not self.completed_first_step, reproduction)
+        return EnvFault(summary, location, format_env_traceback(error), not self.completed_first_step, reproduction)
 
     def location(self, i: int, seed: int | None, action: Any) -> EnvLocation:
         """Return the episode, seed, step and action (None during a reset) of env ``i``, for error messages."""
@@ -117,7 +117,7 @@ class EpisodeLedger:
 def add_numbers(sums: dict[str, InfoSums], info: Mapping[str, Any]) -> None:
     """Add the numbers in the info of one step of an env to the env's sums."""
     for key, value in info.items():
-        if key != LIFE_LOST and isinstance(value, NUMBER) and abs(value) <= MAX_VALUE:  # type: ignore[operator]
+        if key != LIFE_LOST and isinstance(value, NUMBER_TYPES) and abs(value) <= MAX_VALUE:  # type: ignore[operator]
             sums.setdefault(key, InfoSums()).add(float(value))
 
 

@@ -1,4 +1,4 @@
-"""Keeps the positions of all envs of a ``ProcessVectorEnv`` in the parent, where the death of a worker cannot lose them."""
+"""Keeps the positions of all envs of a ``ProcessVectorEnv`` in the parent process, which outlives its workers."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class ProcessVectorEnv(CorralVectorEnv):
             ready: list[worker.WorkerReady] = [cloudpickle.loads(reply[1:]) for reply in replies]
             for other in ready[1:]:
                 ready[0].env_info.check_same(other.env_info)
-            check_memory(recovery.max_rss, max(reply.memory for reply in ready))
+            check_memory(recovery.max_rss, max(reply.rss_mb for reply in ready))
             super().__init__(ready[0].env_info, n_envs)
             self._share_memory()
         except BaseException:
@@ -94,8 +94,8 @@ class ProcessVectorEnv(CorralVectorEnv):
         self._tracker = PositionTracker(self.arrays, seed) if recovery.heal else None
 
     def _share_memory(self) -> None:
-        named = StepArrays.named(self.layout, self.codec, self.num_envs)
-        specs = [shared_memory.ArraySpec(name, shape, dtype.str) for name, (shape, dtype) in named.items()]
+        array_shapes = StepArrays.array_shapes(self.layout, self.codec, self.num_envs)
+        specs = [shared_memory.ArraySpec(name, shape, dtype.str) for name, (shape, dtype) in array_shapes.items()]
         specs.append(shared_memory.ArraySpec(CELLS, cells_shape(len(self._workers)), "<i8"))
         self._shared = shared_memory.create(specs)
         self._signal = ParentSignal(self._pool, self._shared.arrays[CELLS])
@@ -235,10 +235,10 @@ class ProcessVectorEnv(CorralVectorEnv):
         """Return how many workers were restarted since the last call."""
         return self._supervisor.drain_counts()
 
-    def restore(self, positions: Sequence[EnvPosition], there: Collection[int] = ()) -> list[int]:
+    def restore(self, positions: Sequence[EnvPosition], at_position: Collection[int] = ()) -> list[int]:
         """Bring every env to its position, in the worker that owns it; return the envs that could not be restored."""
         calls.check_state(self, self.state, "restore")
-        assert not there
+        assert not at_position
 
         def message(w: PoolWorker) -> bytes:
             return self._restore_message([positions[i] for i in w.envs])
@@ -249,7 +249,7 @@ class ProcessVectorEnv(CorralVectorEnv):
         lost = self._call(message, on_death=lambda w, error: self._restart(w, error, restore=False))
         return [w.envs[i] for w, lost_in_worker in zip(self._workers, lost, strict=True) for i in lost_in_worker]
 
-    def seat(self, setup: OpponentSamplerSpec, shared: shared_memory.SharedArrays) -> None:
+    def set_opponent_sampler(self, setup: OpponentSamplerSpec, shared: shared_memory.SharedArrays) -> None:
         """Give the opponent sampler to every worker, and to every process that will take its place."""
         calls.check_state(self, self.state, "seat")
         self._opponent_sampler = setup, shared
@@ -398,7 +398,9 @@ class ProcessVectorEnv(CorralVectorEnv):
             self.state = pending
             raise
         self._wait_for_replies = list  # the function refers to this object
-        errors = [worker_bootstrap.error_from(reply[1:]) for reply in replies if reply[:1] == worker_bootstrap.ERROR]
+        errors = [
+            worker_bootstrap.unpickle_error(reply[1:]) for reply in replies if reply[:1] == worker_bootstrap.ERROR
+        ]
         self.state = CallState.IDLE
         if errors:
             raise errors[0]

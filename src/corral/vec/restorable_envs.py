@@ -11,12 +11,12 @@ import numpy as np
 
 from corral.core.errors import EnvFault, UsageError
 from corral.core.seeding import seed_global_generators
-from corral.envs.lifecycle import ENV_EXCEPTIONS, build_envs, close_env, mask_method, seeding_maker
+from corral.envs.lifecycle import ENV_EXCEPTIONS, build_envs, close_env, mask_method, seeded_factory
 from corral.envs.opponent_protocol import OPPONENT, opponent_number
 from corral.envs.state_protocol import state_methods
 from corral.vec.api import OpponentSampler
 from corral.vec.replay_log import EnvPosition
-from corral.vec.validation import MASK, InvalidRow, RowWriter, shape_of
+from corral.vec.validation import MASK, InvalidRow, RowWriter, describe_value
 
 __all__ = ["MAX_ATTEMPTS", "ResetResult", "RestorableEnvs"]
 
@@ -78,10 +78,10 @@ class RestorableEnvs:
             seed_global_generators(seed)
         outcome = self.envs[i].reset(seed=seed, options=options)
         if not isinstance(outcome, tuple) or len(outcome) != 2:
-            raise InvalidRow(f"reset returned {shape_of(outcome)}, expected (obs, info)")
+            raise InvalidRow(f"reset returned {describe_value(outcome)}, expected (obs, info)")
         observation, info = outcome
         if not isinstance(info, dict):
-            raise InvalidRow(f"info is {shape_of(info)}, expected a dict")
+            raise InvalidRow(f"info is {describe_value(info)}, expected a dict")
         method = self.action_mask_methods[i]
         return ResetResult(observation, info.get(MASK) if method is None else method(), info)
 
@@ -92,7 +92,7 @@ class RestorableEnvs:
         number = self._first_env + i
         close_env(self.envs[i], number)
         try:
-            self.envs[i] = build_envs(seeding_maker(self._factory, number, self._globals_seed), number, 1)[0]
+            self.envs[i] = build_envs(seeded_factory(self._factory, number, self._globals_seed), number, 1)[0]
         except (EnvFault, UsageError) as error:
             warnings.warn(f"no new copy of env {number} could be made: {error}", stacklevel=2)
             return False

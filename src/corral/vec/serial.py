@@ -110,15 +110,15 @@ class SerialVectorEnv(CorralVectorEnv):
         """Return what happened in the envs since the last call."""
         return self.stepper.drain()
 
-    def seat(self, setup: OpponentSamplerSpec, shared: SharedArrays) -> None:
+    def set_opponent_sampler(self, setup: OpponentSamplerSpec, shared: SharedArrays) -> None:
         """Choose the opponents of new episodes by this sampler."""
         self.stepper.opponent_sampler = setup.build(shared.arrays)
 
-    def restore(self, positions: Sequence[EnvPosition], there: Collection[int] = ()) -> list[int]:
-        """Bring every env to its position, except those in ``there``; return the envs that could not be restored."""
+    def restore(self, positions: Sequence[EnvPosition], at_position: Collection[int] = ()) -> list[int]:
+        """Bring every env to its position, except those in ``at_position``; return the envs that are lost."""
         calls.check_state(self, self.state, "restore")
         assert self.has_masks is not None
-        return self.stepper.restore(positions, self.has_masks, there)
+        return self.stepper.restore(positions, self.has_masks, at_position)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the envs."""

@@ -16,10 +16,10 @@ from corral.envs.lifecycle import (
     ENV_EXCEPTIONS,
     build_envs,
     close_env,
-    named,
-    note_in_use,
-    own_traceback,
-    seeding_maker,
+    describe_error,
+    format_env_traceback,
+    register_open_env,
+    seeded_factory,
 )
 from corral.envs.vector_adapter import VectorEnv, unsupported_reason
 from corral.vec.api import StepArrays
@@ -43,15 +43,17 @@ def make_envs(
     random generators before each single env is made.
     """
     if not isinstance(factory, EnvFactory) or not factory.is_vector or (n == 1 and seed is None):
-        return build_envs(seeding_maker(factory, first_env, seed if seed_globals else None), first_env, n)
+        return build_envs(seeded_factory(factory, first_env, seed if seed_globals else None), first_env, n)
     try:
         vector = factory.make_vector(n, episode_seeds(seed, first_env, [0] * n))
-        note_in_use(vector, factory)
+        register_open_env(vector, factory)
     except ENV_EXCEPTIONS as error:
         if isinstance(error, UsageError):
             raise
         location = EnvLocation(first_env, episode=-1, seed=None, step=0)
-        raise EnvFault(f"making the envs failed: {named(error)}", location, own_traceback(error), True) from error
+        raise EnvFault(
+            f"making the envs failed: {describe_error(error)}", location, format_env_traceback(error), True
+        ) from error
     if n == 1 and not factory.seeded_at_construction:
         # A vector env of one env does not show whether several can be seeded and reset independently.
         reason = _separation_reason(factory)
@@ -94,19 +96,7 @@ def close_envs(envs: MadeEnvs, first_env: int) -> None:
 
 def _env_stepper(envs: MadeEnvs, arrays: StepArrays, options: StepperOptions) -> Stepper | None:
     """Return a ``Stepper`` for a list of single envs; None for a vector env."""
-    if not isinstance(envs, list):
-        return None
-    return Stepper(
-        envs,
-        arrays,
-        first_env=options.first_env,
-        seed=options.seed,
-        infos=options.infos,
-        factory=options.factory if options.heal else None,
-        known_to_work=options.known_to_work,
-        heartbeat=options.heartbeat,
-        seed_globals=options.seed_globals,
-    )
+    return Stepper(envs, arrays, options) if isinstance(envs, list) else None
 
 
 def _batch_stepper(envs: MadeEnvs, arrays: StepArrays, options: StepperOptions) -> BatchStepper | None:

@@ -10,17 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.actions import ActionCodec
-from corral.core.spaces import Layout, Leaf, limits_of
+from corral.core.spaces import Layout, Leaf, discrete_bounds
 from corral.core.types import Leaves
-from corral.envs.lifecycle import FLAG, scalar
+from corral.envs.lifecycle import FLAG_TYPES, unwrap_scalar
 from corral.vec.api import StepArrays
 from corral.vec.calls import InvalidAction
 
-__all__ = ["MASK", "NUMBER", "InvalidRow", "RowWriter", "public_info", "shape_of"]
+__all__ = ["MASK", "NUMBER_TYPES", "InvalidRow", "RowWriter", "describe_value", "public_info"]
 
 MASK = "action_mask"
 """The key of the action mask in an info."""
-NUMBER = (bool, int, float, np.bool_, np.integer, np.floating)
+NUMBER_TYPES = (bool, int, float, np.bool_, np.integer, np.floating)
 """The types that count as numbers in rewards and infos."""
 MAX_VALUE = float(np.finfo(np.float32).max)
 """The largest absolute value that the learner can use: it computes in single precision."""
@@ -49,7 +49,7 @@ class RowWriter:
         self.copy_observation = layout.writer(arrays.observations)
         """Copy an observation into a row; raise a plain ``ValueError`` if it does not fit."""
         self._action_space = action_space
-        limits = {leaf.path: limits_of(leaf.space) for leaf in layout.leaves}
+        limits = {leaf.path: discrete_bounds(leaf.space) for leaf in layout.leaves}
         self._limits = {path: limit for path, limit in limits.items() if limit is not None}
         self._float_leaves = [arrays.observations[leaf.path] for leaf in layout.leaves if leaf.is_float]
         float16 = [array for array in self._float_leaves if array.dtype == np.float16]
@@ -94,9 +94,9 @@ class RowWriter:
 
     def write_reward(self, i: int, reward: Any) -> None:
         """Write a reward into row ``i``."""
-        reward = scalar(reward)
-        if not isinstance(reward, NUMBER):
-            raise InvalidRow(f"the reward is {shape_of(reward)} {reward!r:.60}, expected a number")
+        reward = unwrap_scalar(reward)
+        if not isinstance(reward, NUMBER_TYPES):
+            raise InvalidRow(f"the reward is {describe_value(reward)} {reward!r:.60}, expected a number")
         try:
             self.arrays.rewards[i] = reward
         except OverflowError:
@@ -104,9 +104,9 @@ class RowWriter:
 
     def write_life_lost(self, i: int, lost: Any) -> None:
         """Write into row ``i`` whether the return ends here although the episode continues."""
-        lost = scalar(lost)
-        if not isinstance(lost, FLAG):
-            raise InvalidRow(f"life_lost is {shape_of(lost)} {lost!r:.60}, expected a boolean")
+        lost = unwrap_scalar(lost)
+        if not isinstance(lost, FLAG_TYPES):
+            raise InvalidRow(f"life_lost is {describe_value(lost)} {lost!r:.60}, expected a boolean")
         self.arrays.life_lost[i] = lost
 
     def detect_masks(self, has_mask_method: bool, info: Mapping[str, Any]) -> None:
@@ -204,7 +204,7 @@ class RowWriter:
                 raise InvalidRow(f"the {name} is {problem}: {array[bad[0]]!r:.120}", int(bad[0]) + first)
 
 
-def shape_of(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """Return, for an error message, the type of a value, and its shape or length."""
     if isinstance(value, tuple):
         old = " (the old gym API: wrap it with shimmy.GymV21CompatibilityV0)" if len(value) == 4 else ""

@@ -63,7 +63,7 @@ class WorkerReady:
     """A worker's first message: the spaces and metadata of its envs, and the memory in MB that it uses with them."""
 
     env_info: EnvInfo
-    memory: float
+    rss_mb: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def serve(pipe: Connection, setup: WorkerSetup) -> None:
         return
     stepper: AnyStepper | None = None
     try:
-        pipe.send_bytes(VALUE + cloudpickle.dumps(WorkerReady(env_info, RssLimit.now())))
+        pipe.send_bytes(VALUE + cloudpickle.dumps(WorkerReady(env_info, RssLimit.current_mb())))
         shared = shared_memory.attach(pipe)
         signal = WorkerSignal(pipe, shared.arrays.pop(CELLS), setup.index, setup.may_spin)
         arrays = StepArrays.from_arrays(shared.arrays).rows(setup.first_env, setup.first_env + setup.n_envs)
@@ -151,8 +151,8 @@ def _execute_requests(pipe: Connection, signal: WorkerSignal, stepper: AnySteppe
             reply = ERROR + pickle_error(error)
         if is_step:
             # A worker that uses too much memory is replaced only after a step that ended an episode.
-            if max_rss is not None and (arrays.terminated | arrays.truncated).any() and rss_limit.outgrown():
-                signal.outgrow()
+            if max_rss is not None and (arrays.terminated | arrays.truncated).any() and rss_limit.is_exceeded():
+                signal.report_over_memory()
             signal.answer(reply)
         else:
             assert reply is not None

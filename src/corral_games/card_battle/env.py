@@ -22,7 +22,7 @@ from corral_games.card_battle.engine.options import MAX_OPTIONS
 from corral_games.card_battle.engine.rules import Duel, new_duel
 from corral_games.card_battle.features.action_features import ACTION_FEATURES, describe_actions
 from corral_games.card_battle.features.features import FEATURES, HIGH, LOW, lead, observe
-from corral_games.card_battle.render import draw_table
+from corral_games.card_battle.render import render_text
 
 __all__ = ["CardBattle", "make"]
 
@@ -176,7 +176,7 @@ class CardBattle(gym.Env[Any, Any]):
             return None
         duel = self._current_duel()
         log_lines, duel.log = duel.log or [], []
-        return draw_table(duel, self._seat, log_lines)
+        return render_text(duel, self._seat, log_lines)
 
     # ---- states ------------------------------------------------------------------------------------------------
 

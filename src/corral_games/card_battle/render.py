@@ -9,7 +9,7 @@ from corral_games.card_battle.engine.cards import CARDS, COLOURS, CREATURE, KIND
 from corral_games.card_battle.engine.pieces import FACE, PHASE_NAMES, Creature, Side
 from corral_games.card_battle.engine.rules import Duel, describe
 
-__all__ = ["WIDTH", "draw_table"]
+__all__ = ["WIDTH", "render_text"]
 
 WIDTH = 100
 """The number of columns."""
@@ -17,7 +17,7 @@ _LABEL_WIDTH = 10
 _NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 
 
-def draw_table(duel: Duel, seat: int, log_lines: Sequence[str] = ()) -> str:
+def render_text(duel: Duel, seat: int, log_lines: Sequence[str] = ()) -> str:
     """Return what ``seat`` sees as text; ``log_lines`` are the lines of the duel's log to show."""
     me, foe = duel.sides[seat], duel.sides[1 - seat]
     names = duel.deck_names

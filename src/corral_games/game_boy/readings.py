@@ -226,7 +226,7 @@ class _ComputedFeature(NamedTuple):
 
     read: ValueReader
     feature: Feature
-    index: int
+    offset: int
     """Where in the observation the number of the source, or of its first class, is."""
 
 

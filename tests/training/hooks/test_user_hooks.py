@@ -889,7 +889,7 @@ def test_a_start_whose_files_cannot_be_opened_leaves_no_run_and_adds_no_hooks(mo
 
     train(2)
     with monkeypatch.context() as patch:
-        patch.setattr(run_session, "RowFiles", full)
+        patch.setattr(run_session, "WriterContext", full)
         with pytest.raises(UsageError, match=r"run/metrics.jsonl cannot be written to: No space left"):
             corral.resume("run", timesteps=192, hooks=[Memory()], quiet=True)
         with pytest.raises(UsageError, match="cannot be written to"):

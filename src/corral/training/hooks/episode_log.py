@@ -17,8 +17,8 @@ class EpisodeLog(Hook):
         run, before, rollout = iteration.run, iteration.before, iteration.rollout
         lines = episode_lines(
             rollout.episodes,
-            earlier=list(before.recent_rewards),
-            counted=before.episodes,
+            earlier_rewards=list(before.recent_rewards),
+            episodes_before=before.episodes,
             total=run.config.num_episodes,
             steps=before.timesteps,
             shape=(rollout.n_steps, rollout.n_envs),

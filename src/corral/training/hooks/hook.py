@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from corral.core.entry_points import PYTHON, code_error, import_callable
+from corral.core.entry_points import PYTHON_PREFIX, code_error, import_callable
 from corral.core.errors import CheckpointError, UsageError, one_line
 from corral.core.suggestions import short_repr
 from corral.training.iteration import End, Iteration, Start
@@ -145,7 +145,7 @@ def _load_hook(given: str | Hook) -> Hook:
 
 def _make_hook(name: str) -> Any:
     """Import a class or function by name and call it without arguments."""
-    if name.startswith(PYTHON):
+    if name.startswith(PYTHON_PREFIX):
         raise UsageError(f"the hook {name} is an object that only Python can give, as in hooks=[MyHook()]")
     make = import_callable(name, "hook")
     try:

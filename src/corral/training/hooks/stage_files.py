@@ -35,7 +35,7 @@ def write_stage_files(run: Run) -> None:
     run.reporter.flush()
     if run.opponents is None or len(run.opponents.stages) < 2 or run.recovery_point is None:
         return
-    directory, stage = run.directory, run.opponents.played
+    directory, stage = run.directory, run.opponents.last_counted_stage
     name = run.opponents.stages[stage].name
     path = directory.path / "phases" / name
     try:

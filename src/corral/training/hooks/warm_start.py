@@ -25,7 +25,7 @@ class WarmStart(Hook):
     def on_start(self, start: Start) -> None:
         """Imitate the expert; a signal interrupts this, and what was learned is not saved."""
         if start.config.expert is not None and not start.resumed:
-            with start.signals.allowed():
+            with start.signals.interruptible():
                 warm_start(start.run, start.run.reporter.console)
 
 
@@ -58,7 +58,7 @@ def warm_start(run: Run, console: SilentConsole) -> None:
         returns=games.returns if config.expert_values else None,
     )
     stats = imitate(run.learner.policy, demonstrations, epochs=config.expert_epochs, seed=run.seed)
-    if not run.learner.engine.finite():
+    if not run.learner.engine.weights_are_finite():
         raise LearnerDiverged(f"imitating {config.expert} led to weights that are not finite; give fewer expert_epochs")
     console.note(
         f"the policy chooses the same action as {config.expert} in {stats.held_out_accuracy:.0%} of held-out positions"

@@ -35,8 +35,8 @@ __all__ = [
     "creature_value",
     "life_value",
     "side_value",
-    "win_chance",
-    "win_chance_dealt",
+    "win_probability",
+    "win_probability_determinized",
 ]
 
 DEFEAT_POINTS = -60.0
@@ -114,7 +114,7 @@ def side_value(side: Side) -> float:
     return points
 
 
-def win_chance(state: State, seat: int) -> float:
+def win_probability(state: State, seat: int) -> float:
     """Estimate the probability that ``seat`` wins from what ``seat`` sees; after the end, return the result.
 
     The opponent's hand is assumed to have the average number of lands, given the cards that ``seat`` has not seen.
@@ -125,7 +125,7 @@ def win_chance(state: State, seat: int) -> float:
     return _win_probability(state, seat, _held_lands(state.sides[seat]), expected_lands)
 
 
-def win_chance_dealt(state: State, seat: int) -> float:
+def win_probability_determinized(state: State, seat: int) -> float:
     """Estimate the probability that ``seat`` wins from both hands; only for determinized duels, as hands are hidden."""
     return _win_probability(state, seat, _held_lands(state.sides[seat]), _held_lands(state.sides[1 - seat]))
 

@@ -17,7 +17,7 @@ from corral_games.card_battle.engine.cards import (
 )
 from corral_games.card_battle.engine.pieces import Creature
 
-__all__ = ["PLANS", "FightResult", "Plan", "fight", "fight_creatures"]
+__all__ = ["EFFECT_SUMMARIES", "EffectSummary", "FightResult", "fight", "fight_creatures"]
 
 
 class FightResult(NamedTuple):
@@ -27,7 +27,7 @@ class FightResult(NamedTuple):
     second_dies: bool
 
 
-class Plan(NamedTuple):
+class EffectSummary(NamedTuple):
     """A summary of what a card does when it resolves."""
 
     damage: int = 0
@@ -80,7 +80,7 @@ _REMOVAL = {"destroy": 10, "exile": 10, "counter": 10, "bounce": 6, "tap": 3}
 _CARD_ADVANTAGE = ("draw", "discard", "land", "recall")
 
 
-def _summarize(card: Card) -> Plan:
+def _summarize(card: Card) -> EffectSummary:
     """Return a summary of a card's effects; effects that are not listed here are left out."""
     damage = face = cards = life = removal = 0
     boost = (0, 0, 0)
@@ -99,8 +99,8 @@ def _summarize(card: Card) -> Plan:
         boost = card.grants
         removal = 8 if boost[2] & BOUND else removal
     bites = ("bite",) in card.effects
-    return Plan(damage=damage, face=face, cards=cards, life=life, removal=removal, boost=boost, bites=bites)
+    return EffectSummary(damage=damage, face=face, cards=cards, life=life, removal=removal, boost=boost, bites=bites)
 
 
-PLANS = tuple(_summarize(card) for card in CARDS)
+EFFECT_SUMMARIES = tuple(_summarize(card) for card in CARDS)
 """The summary of each card, by card number."""

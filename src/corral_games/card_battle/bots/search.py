@@ -18,7 +18,7 @@ from math import exp, sqrt
 
 from corral.core.sums import add_up
 from corral_games.card_battle.bots.action_value import best_option, play_best, score_options
-from corral_games.card_battle.bots.board_value import win_chance_dealt
+from corral_games.card_battle.bots.board_value import win_probability_determinized
 from corral_games.card_battle.engine.pieces import LAND, Action
 from corral_games.card_battle.engine.rules import Duel
 
@@ -95,7 +95,7 @@ def _determinize(duel: Duel, seat: int, rng: random.Random) -> Duel:
     _shuffle_top(unseen, _SAMPLED_DRAWS + len(foe.hand), rng)
     library_size = len(foe.library)
     foe.library, foe.hand = unseen[:library_size], sorted(unseen[library_size:])
-    new.chance = rng.getrandbits(31)
+    new.rng_state = rng.getrandbits(31)
     return new
 
 
@@ -124,7 +124,7 @@ def _run_iteration(root: _Node, duel: Duel, seat: int, end_turn: int) -> None:
             node = edge.nodes[duel.to_act] = _Node()
     while duel.winner is None and duel.turn < end_turn:
         play_best(duel)
-    win_probability = win_chance_dealt(duel, seat)
+    win_probability = win_probability_determinized(duel, seat)
     for node, edge, is_own in path:
         result = win_probability if is_own else 1.0 - win_probability
         node.visits += 1

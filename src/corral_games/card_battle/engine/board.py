@@ -15,7 +15,7 @@ __all__ = [
     "draw",
     "enter",
     "leave",
-    "refresh",
+    "recompute_stats",
     "update_grants",
     "write_log",
 ]
@@ -38,11 +38,11 @@ def enter(state: State, seat: int, card: int) -> None:
         return
     creature = Creature(state.new_uid(seat), card)
     if side.grants != NO_BOOST:
-        refresh(state, creature)
+        recompute_stats(state, creature)
     side.creatures.append(creature)
 
 
-def refresh(state: State, creature: Creature) -> None:
+def recompute_stats(state: State, creature: Creature) -> None:
     """Recompute power, toughness and keywords from the card, its counters, boost and marks, and its side's charms."""
     card, counters = creature.card, creature.counters
     power, toughness, keywords = creature.boost
@@ -72,13 +72,13 @@ def update_grants(state: State, seat: int) -> None:
     if side.grants != (power, toughness, keywords):
         side.grants = (power, toughness, keywords)
         for creature in side.creatures:
-            refresh(state, creature)
+            recompute_stats(state, creature)
 
 
 def attach(state: State, creature: Creature, mark: int) -> None:
     """Put a mark on a creature."""
     creature.marks += (mark,)
-    refresh(state, creature)
+    recompute_stats(state, creature)
 
 
 def damage_creature(state: State, source: Creature, victim: Creature, amount: int) -> None:

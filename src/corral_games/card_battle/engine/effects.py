@@ -17,7 +17,7 @@ from corral_games.card_battle.engine.board import (
     draw,
     enter,
     leave,
-    refresh,
+    recompute_stats,
     update_grants,
     write_log,
 )
@@ -158,7 +158,7 @@ def _boost(state: State, _seat: int, creature: Creature | None, power: int, toug
     if creature is not None:
         old_power, old_toughness, old_keywords = creature.boost
         creature.boost = (old_power + power, old_toughness + toughness, old_keywords | keywords)
-        refresh(state, creature)
+        recompute_stats(state, creature)
 
 
 def _boost_all(state: State, seat: int, _: Creature | None, power: int, toughness: int, keywords: int) -> None:
@@ -171,7 +171,7 @@ def _grow(state: State, _seat: int, creature: Creature | None, number: int) -> N
     """Put ``number`` permanent +1/+1 counters on the target."""
     if creature is not None:
         creature.counters += number
-        refresh(state, creature)
+        recompute_stats(state, creature)
 
 
 def _grow_all(state: State, seat: int, _: Creature | None, number: int) -> None:
@@ -209,8 +209,8 @@ def _discard(state: State, seat: int, _: Creature | None, number: int) -> None:
     """Let the opponent discard ``number`` cards, drawn with the linear congruential generator of the duel."""
     foe = state.sides[1 - seat]
     for _i in range(min(number, len(foe.hand))):
-        state.chance = (state.chance * 1103515245 + 12345) & 0x7FFFFFFF
-        card = foe.hand.pop((state.chance >> 8) % len(foe.hand))
+        state.rng_state = (state.rng_state * 1103515245 + 12345) & 0x7FFFFFFF
+        card = foe.hand.pop((state.rng_state >> 8) % len(foe.hand))
         foe.graveyard.append(card)
         write_log(state, 1 - seat, f"discards {CARDS[card].name}")
 

@@ -179,7 +179,7 @@ class Creature:
             and self.marks == other.marks
         )
 
-    def row(self) -> list[int]:
+    def to_ints(self) -> list[int]:
         """Return all attributes as ints, for ``from_ints``."""
         return [
             self.uid,
@@ -280,7 +280,7 @@ class Side:
         new.grants = self.grants
         return new
 
-    def row(self) -> list[int]:
+    def to_ints(self) -> list[int]:
         """Return all attributes as ints, for ``from_ints``."""
         numbers = [self.life, self.land_played, *self.lands, *self.untapped, *self.grants]
         for cards in (self.hand, self.library, self.graveyard, self.exile, self.charms):
@@ -288,7 +288,7 @@ class Side:
             numbers += cards
         numbers.append(len(self.creatures))
         for creature in self.creatures:
-            numbers += creature.row()
+            numbers += creature.to_ints()
         return numbers
 
     @staticmethod

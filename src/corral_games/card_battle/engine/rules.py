@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import random
 
-from corral_games.card_battle.engine.board import attach, draw, enter, refresh, update_grants, write_log
+from corral_games.card_battle.engine.board import attach, draw, enter, recompute_stats, update_grants, write_log
 from corral_games.card_battle.engine.cards import (
     CARDS,
     CHARM,
@@ -102,7 +102,7 @@ def new_duel(decks: tuple[str, str], seed: int) -> Duel:
     duel = Duel((first, second))
     for side, deck in zip(duel.sides, (first, second), strict=True):
         side.library = _smooth_shuffle(DECKS[DECK_NAMES[deck]], rng)
-    duel.chance = rng.getrandbits(31)
+    duel.rng_state = rng.getrandbits(31)
     for seat in (0, 1):
         draw(duel, seat, OPENING_HAND)
     _advance(duel)
@@ -259,7 +259,7 @@ def _end_turn(state: State) -> None:
             creature.attacking = False
             if creature.boost is not NO_BOOST:
                 creature.boost = NO_BOOST
-                refresh(state, creature)
+                recompute_stats(state, creature)
     remove_dead_creatures(state)  # those that only a boost of toughness kept alive
     check_winner(state)
     if state.winner is not None:

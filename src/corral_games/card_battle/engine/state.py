@@ -22,12 +22,12 @@ class State:
 
     __slots__ = (
         "active",
-        "chance",
         "decks",
         "log",
         "options",
         "passed",
         "phase",
+        "rng_state",
         "sides",
         "stack",
         "to_act",
@@ -56,7 +56,7 @@ class State:
     """None while the duel lasts, then the player that won, or 2 for a draw."""
     uids: int
     """The number of uids that have been assigned."""
-    chance: int
+    rng_state: int
     """The state of the random number generator of effects such as discard; hidden from both players."""
     options: list[Action] | None
     """The legal actions of ``to_act``; None if they are not computed yet."""
@@ -74,7 +74,7 @@ class State:
         self.to_act = 0
         self.winner: int | None = None
         self.uids = 0
-        self.chance = 0
+        self.rng_state = 0
         self.options: list[Action] | None = None
         self.log: list[str] | None = None
 
@@ -103,7 +103,7 @@ class State:
         new.to_act = self.to_act
         new.winner = self.winner
         new.uids = self.uids
-        new.chance = self.chance
+        new.rng_state = self.rng_state
         new.options = self.options
         new.log = None
         return new
@@ -122,7 +122,7 @@ class State:
         library_size = len(foe.library)
         foe.library = unseen[:library_size]
         foe.hand = sorted(unseen[library_size:])
-        new.chance = rng.getrandbits(31)
+        new.rng_state = rng.getrandbits(31)
         if new.to_act != seat:
             new.options = None
         return new
@@ -130,11 +130,11 @@ class State:
     def get_state(self) -> bytes:
         """Return everything but the log as bytes, for ``set_state``."""
         numbers = [FINGERPRINT, *self.decks, self.turn, self.active, self.phase, self.passed, self.to_act]
-        numbers += [-1 if self.winner is None else self.winner, self.uids, self.chance, len(self.stack)]
+        numbers += [-1 if self.winner is None else self.winner, self.uids, self.rng_state, len(self.stack)]
         for spell in self.stack:
             numbers += spell
-        numbers += self.sides[0].row()
-        numbers += self.sides[1].row()
+        numbers += self.sides[0].to_ints()
+        numbers += self.sides[1].to_ints()
         return struct.pack(f"<{len(numbers)}i", *numbers)
 
     def set_state(self, data: bytes) -> None:
@@ -150,7 +150,7 @@ class State:
                 raise IndexError
         except (struct.error, StopIteration, IndexError):
             raise ValueError(f"{len(data)} bytes are not a saved duel; pass what get_state() returned") from None
-        first, second, self.turn, self.active, self.phase, passed, self.to_act, winner, self.uids, self.chance = head
+        first, second, self.turn, self.active, self.phase, passed, self.to_act, winner, self.uids, self.rng_state = head
         self.decks, self.passed, self.winner = (first, second), bool(passed), None if winner < 0 else winner
         self.stack, self.sides, self.options = stack, sides, None
 

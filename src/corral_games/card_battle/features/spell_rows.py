@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from corral_games.card_battle.bots.lookahead import PLANS, Plan, fight, fight_creatures
+from corral_games.card_battle.bots.lookahead import EFFECT_SUMMARIES, EffectSummary, fight, fight_creatures
 from corral_games.card_battle.engine.cards import (
     CARDS,
     CHARM,
@@ -75,7 +75,7 @@ def spell_rows(duel: Duel, swings: list[int]) -> list[bytes]:
 
 def _forecast_target(duel: Duel, card: int, target: int, incoming: int) -> tuple[_TargetForecast, int]:
     """Return the forecast for the target of a spell, and the damage that the spell adds to the opponent's."""
-    summary = PLANS[card]
+    summary = EFFECT_SUMMARIES[card]
     if target == FACE:
         return _FACE_TARGET, summary.face + summary.damage
     if target <= 0:
@@ -109,7 +109,7 @@ def _land_row(n_lacking: int, swing: int) -> bytes:
     return encode_row(land=1.0, use=n_lacking / 3, swing=swing / EIGHTHS_PER_UNIT)
 
 
-def _forecast_harm(me: Side, summary: Plan, target: Creature, incoming: int) -> _TargetForecast:
+def _forecast_harm(me: Side, summary: EffectSummary, target: Creature, incoming: int) -> _TargetForecast:
     """Forecast a spell that targets a creature of the opponent."""
     power, toughness = target.power, target.toughness - target.damage
     kills = 10 if summary.harm >= toughness or (summary.bites and _bite_kills(me, toughness)) else summary.removal
@@ -123,14 +123,14 @@ def _forecast_harm(me: Side, summary: Plan, target: Creature, incoming: int) -> 
     )
 
 
-def _forecast_help(duel: Duel, summary: Plan, target: Creature) -> _TargetForecast:
+def _forecast_help(duel: Duel, summary: EffectSummary, target: Creature) -> _TargetForecast:
     """Forecast a spell that targets a creature of the player to act."""
     toughness = target.toughness - target.damage
     more_power, more_toughness, more_keywords = summary.boost
     boosted_toughness = toughness + more_toughness
     busy, kills, saves = target.attacking or target.blocking != 0, 0, False
     if duel.stack and duel.stack[-1].target == target.uid:
-        busy, saves = True, toughness <= PLANS[duel.stack[-1].card].harm < boosted_toughness
+        busy, saves = True, toughness <= EFFECT_SUMMARIES[duel.stack[-1].card].harm < boosted_toughness
     enemy = _strongest_enemy(target, duel.sides[1 - target.seat]) if duel.phase == FIGHTING else None
     if enemy is not None:
         before = fight_creatures(target, enemy)
@@ -170,7 +170,7 @@ def _cast_row(
     card: int, mana: int, forecast: _TargetForecast, swing: int, face: int, foe_life: int, foe_life_left: int
 ) -> bytes:
     """Return the row of a spell; ``foe_life_left`` is the opponent's life after the unblocked damage of this combat."""
-    data, summary = CARDS[card], PLANS[card]
+    data, summary = CARDS[card], EFFECT_SUMMARIES[card]
     is_creature = data.kind == CREATURE
     power, toughness, keywords = (data.power, data.toughness, data.keywords) if is_creature else summary.boost
     return encode_row(
