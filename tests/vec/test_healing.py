@@ -129,7 +129,7 @@ def test_three_lost_episodes_in_a_row_end_the_run_with_a_fault_that_can_be_repla
     with pytest.raises(EnvFault, match="3 episodes in a row") as caught:
         collect_trace(lambda: Picky("step", every=1), backend)
     fault = caught.value
-    assert fault.location.episode == 2 and "in _maybe" in fault.env_traceback and fault.exit_code == 1
+    assert fault.location.episode == 2 and "in _raise_in_some_episodes" in fault.env_traceback and fault.exit_code == 1
     path = tmp_path / "fault.json"
     path.write_text(json.dumps({**fault.reproduction, "env_kwargs": {}}))
     assert "ValueError: not this one" in replay_fault(path, lambda: Picky("step", every=1))
