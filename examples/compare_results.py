@@ -1,8 +1,9 @@
-"""Compare a sequential run with a parallel one: a table here, comparison.png and comparison_report.txt in a directory.
+"""Compare a sequential run with a parallel one: print a table, write comparison.png and comparison_report.txt.
 
     python examples/compare_results.py --sequential runs/sequential --parallel runs/parallel
 
-The runs come from train_timed.py and train_parallel_timed.py, but any two do; `corral compare A B` is the same.
+The script is meant for runs of train_timed.py and train_parallel_timed.py, but compares any two runs.
+`corral compare A B` does the same.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A small game to start from: reach 21 by adding dice, but not beyond. Try it:
+"""A small env from which you can start: throw dice until their sum is near 21, but not above. Try it:
 
 corral doctor examples/my_game.py:make_env
 corral train examples/my_game.py:make_env --timesteps 30000 --n-steps 128 --num-workers 2
@@ -13,7 +13,10 @@ from gymnasium import spaces
 
 
 class TwentyOne(gym.Env):
-    """Throw one die, two dice, or stop. The sum so far is the reward, if it is not over the limit."""
+    """Each step throws one die, throws two dice or stops.
+
+    Stopping ends the episode with the reward total / limit. A total above the limit ends it with the reward 0.
+    """
 
     metadata = {"render_modes": ["ansi"]}
 
@@ -23,7 +26,7 @@ class TwentyOne(gym.Env):
         self.action_space = spaces.Discrete(3)  # stop, one die, two dice
 
     def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)  # seeds self.np_random, from which all chance should come
+        super().reset(seed=seed)  # seeds self.np_random; draw all random numbers from it
         self.total, self.thrown = 0, np.zeros(2, np.int8)
         return self._observe(), {}
 

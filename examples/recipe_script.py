@@ -1,7 +1,7 @@
-"""What the scripts have in common: each stands for a verb of the command line and has all of its flags.
+"""The function that the other scripts call: each script runs one verb of the command line, with all of its flags.
 
-``--env`` names another env than the script's own; ``--save-path``, ``--checkpoint-dir``, ``--log-path`` and
-``--output-dir`` name the run directory.
+``--env`` chooses another env than the default of the script. ``--save-path``, ``--checkpoint-dir``, ``--log-path`` and
+``--output-dir`` all name the run directory.
 """
 
 from __future__ import annotations
@@ -14,6 +14,6 @@ from corral.cli.verbs import Script
 
 
 def run(verb: str, *preset: str, env: str = "card-battle") -> int:
-    """Carry out ``corral verb ENV preset... words...`` with the words that were typed after the script's name."""
+    """Run ``corral verb ENV preset... arguments...``, with the arguments that the user gave to the script."""
     about = getattr(sys.modules["__main__"], "__doc__", None) or ""
     return main([verb, *preset, *sys.argv[1:]], Script(Path(sys.argv[0]).name, about, env))

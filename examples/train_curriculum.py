@@ -1,4 +1,4 @@
-"""A curriculum of two opponents, each until it is beaten often enough.
+"""Train with a curriculum of two opponents; a stage ends when the policy wins often enough, or with its budget.
 
     python examples/train_curriculum.py --fast
 

@@ -1,4 +1,4 @@
-"""A curriculum with a mixed stage between its two opponents.
+"""Train with a curriculum of three stages: a weak opponent, a mix of both, a strong opponent.
 
     python examples/train_curriculum_v2.py --n-envs 10 --quick
 

@@ -1,4 +1,4 @@
-"""Emulated Game Boys side by side, one in each env: the homebrew game that comes with Corral, or a ROM of your own.
+"""Train on a Game Boy game, with one emulator per env: the game that is part of Corral, or a ROM of your own.
 
     python examples/train_game_boy.py --timesteps 20000 --n-envs 2 --episode-length 750 --n-epochs 6
     python examples/train_game_boy.py --rom my.gb --memory-map my.yaml --observation both

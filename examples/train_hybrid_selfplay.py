@@ -1,4 +1,4 @@
-"""A warm-up against the greedy opponent, then self-play.
+"""Train against the greedy opponent first (warm-up), then by self-play.
 
     python examples/train_hybrid_selfplay.py --timesteps 1000000 --net-arch 256 256
 

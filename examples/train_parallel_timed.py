@@ -3,8 +3,9 @@
     python examples/train_parallel_timed.py --duration 0.017 --num-workers 2 --num-envs-per-worker 4
     python examples/train_parallel_timed.py --duration 1.0 --seed 1 --output-dir runs/parallel
 
-The env is Procgen's coinrun, or another --env. Settings come from config/ppo_parallel.yaml, or another --config; flags
-override it, and where there are fewer cores than its workers there are fewer workers.
+--duration is in hours. The env is Procgen's coinrun, unless --env names another. Settings come from
+config/ppo_parallel.yaml, unless --config names another file; flags override the file. On a machine with fewer cores
+than the workers of the file, the script uses fewer workers.
 """
 
 from pathlib import Path

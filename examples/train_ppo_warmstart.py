@@ -1,4 +1,4 @@
-"""Imitate a bot first, then go on with PPO.
+"""Imitate a scripted opponent first, then train with PPO.
 
     python examples/train_ppo_warmstart.py --expert greedy --timesteps 200000
 

@@ -1,4 +1,4 @@
-"""The same, with a value function that is fitted too, and more entropy.
+"""Imitate a scripted opponent, fit the value function to its returns, then train with PPO and an entropy bonus.
 
     python examples/train_ppo_warmstart_v2.py --expert greedy --timesteps 200000
 

@@ -1,4 +1,4 @@
-"""Self-play: past selves, the policy itself, and the game's own opponents.
+"""Train by self-play, against past versions of the policy, the current policy and the scripted opponents of the game.
 
     python examples/train_selfplay.py --timesteps 250000 --n-envs 8 --checkpoint-freq 25000
 

@@ -3,8 +3,9 @@
     python examples/train_timed.py --duration 0.017 --n-envs 8 --output-dir runs/sequential
     python examples/train_timed.py --env Acrobot-v1 --n-envs 16 --duration 0.5 --seed 1
 
-The env is Procgen's coinrun, or another --env. Settings come from config/ppo_parallel.yaml, or another --config; flags
-override it. This script steps the envs of all workers in one process: the same work as train_parallel_timed.py.
+--duration is in hours. The env is Procgen's coinrun, unless --env names another. Settings come from
+config/ppo_parallel.yaml, unless --config names another file; flags override the file. This script steps the envs of
+all workers in one process, so it does the same work as train_parallel_timed.py.
 """
 
 from pathlib import Path
