@@ -169,10 +169,8 @@ def test_times_and_dates_are_read_as_text(tmp_path):
         "n": "0x_",
         "m": 16,
     }
-    assert (
-        "number of hours" in read_config(file, "duration: 1:30\n")
-        and read_config(file, "duration: 1.5\n").duration == 1.5
-    )
+    assert "number of hours" in read_config(file, "duration: 1:30\n")
+    assert read_config(file, "duration: 1.5\n").duration == 1.5
 
 
 def test_timesteps_has_no_default_if_another_budget_is_given():
@@ -264,7 +262,7 @@ def test_sections_of_a_config_file_are_flattened_and_floats_may_be_written_with_
         ("training:\n  lr: 3", "unknown key 'lr'"),
         ("a: [1", "line 1|line 2"),
         ("- 1", "key: value. lines, not a list"),
-        ("!!python/object/apply:os.system ['touch executed']", "could not determine a constructor"),
+        ("!!python/object/apply:os.system ['touch owned']", "could not determine a constructor"),
         ("n_steps: 1\nn_steps: 2", "'n_steps' is set twice"),
         ("0: 1\n0: 2", "0 is set twice"),
         ("n_steps: 1\ntraining:\n  n_steps: 2", "sets 'n_steps' twice"),
@@ -275,7 +273,7 @@ def test_invalid_config_files_are_refused_and_execute_no_code(tmp_path, text, co
     file.write_text(text)
     with pytest.raises(UsageError, match=complaint):
         load_yaml(file)
-    assert not (tmp_path / "executed").exists()
+    assert not (tmp_path / "owned").exists()
 
 
 def test_every_setting_has_a_description():
