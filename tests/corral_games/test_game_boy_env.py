@@ -187,7 +187,7 @@ def test_stray_bell_is_the_same_for_the_same_seed():
             action = int(rng.integers(len(ACTIONS)))
             for _ in range(8):
                 env.step(action)
-        ends.append((machine(env), env._meter.earned))
+        ends.append((machine(env), env._reward_tracker.earned))
         env.close()
     assert ends[0] == ends[1]
 
@@ -317,7 +317,7 @@ def test_a_state_has_the_next_episodes_and_what_was_earned_in_it(tiny):
     poke(env, room=0)
     poke(other, room=0)
     assert env.step(0)[1] == other.step(0)[1] == 0.0
-    assert env._meter.earned == other._meter.earned
+    assert env._reward_tracker.earned == other._reward_tracker.earned
     assert np.array_equal(env.reset()[0], other.reset()[0])
 
 

@@ -97,7 +97,7 @@ class GameBoy(gym.Env[Any, Any]):
         self._is_color = game.rom.is_color
         has_features = observation != "pixels"
         sight = sight_of(game.map, has_features, game.rom.is_color)
-        self._read_memory, self._meter = sight.look, Meter(game.map.rewards, self.weights, sight)
+        self._read_memory, self._reward_tracker = sight.look, Meter(game.map.rewards, self.weights, sight)
         self._ends = [sight.reader(value) for value in game.map.ends]
         self._shown = [(value.name, sight.reader(value)) for value in game.map.shown]
         self._features = FeatureReader(game.map.features, sight) if has_features else None
@@ -128,7 +128,7 @@ class GameBoy(gym.Env[Any, Any]):
                 emulator.memory[memory_key(address, address, self._is_color)] = byte
         self._steps, self._held, self._is_over, self._has_started = 0, 0, False, True
         data = self._read_memory(emulator.memory)
-        self._meter.begin(data)
+        self._reward_tracker.begin(data)
         if self.observation != "ram":
             self._pixels[:] = self._gray_frame()
         return self._observe(data), self._info(data)
@@ -146,7 +146,7 @@ class GameBoy(gym.Env[Any, Any]):
         self._run_action(emulator, index)
         self._steps += 1
         data = self._read_memory(emulator.memory)
-        reward = self._meter.pay(data)
+        reward = self._reward_tracker.pay(data)
         terminated = any(read(data) != 0 for read in self._ends)
         truncated = not terminated and self._steps >= self.episode_length
         self._is_over = terminated or truncated
@@ -155,8 +155,8 @@ class GameBoy(gym.Env[Any, Any]):
             self._pixels[-1] = self._gray_frame()
         info = self._info(data)
         if self._is_over:
-            meter = self._meter
-            info.update((f"reward_{name}", earned) for name, earned in zip(meter.names, meter.earned, strict=True))
+            tracker = self._reward_tracker
+            info.update((f"reward_{name}", earned) for name, earned in zip(tracker.names, tracker.earned, strict=True))
         return self._observe(data), reward, terminated, truncated, info
 
     def render(self) -> Any:
@@ -194,7 +194,7 @@ class GameBoy(gym.Env[Any, Any]):
             "steps": self._steps,
             "held": self._held,
             "over": self._is_over,
-            "meter": self._meter.save(),
+            "meter": self._reward_tracker.save(),
             "np_random": self.np_random.bit_generator.state,
         }
         text = json.dumps(header).encode()
@@ -212,7 +212,7 @@ class GameBoy(gym.Env[Any, Any]):
             raise ValueError(f"a state should be the bytes that get_state() returned, not {state!r:.80}")
         try:
             saved = self._parse_state(state)
-            self._meter.load(saved.meter)
+            self._reward_tracker.load(saved.meter)
             self.np_random.bit_generator.state = saved.np_random
         except (struct.error, ValueError, KeyError, TypeError) as error:
             raise ValueError(
@@ -225,7 +225,7 @@ class GameBoy(gym.Env[Any, Any]):
     def _parse_state(self, state: bytes) -> _SavedState:
         """Return the parts of a state; raise if it is damaged, or from another game or an env with other settings."""
         if state[: len(_MAGIC)] != _MAGIC:
-            raise ValueError("it begins with other bytes")
+            raise ValueError(f"it does not begin with {_MAGIC!r}")
         body_start = len(_MAGIC) + _CHECKSUM_BYTES
         checksum, body = state[len(_MAGIC) : body_start], state[body_start:]
         if checksum != _checksum(body):  # PyBoy does not check the states that it loads
@@ -324,7 +324,9 @@ class _SavedState(NamedTuple):
     held: int
     is_over: bool
     meter: Any
+    """What ``Meter.save`` returned."""
     np_random: Any
+    """The state of the bit generator."""
 
 
 def _reward_weights(memory_map: MemoryMap, overrides: Mapping[str, float] | None) -> dict[str, float]:

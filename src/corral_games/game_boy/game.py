@@ -80,5 +80,5 @@ def _check_not_over(emulator: Emulator, game: Game) -> None:
         if sight.reader(value)(sight.look(emulator.memory)):
             raise UsageError(
                 f"memory map {game.map.path!r}: {value.name} ends an episode, but is not zero where one begins; "
-                "correct start, which may have led elsewhere, or ends"
+                "correct `start`, which may lead to another place than intended, or `ends`"
             )

@@ -32,7 +32,7 @@ def memory_key(key: Any, address: int, is_color: bool) -> Any:
     """Return the key with which PyBoy's memory is read at an address or slice that begins at ``address``.
 
     On the Game Boy Color the game switches banks of work RAM, and which one is active at the end of a frame varies. The
-    key names bank 1 there.
+    key names bank 1 there, the first of those that can be switched.
     """
     return (1, key) if is_color and address in _BANKED_WORK_RAM else key
 
@@ -134,7 +134,7 @@ class Meter:
         ]
         """For each term: its index, the reader of its value, and the readers of its conditions."""
         self._last = [0] * len(terms)
-        """The value of each term at the last step in which its conditions held."""
+        """The value of each term at the start of the episode, or at the last step in which its conditions held."""
         self._best = [0] * len(terms)
         """The highest value of each term in the episode."""
         self._met: list[set[int]] = [set() for _ in terms]

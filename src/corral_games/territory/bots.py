@@ -46,7 +46,8 @@ def bot_order(me: Any, draw: Any, home: Any, land: Any, contacts: Any) -> tuple[
     return _ATTACK_PERCENT, target
 
 
-# ``observe.GLOBALS[1]``, the troops at home, in the last of the frames; and ``env.WAIT``. Both modules import this one.
+# The index of ``observe.GLOBALS[1]``, the troops at home, in the last frame; and ``env.WAIT``. Importing both modules
+# here would be circular.
 _HOME, _WAIT = 1 - 16, 5 * EVERYWHERE
 
 

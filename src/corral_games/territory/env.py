@@ -178,7 +178,7 @@ class Territory(gym.Env[Any, Any]):
         """Return the parts of a state; raise if it is damaged or from an env with other settings."""
         magic, length = _HEADER.unpack_from(state)
         if magic != _MAGIC:
-            raise ValueError("it begins with other bytes")
+            raise ValueError(f"it does not begin with {_MAGIC!r}")
         header = json.loads(state[_HEADER.size : _HEADER.size + length])
         for name in ("size", "max_steps", "reward"):
             if header[name] != getattr(self, name):
@@ -258,6 +258,7 @@ class _SavedState(NamedTuple):
     steps: int
     is_over: bool
     np_random: Any
+    """The state of the bit generator."""
 
 
 def _read_num_bots(options: dict[str, Any] | None, default: int) -> int:
