@@ -3,9 +3,9 @@
     python examples/train_ppo_sweep.py --timesteps 100000
     python examples/train_ppo_sweep.py --config A C --env Acrobot-v1 --seeds 3
 
-A has a large network (512 512). B has a network of 256 256 and explores more (ent_coef 0.05). C has a network of 256 256
-and lowers its learning rate from 3e-4 to 1e-5. `corral sweep card-battle --preset A B C` does the same. That command can
-also search for good settings; see docs/sweep.md.
+A has a large network (512 512). B has a network of 256 256 and explores more (ent_coef 0.05). C has a network of
+256 256 and lowers its learning rate from 3e-4 to 1e-5. `corral sweep card-battle --preset A B C` does the same. That
+command can also search for good settings; see docs/sweep.md.
 """
 
 import sys
