@@ -97,7 +97,8 @@ class GameBoy(gym.Env[Any, Any]):
         self._is_color = game.rom.is_color
         has_features = observation != "pixels"
         sight = sight_of(game.map, has_features, game.rom.is_color)
-        self._read_memory, self._reward_tracker = sight.look, Meter(game.map.rewards, self.weights, sight)
+        self._read_memory = sight.look
+        self._reward_tracker = Meter(game.map.rewards, self.weights, sight)
         self._ends = [sight.reader(value) for value in game.map.ends]
         self._shown = [(value.name, sight.reader(value)) for value in game.map.shown]
         self._features = FeatureReader(game.map.features, sight) if has_features else None

@@ -50,7 +50,7 @@ CAPTURE_CHANCE = np.array([0, 65536 // 6, 65536 // 9, 65536 // 12], np.int64)
 TOLL = np.array([0, 6, 8, 11], np.int64)
 """By terrain: the cost of a free tile in soldiers."""
 GUARD = 4
-"""A tile with an owner costs ``GUARD`` times as much as a free tile, plus the owner's soldiers that stand on it."""
+"""A tile with an owner costs this many times as much as a free tile, plus the owner's soldiers that stand on it."""
 ARMOUR = np.array([0, 4, 5, 6], np.int64)
 """By terrain: the cost of each soldier that stands on a tile, in quarters of a soldier."""
 WIN_PERCENT = 80
