@@ -16,13 +16,13 @@ from tests.toy_envs import Counter
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "gymnasium.envs.classic_control:CartPole-v1", "toy-maze"])
-def test_names_make_envs(name):
+def test_env_ids_and_built_in_names_make_envs(name):
     env = corral.make_env(name)
     env.reset(seed=0)
     env.close()
 
 
-def test_module_and_file_callables_make_envs(tmp_path, monkeypatch):
+def test_callables_in_modules_and_files_make_envs(tmp_path, monkeypatch):
     (tmp_path / "neighbour.py").write_text("LENGTH = 3\n")
     (tmp_path / "game.py").write_text(
         "from neighbour import LENGTH\nfrom tests.toy_envs import Counter\ndef make(extra=0):\n    return Counter(LENGTH + extra)\n"
@@ -32,17 +32,17 @@ def test_module_and_file_callables_make_envs(tmp_path, monkeypatch):
     assert resolve_env("game.py:make")().length == 3
 
 
-def test_the_current_directory_serves_only_what_the_user_names(tmp_path, monkeypatch):
+def test_modules_in_the_current_directory_are_imported_only_if_the_user_names_them(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     for name in ("pyboy", "envpool", "ale_py", "named_here"):
         (tmp_path / f"{name}.py").write_text(
             "from tests.toy_envs import Counter as make\nopen(__name__, 'w').close()\n"
         )
-    (tmp_path / "gymnasium").mkdir()  # a mere folder, which is no package
+    (tmp_path / "gymnasium").mkdir()  # an empty directory with the name of a package
     for name in ("toy-maze", "tests.toy_envs:Counter", "gymnasium.envs.classic_control:CartPole-v1"):
         corral.make_env(name).close()
     with pytest.raises(UsageError):
-        corral.make_env("nothing-like-it")  # looks for names like it in all packages
+        corral.make_env("nothing-like-it")  # searches all packages for similar names
     assert str(tmp_path) not in sys.path and not [
         path for path in tmp_path.iterdir() if not path.suffix and path.is_file()
     ]
@@ -53,10 +53,10 @@ def test_the_current_directory_serves_only_what_the_user_names(tmp_path, monkeyp
 def test_render_mode_reaches_the_env():
     assert corral.make_env("CartPole-v1", render_mode="rgb_array").render_mode == "rgb_array"
     assert corral.make_env("toy-maze", render_mode="ansi").render_mode == "ansi"
-    assert isinstance(corral.make_env(Counter, render_mode="ansi"), Counter)  # takes none: not forced upon it
+    assert isinstance(corral.make_env(Counter, render_mode="ansi"), Counter)  # its constructor takes no render_mode
 
 
-def test_ids_registered_in_this_process_reach_others():
+def test_a_factory_of_a_locally_registered_id_works_in_other_processes():
     gym.register("Local-v0", entry_point=lambda: Counter(2))
     try:
         factory = pickle.loads(pickle.dumps(resolve_env("Local-v0")))
@@ -65,13 +65,13 @@ def test_ids_registered_in_this_process_reach_others():
     assert factory().unwrapped.length == 2
 
 
-def test_a_callable_is_used_as_it_is_in_its_own_process():
-    made = []
-    factory = resolve_env(lambda: (made.append(1), Counter(len(made)))[1])
+def test_a_callable_is_not_copied_within_its_process():
+    calls = []
+    factory = resolve_env(lambda: (calls.append(1), Counter(len(calls)))[1])
     assert [factory().length, factory().length] == [1, 2]
 
 
-def test_a_file_that_cannot_be_imported_is_a_wrong_setup_with_its_traceback(tmp_path):
+def test_a_file_that_cannot_be_imported_is_a_usage_error_with_its_traceback(tmp_path):
     (tmp_path / "broken.py").write_text("import nonsense_module\n")
     with pytest.raises(UsageError, match=r"importing broken.py failed: ModuleNotFoundError[\s\S]*line 1"):
         resolve_env("broken.py:make")
@@ -93,25 +93,25 @@ def test_a_file_that_cannot_be_imported_is_a_wrong_setup_with_its_traceback(tmp_
         ("missing.py:make", "no file 'missing.py'"),
     ],
 )
-def test_wrong_names_are_refused_with_advice(name, complaint):
+def test_unknown_env_names_are_refused_with_a_suggestion(name, complaint):
     with pytest.raises(UsageError, match=complaint):
         resolve_env(name)
 
 
 class ParallelEnv:
-    """Looks like one of PettingZoo."""
+    """Has the module name of an env of PettingZoo."""
 
     __module__ = "pettingzoo.utils.env"
 
 
 class OldEnv:
-    """Looks like one of gym, before Gymnasium."""
+    """Has the module name of an env of gym, the predecessor of Gymnasium."""
 
     __module__ = "gym.core"
 
 
 @pytest.mark.parametrize(
-    ("made", "complaint"),
+    ("returned", "complaint"),
     [
         (3, r"returned builtins\.int, expected a gymnasium\.Env$"),
         (None, "returned None, expected a gymnasium.Env; did you forget `return`"),
@@ -120,27 +120,28 @@ class OldEnv:
         (OldEnv(), "shimmy.GymV26CompatibilityV0"),
     ],
 )
-def test_a_factory_that_returns_something_else_is_refused(made, complaint):
+def test_a_factory_that_does_not_return_a_gymnasium_env_is_refused(returned, complaint):
     with pytest.raises(UsageError, match=complaint):
-        resolve_env(lambda: made)()
+        resolve_env(lambda: returned)()
 
 
-def test_ids_without_a_version_are_told_from_callables_by_what_is_registered(tmp_path, monkeypatch):
-    text = "import gymnasium as gym\nfrom tests.toy_envs import Counter\nclass Plain(Counter): pass\n"
-    text += "gym.register('Unversioned', entry_point=lambda: Counter(7))\n"
-    text += "gym.register('own/Name', entry_point=lambda: Counter(8))\n"
-    text += "gym.register('Only-v0', entry_point=lambda: Counter(4))\n"
-    text += "gym.register('Newest-v2', entry_point=lambda: Counter(2))\n"
-    text += "gym.register('Newest-v3', entry_point=lambda: Counter(3))\n"
-    (tmp_path / "unversioned_games.py").write_text(text)
+def test_a_name_after_a_module_is_a_registered_id_or_else_a_callable(tmp_path, monkeypatch):
+    source = "import gymnasium as gym\nfrom tests.toy_envs import Counter\nclass Plain(Counter): pass\n"
+    source += "gym.register('Unversioned', entry_point=lambda: Counter(7))\n"
+    source += "gym.register('own/Name', entry_point=lambda: Counter(8))\n"
+    source += "gym.register('Only-v0', entry_point=lambda: Counter(4))\n"
+    source += "gym.register('Newest-v2', entry_point=lambda: Counter(2))\n"
+    source += "gym.register('Newest-v3', entry_point=lambda: Counter(3))\n"
+    (tmp_path / "unversioned_games.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
+    lengths = {"Unversioned": 7, "own/Name": 8, "Plain": 5}  # two registered ids and a class
     try:
-        for name, length in {"Unversioned": 7, "own/Name": 8, "Plain": 5}.items():
+        for name, length in lengths.items():
             factory = pickle.loads(pickle.dumps(resolve_env(f"unversioned_games:{name}")))
             assert factory().unwrapped.length == length and factory.name == f"unversioned_games:{name}"
         with pytest.raises(UsageError, match="no 'Nothing' in unversioned_games"):
             resolve_env("unversioned_games:Nothing")
-        for name, length in {"Newest": 3, "Only": 4}.items():  # as in gym.make
+        for name, length in {"Newest": 3, "Only": 4}.items():  # the newest version, as in gym.make
             assert resolve_env(f"unversioned_games:{name}")().unwrapped.length == length
     finally:
         for name in ("Unversioned", "own/Name", "Only-v0", "Newest-v2", "Newest-v3"):
@@ -148,7 +149,7 @@ def test_ids_without_a_version_are_told_from_callables_by_what_is_registered(tmp
 
 
 @pytest.mark.parametrize("backend", ["serial", "process"])
-def test_a_file_is_found_again_after_an_env_changed_the_directory(tmp_path, backend):
+def test_a_factory_finds_its_file_after_an_env_changed_the_working_directory(tmp_path, backend):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "wandering.py").write_text(
         "import os\nfrom tests.toy_envs import Counter\n"
@@ -161,33 +162,33 @@ def test_a_file_is_found_again_after_an_env_changed_the_directory(tmp_path, back
     env.close()
 
 
-def test_commands_find_everything_after_an_env_changed_the_directory(tmp_path, capsys):
+def test_commands_find_their_files_after_an_env_changed_the_working_directory(tmp_path, capsys):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "wandering.py").write_text(
         "import os\nfrom tests.toy_envs import Counter\n"
         f"def make():\n    os.chdir({str(tmp_path / 'elsewhere')!r})\n    return Counter(3)\n"
     )
-    small = ["--n-envs", "1", "--n-steps", "32", "--batch-size", "32", "--backend", "serial", "--no-tensorboard"]
-    for words in (
-        ["train", "wandering.py:make", "--timesteps", "64", "--output-dir", "run", *small],
+    settings = ["--n-envs", "1", "--n-steps", "32", "--batch-size", "32", "--backend", "serial", "--no-tensorboard"]
+    for arguments in (
+        ["train", "wandering.py:make", "--timesteps", "64", "--output-dir", "run", *settings],
         ["resume", "run", "--env", "wandering.py:make", "--timesteps", "96"],
         ["eval", "run", "--env", "wandering.py:make", "--episodes", "2"],
     ):
         with contextlib.chdir(tmp_path):
-            assert main(words) == 0, capsys.readouterr().err
+            assert main(arguments) == 0, capsys.readouterr().err
     assert "run (best, " in capsys.readouterr().out
 
 
-def test_metadata_that_is_none_is_no_metadata():
-    class Bare(Counter):
+def test_an_env_whose_metadata_is_none_has_no_render_modes():
+    class WithoutMetadata(Counter):
         metadata = None
 
-    env = make_vector_env(resolve_env(Bare), 1, backend="serial")
+    env = make_vector_env(resolve_env(WithoutMetadata), 1, backend="serial")
     assert not env.metadata.get("render_modes")
     env.close()
 
 
-def test_a_factory_that_cannot_travel_is_refused_with_advice():
+def test_a_factory_that_cannot_be_pickled_is_refused_with_advice():
     import threading
 
     lock = threading.Lock()
@@ -195,15 +196,16 @@ def test_a_factory_that_cannot_travel_is_refused_with_advice():
         resolve_env(lambda: (lock, Counter())[1])
 
 
-def test_only_names_that_import_something_count_as_code():
-    assert [is_code(n) for n in ("CartPole-v1", "toy-maze", "ALE/Pong-v5")] == [False] * 3
-    assert [is_code(n) for n in ("m:f", "f.py:g", "module:Id-v0", "python:x.<lambda>")] == [True] * 4
+def test_only_names_of_user_modules_and_files_count_as_code():
+    assert [is_code(name) for name in ("CartPole-v1", "toy-maze", "ALE/Pong-v5")] == [False] * 3
+    assert [is_code(name) for name in ("m:f", "f.py:g", "module:Id-v0", "python:x.<lambda>")] == [True] * 4
 
 
-def test_what_a_built_in_env_brings_gives_way_to_what_was_asked(monkeypatch):
-    own = {"opponent": "greedy", "n_steps": 256, "batch_size": 256, "timesteps": 9}
-    monkeypatch.setitem(registry.RECOMMENDED_SETTINGS, "toy-maze", own)
-    assert registry.recommended_settings("toy-maze", {}) == own and registry.recommended_settings("toy-work", {}) == {}
+def test_recommended_settings_of_an_env_give_way_to_settings_of_the_user(monkeypatch):
+    recommended = {"opponent": "greedy", "n_steps": 256, "batch_size": 256, "timesteps": 9}
+    monkeypatch.setitem(registry.RECOMMENDED_SETTINGS, "toy-maze", recommended)
+    assert registry.recommended_settings("toy-maze", {}) == recommended
+    assert registry.recommended_settings("toy-work", {}) == {}
     assert registry.recommended_settings("toy-maze", {"n_steps": 64}) == {"opponent": "greedy", "timesteps": 9}
     for kwargs in ({"opponent": "random"}, ["opponent=random"]):
         assert "opponent" not in registry.recommended_settings("toy-maze", {"env_kwargs": kwargs})
