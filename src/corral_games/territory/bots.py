@@ -22,8 +22,9 @@ _ATTACK_PERCENT, _ATTACK_FROM_PERCENT = 20, 50
 def bot_order(me: Any, draw: Any, home: Any, land: Any, contacts: Any) -> tuple[Any, Any]:
     """Return a bot's order: the percent of its troops to send (0 for no order), and the target to attack.
 
-    ``me`` is the bot's number as a player, ``draw`` a random integer. ``home`` and ``land`` [P] are the troops at home and the tiles of each player.
-    ``contacts`` [P, 1 + P] has the length of each player's border with free land and with each player.
+    ``me`` is the bot's number as a player, ``draw`` a random integer. ``home`` and ``land`` [P] are the troops at home
+    and the tiles of each player. ``contacts`` [P, 1 + P] has the length of each player's border with free land and with
+    each player.
 
     A bot next to free land attacks only that, with more troops than is good for it. Any other bot with enough troops
     attacks one neighbour, drawn with probabilities proportional to the lengths of the borders. Like the functions in
