@@ -1,4 +1,4 @@
-"""A person at the keyboard: real pygame, on a screen that nobody sees."""
+"""A person plays with the keyboard: real pygame, with SDL's dummy video driver."""
 
 from typing import ClassVar
 
@@ -12,7 +12,10 @@ pygame = pytest.importorskip("pygame")
 
 
 class Counter(gym.Env):
-    """Presses a key at its third step and lets go of it at the sixth; closes the window in the second episode."""
+    """Presses the key k in its third step, releases it in the sixth, and closes the window in the second episode.
+
+    The reward is the action.
+    """
 
     metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 1000}
     observation_space = gym.spaces.Box(0, 1, (1,), np.float32)
@@ -45,19 +48,20 @@ class Counter(gym.Env):
 
 @pytest.fixture
 def screen(monkeypatch):
+    """Let pygame open windows that are not visible."""
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     monkeypatch.setenv("DISPLAY", ":none")
 
 
-def test_keys_become_actions(screen, capsys):
+def test_pressed_keys_become_actions(screen, capsys):
     assert main(["play", f"{__name__}:Counter", "--human", "--fps", "1000"]) == 0
     out = capsys.readouterr().out
     assert "the letter k counts; press Esc to end" in out
-    assert "episode 1: reward 3.00 in 8 steps" in out  # the steps after the key was seen until it was let go
+    assert "episode 1: reward 3.00 in 8 steps" in out  # one for each step while the key is pressed
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("arguments", "complaint"),
     [
         (["CartPole-v1", "--human"], "CartPole-v1 cannot be played with keys: it has no method get_keys_to_action()"),
         ([f"{__name__}:Counter", "--human", "--save", "clip.gif"], "leave --save out"),
@@ -66,12 +70,12 @@ def test_keys_become_actions(screen, capsys):
         ([f"{__name__}:Counter", "--human", "--max-steps", "2000"], "leave --max-steps out"),
     ],
 )
-def test_what_cannot_be_played_by_hand_is_refused(words, complaint, screen, capsys):
-    assert main(["play", *words]) == 2
+def test_human_play_refuses_envs_without_keys_and_flags_that_it_cannot_use(arguments, complaint, screen, capsys):
+    assert main(["play", *arguments]) == 2
     assert complaint in capsys.readouterr().err
 
 
-def test_without_a_screen_it_says_so(monkeypatch, capsys):
+def test_without_a_display_human_play_is_refused(monkeypatch, capsys):
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("sys.platform", "linux")
@@ -79,14 +83,14 @@ def test_without_a_screen_it_says_so(monkeypatch, capsys):
     assert "there is no display; use --watch or --save clip.gif" in capsys.readouterr().err
 
 
-def test_a_run_is_not_played_by_hand(screen, capsys):
-    small = "--n-envs 2 --n-steps 8 --batch-size 16 --n-epochs 1 --timesteps 16 --eval-freq 0 --output-dir run"
-    assert main(["train", "CartPole-v1", *small.split()]) == 0
+def test_human_play_of_a_run_directory_is_refused(screen, capsys):
+    settings = "--n-envs 2 --n-steps 8 --batch-size 16 --n-epochs 1 --timesteps 16 --eval-freq 0 --output-dir run"
+    assert main(["train", "CartPole-v1", *settings.split()]) == 0
     assert main(["play", "run", "--human"]) == 2
     assert "a person plays an env: corral play CartPole-v1 --human" in capsys.readouterr().err
 
 
-def test_a_screen_that_does_not_answer_is_not_a_window(monkeypatch, capsys):
+def test_a_display_that_does_not_answer_is_refused(monkeypatch, capsys):
     monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     monkeypatch.setenv("DISPLAY", ":987")
@@ -95,17 +99,17 @@ def test_a_screen_that_does_not_answer_is_not_a_window(monkeypatch, capsys):
     assert "the display :987 does not answer" in capsys.readouterr().err
 
 
-def test_a_game_boy_runs_until_the_window_is_closed(screen, capsys, monkeypatch):
+def test_a_person_plays_the_game_boy_until_the_window_is_closed(screen, capsys, monkeypatch):
     pytest.importorskip("pyboy")
     from corral_games.game_boy.env import GameBoy
 
-    play, steps = GameBoy.step, []
+    step, actions = GameBoy.step, []
 
     def close_after_an_episode(env, action):
-        steps.append(action)
-        if len(steps) > 50:
+        actions.append(action)
+        if len(actions) > 50:
             pygame.event.post(pygame.event.Event(pygame.QUIT))
-        return play(env, action)
+        return step(env, action)
 
     monkeypatch.setattr(GameBoy, "step", close_after_an_episode)
     assert main(["play", "game-boy", "--human", "--fps", "400", "--episode-length", "50"]) == 0
