@@ -1,3 +1,5 @@
+"""Action distributions: sampling, log-probabilities and entropies, with and without masks."""
+
 import numpy as np
 import pytest
 import torch
@@ -19,7 +21,8 @@ SPACES = {
 }
 
 
-def draw(space, n=64, masked=False, seed=0):
+def random_inputs(space, n=64, masked=False, seed=0):
+    """Return an action codec with random parameters, log-std, masks and noise for ``n`` rows."""
     codec, generator = ActionCodec(space), torch.Generator().manual_seed(seed)
     params = torch.randn(n, codec.n_params, generator=generator) * 2
     log_std = torch.linspace(-1, 0.5, sum(codec.gaussian))
@@ -36,8 +39,8 @@ def draw(space, n=64, masked=False, seed=0):
     return codec, params, log_std, masks, noise
 
 
-def reference(codec, params, log_std):
-    """The same distribution, by torch."""
+def torch_distributions(codec, params, log_std):
+    """Return each head of the codec with its distribution as a ``torch.distributions`` object."""
     parts, gaussian = [], 0
     for head in codec.heads:
         p = params[:, head.params]
@@ -54,55 +57,55 @@ def reference(codec, params, log_std):
 
 @pytest.mark.parametrize("name", SPACES)
 def test_likelihood_and_entropy_agree_with_torch(name):
-    codec, params, log_std, _, noise = draw(SPACES[name])
+    codec, params, log_std, _, noise = random_inputs(SPACES[name])
     actions = distributions.sample(codec.heads, params, log_std, None, noise)
-    known = distributions.likelihood(codec.heads, params, log_std, actions, None)
+    likelihood = distributions.likelihood(codec.heads, params, log_std, actions, None)
     log_probs = entropy = 0
-    for head, expected in reference(codec, params, log_std):
-        taken = actions[:, head.actions]
-        log_probs += expected.log_prob(taken[:, 0] if head.kind == "categorical" else taken.float())
+    for head, expected in torch_distributions(codec, params, log_std):
+        head_actions = actions[:, head.actions]
+        log_probs += expected.log_prob(head_actions[:, 0] if head.kind == "categorical" else head_actions.float())
         entropy += expected.entropy()
-    torch.testing.assert_close(known.log_probs, log_probs, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(known.entropy, entropy.expand(len(params)), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(likelihood.log_probs, log_probs, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(likelihood.entropy, entropy.expand(len(params)), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", SPACES)
 def test_samples_follow_the_distribution(name):
-    codec, params, log_std, _, _ = draw(SPACES[name], 1)
+    codec, params, log_std, _, _ = random_inputs(SPACES[name], 1)
     noise = torch.from_numpy(action_noise(1, np.arange(1), 0, 100_000, codec.gaussian)[:, 0])
     actions = distributions.sample(codec.heads, params.expand(100_000, -1), log_std, None, noise)
-    for head, expected in reference(codec, params, log_std):
-        taken = actions[:, head.actions]
+    for head, expected in torch_distributions(codec, params, log_std):
+        head_actions = actions[:, head.actions]
         if head.kind == "categorical":
-            frequencies = torch.bincount(taken[:, 0].long(), minlength=head.size) / len(taken)
+            frequencies = torch.bincount(head_actions[:, 0].long(), minlength=head.size) / len(head_actions)
             torch.testing.assert_close(frequencies, expected.probs[0], atol=0.01, rtol=0)
         else:
-            torch.testing.assert_close(taken.float().mean(0), expected.mean[0], atol=0.02, rtol=0)
-            torch.testing.assert_close(taken.float().std(0), expected.stddev[0], atol=0.02, rtol=0)
+            torch.testing.assert_close(head_actions.float().mean(0), expected.mean[0], atol=0.02, rtol=0)
+            torch.testing.assert_close(head_actions.float().std(0), expected.stddev[0], atol=0.02, rtol=0)
 
 
 @given(st.sampled_from(["discrete", "multi", "binary", "mixed"]), st.integers(0, 10_000))
-def test_masked_actions_are_never_drawn_and_cost_nothing(name, seed):
-    codec, params, log_std, masks, noise = draw(SPACES[name], 32, masked=True, seed=seed)
+def test_masked_actions_are_never_sampled_and_gradients_stay_finite(name, seed):
+    codec, params, log_std, masks, noise = random_inputs(SPACES[name], 32, masked=True, seed=seed)
     for actions in (
         distributions.sample(codec.heads, params, log_std, masks, noise),
         distributions.mode(codec.heads, params, masks),
     ):
         for head in codec.heads:
-            taken = actions[:, head.actions].long()
+            head_actions = actions[:, head.actions].long()
             if head.kind == "categorical":
-                assert masks[:, head.mask].gather(1, taken).all()
+                assert masks[:, head.mask].gather(1, head_actions).all()
             elif head.kind == "bernoulli":
-                assert masks[:, head.mask].unflatten(-1, (-1, 2)).gather(2, taken[..., None]).all()
+                assert masks[:, head.mask].unflatten(-1, (-1, 2)).gather(2, head_actions[..., None]).all()
         params.requires_grad_(True)
-        known = distributions.likelihood(codec.heads, params, log_std, actions, masks)
-        assert torch.isfinite(known.log_probs).all() and torch.isfinite(known.entropy).all()
-        (grad,) = torch.autograd.grad((known.log_probs + known.entropy).sum(), params)
+        likelihood = distributions.likelihood(codec.heads, params, log_std, actions, masks)
+        assert torch.isfinite(likelihood.log_probs).all() and torch.isfinite(likelihood.entropy).all()
+        (grad,) = torch.autograd.grad((likelihood.log_probs + likelihood.entropy).sum(), params)
         assert torch.isfinite(grad).all()
         params = params.detach()
 
 
-def test_extreme_noise_still_picks_a_possible_action():
+def test_extreme_noise_still_samples_an_allowed_action():
     codec = ActionCodec(spaces.Discrete(4))
     masks = torch.tensor([[False, True, True, False]])
     for extreme in (np.nextafter(np.float32(0), np.float32(1)), np.float32(2**-24), np.float32(1)):
@@ -110,10 +113,10 @@ def test_extreme_noise_still_picks_a_possible_action():
         assert int(distributions.sample(codec.heads, torch.zeros(1, 4), torch.zeros(0), masks, noise)) in (1, 2)
 
 
-def test_a_fully_forced_choice_has_probability_one():
+def test_the_only_allowed_action_has_probability_one():
     codec = ActionCodec(spaces.Discrete(3))
     masks = torch.tensor([[False, False, True]])
-    known = distributions.likelihood(
+    likelihood = distributions.likelihood(
         codec.heads, torch.tensor([[9.0, 9.0, -9.0]]), torch.zeros(0), torch.tensor([[2]]), masks
     )
-    assert known.log_probs.item() == 0 and known.entropy.item() == 0
+    assert likelihood.log_probs.item() == 0 and likelihood.entropy.item() == 0

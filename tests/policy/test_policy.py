@@ -1,3 +1,5 @@
+"""Policies encode and normalise observations, build their networks and choose a device."""
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from corral.policy.policy import Policy, n_action_params
 from corral.rollout.actors import actor_spec
 
 
-def test_observations_become_features():
+def test_observations_of_every_space_are_encoded_as_features():
     space = spaces.Dict(
         box=spaces.Box(-1, 1, (2,)),
         cue=spaces.Discrete(3, start=1),
@@ -41,14 +43,14 @@ def test_observations_become_features():
     [
         ((6,), np.uint8, 255, 1),
         ((4, 6), np.uint8, 255, 1),  # stacked frames of a vector
-        ((7, 7, 3), np.uint8, 255, 1),  # a table of codes
+        ((7, 7, 3), np.uint8, 255, 1),  # too small for an image
         ((8, 8, 3), np.uint8, 255, 255),
         ((2, 8, 8, 3), np.uint8, 255, 255),
         ((8, 8, 3), np.uint8, 254, 1),
         ((8, 8, 3), np.int64, 255, 1),
     ],
 )
-def test_only_bytes_of_pictures_are_scaled(shape, dtype, high, divided_by):
+def test_only_bytes_of_images_are_scaled(shape, dtype, high, divided_by):
     layout = Layout(spaces.Box(0, high, shape, dtype))
     rows = np.random.default_rng(0).integers(0, high, (3, *shape)).astype(dtype)
     expected = rows.reshape(3, -1).astype(np.float32) / np.float32(divided_by)
@@ -70,7 +72,7 @@ def test_integer_vectors_are_normalised_alike_in_policy_and_actor(dtype):
     np.testing.assert_allclose(actor.values(leaves, np.zeros(1, np.int64)), values.numpy(), rtol=1e-4, atol=1e-6)
 
 
-def test_separate_towers_and_orthogonal_start():
+def test_policy_and_value_have_separate_layers_and_first_logits_are_small():
     policy = Policy(
         spaces.Box(-1, 1, (4,)), spaces.Discrete(2), net_arch={"pi": (8,), "vf": (16, 16)}, activation_fn="relu"
     )
@@ -78,10 +80,10 @@ def test_separate_towers_and_orthogonal_start():
     assert shapes == [(8, 4), (2, 8)]
     assert [tuple(p.shape) for p in policy.network.vf.parameters() if p.ndim == 2] == [(16, 4), (16, 16), (1, 16)]
     params, _ = policy(policy.prepare({"": np.random.default_rng(0).standard_normal((5, 4), np.float32)}))
-    assert params.abs().max() < 0.1  # nearly undecided at first
+    assert params.abs().max() < 0.1  # the first policy is nearly uniform
 
 
-def test_log_std_starts_where_asked():
+def test_log_std_starts_at_log_std_init():
     policy = Policy(spaces.Box(-1, 1, (4,)), spaces.Box(-1, 1, (3,)), log_std_init=-1.5)
     assert policy.log_std.tolist() == [-1.5] * 3
     assert Policy(spaces.Box(-1, 1, (4,)), spaces.Discrete(2)).log_std.numel() == 0
@@ -92,10 +94,11 @@ def test_normalized_observations_are_scaled_and_clipped():
     policy.normalizer.set("", np.array([1.0, 2.0]), np.array([2.0, 0.001]))
     features = policy.prepare({"": np.array([[3.0, 3.0]], np.float32)})["features"]
     assert features.tolist() == [[1.0, 10.0]]
-    assert any(name.startswith("normalizer.") for name in policy.state_dict())  # so it is saved and published
+    # It is part of the weights, so it is in checkpoints and is sent to actors.
+    assert any(name.startswith("normalizer.") for name in policy.state_dict())
 
 
-class Custom(torch.nn.Module):
+class CustomNetwork(torch.nn.Module):
     def __init__(self, observation_space, action_space):
         super().__init__()
         self.pi = torch.nn.LazyLinear(n_action_params(action_space))
@@ -106,9 +109,9 @@ class Custom(torch.nn.Module):
         return self.pi(features), self.vf(features).squeeze(-1)
 
 
-def test_a_custom_network_gets_what_the_env_returns():
+def test_a_custom_network_gets_observations_as_the_env_returns_them():
     env = Everything()
-    policy = Policy(env.observation_space, env.action_space, network=Custom)
+    policy = Policy(env.observation_space, env.action_space, network=CustomNetwork)
     layout = policy.layout
     arrays = layout.allocate(2)
     for row in range(2):
@@ -117,25 +120,25 @@ def test_a_custom_network_gets_what_the_env_returns():
     assert params.shape == (2, n_action_params(env.action_space)) and values.shape == (2,)
 
 
-def test_a_network_of_the_wrong_shape_is_named():
-    class Wrong(torch.nn.Module):
+def test_a_custom_network_with_outputs_of_the_wrong_shape_is_refused():
+    class WrongOutputs(torch.nn.Module):
         def forward(self, observations):
             return torch.zeros(len(observations), 3), torch.zeros(len(observations), 1)
 
-    policy = Policy(spaces.Box(-1, 1, (4,)), spaces.Discrete(2), network=lambda o, a: Wrong())
+    policy = Policy(spaces.Box(-1, 1, (4,)), spaces.Discrete(2), network=lambda o, a: WrongOutputs())
     with pytest.raises(UsageError, match=r"\(5, 3\) and \(5, 1\), expected \(5, 2\) .* \(5,\)"):
         policy(policy.prepare({"": np.zeros((5, 4), np.float32)}))
     with pytest.raises(UsageError, match=r"expected a torch\.nn\.Module"):
         Policy(spaces.Box(-1, 1, (4,)), spaces.Discrete(2), network=lambda o, a: 3)
 
 
-def test_auto_is_an_accelerator_for_pictures_alone(monkeypatch):
+def test_device_auto_is_an_accelerator_only_for_images(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert choose_device("auto", lambda: True).device.type == "cuda"
     assert choose_device("auto", lambda: False).device.type == "cpu"
 
 
-def test_devices_that_are_not_there_are_refused():
+def test_a_missing_device_is_refused():
     assert choose_device("cpu").device.type == choose_device("auto").device.type == "cpu"
     if not torch.cuda.is_available():
         with pytest.raises(UsageError, match="0 CUDA devices; use --device cpu"):

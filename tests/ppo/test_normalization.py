@@ -1,3 +1,5 @@
+"""Running moments of observations and the scale of rewards."""
+
 import json
 
 import numpy as np
@@ -8,7 +10,7 @@ from corral.ppo.normalization import ReturnScaler, RunningMoments
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=5), st.integers(0, 1000))
-def test_parts_add_up_to_the_whole(sizes, seed):
+def test_moments_merged_from_parts_equal_those_of_all_rows(sizes, seed):
     rows = np.random.default_rng(seed).normal(3, 5, (sum(sizes), 2))
     moments = RunningMoments((2,))
     for part in np.split(rows, np.cumsum(sizes)[:-1]):
@@ -20,7 +22,7 @@ def test_parts_add_up_to_the_whole(sizes, seed):
     assert np.array_equal(restored.mean, moments.mean) and np.array_equal(restored.variance, moments.variance)
 
 
-def test_scaled_returns_have_about_deviation_one():
+def test_scaled_returns_have_a_standard_deviation_near_one():
     rng = np.random.default_rng(0)
     scaler = ReturnScaler(4, gamma=0.9)
     for _ in range(20):
@@ -36,10 +38,10 @@ def test_scaled_returns_have_about_deviation_one():
     assert np.corrcoef(rewards.ravel(), scaled.ravel())[0, 1] > 0.999
 
 
-def test_a_restored_scaler_goes_on_exactly():
+def test_a_restored_scaler_continues_bit_for_bit():
     rng = np.random.default_rng(0)
-    one, two = ReturnScaler(2, 0.99), ReturnScaler(2, 0.99)
+    original, restored = ReturnScaler(2, 0.99), ReturnScaler(2, 0.99)
     for _ in range(3):
         rewards, done = rng.normal(size=(8, 2)), rng.random((8, 2)) < 0.2
-        two.restore(json.loads(json.dumps(one.state())))
-        assert np.array_equal(one.scale(rewards, done), two.scale(rewards, done))
+        restored.restore(json.loads(json.dumps(original.state())))
+        assert np.array_equal(original.scale(rewards, done), restored.scale(rewards, done))
