@@ -73,9 +73,10 @@ def report(pairs: dict[str, list[list[float]]]) -> str:
     lines = [
         "# Adaptive",
         "",
-        "`--adaptive` against fixed shares, while a neighbour keeps one core busy for half of each minute.",
-        f"{available_cores()} cores, 2 workers, 16 envs, runs of two minutes that take turns, {n} pairs;",
-        f"medians (smallest to largest). {platform.machine()}, Python {platform.python_version()}.",
+        "Training with `--adaptive` and without it, while another process uses one core for half of each minute.",
+        f"The table shows medians (smallest to largest) of {n} pairs of runs, which take turns and last two minutes",
+        f"each, with {available_cores()} cores, 2 workers and 16 envs. "
+        f"{platform.machine()}, Python {platform.python_version()}.",
         "",
         f"`python benchmarks/adaptive.py --pairs {n}`, {dt.date.today()}",
         "",

@@ -256,9 +256,9 @@ def report(folder, markdown, images):
     text = [
         "# Learning curves",
         "",
-        f"`python benchmarks/curves.py`, {N_ENVS} envs where nothing else is said. Rewards are means of the last 100",
-        "episodes of training, at so many steps; the area is the mean of the curve over the steps that all have,",
-        "± its deviation over seeds.",
+        f"`python benchmarks/curves.py`, with {N_ENVS} envs unless `n_envs` is given. Rewards are means over the last",
+        "100 training episodes, after the number of steps in the heading. The area is the mean of the curve over the",
+        "steps that all runs have, ± its standard deviation over seeds.",
     ]
     for task, libraries in read_curves(folder).items():
         if not libraries.keys() - {"random"}:

@@ -136,18 +136,18 @@ def main():
     (HERE / "sample_efficiency.json").write_text(json.dumps({"versions": versions, "results": results}) + "\n")
     plot(results, HERE / "sample_efficiency.png")
     text = [
-        "# Reward per step: Corral against Stable-Baselines3",
+        "# Reward per step: Corral and Stable-Baselines3",
         "",
         "`python benchmarks/sample_efficiency.py`, seeds "
         + ", ".join(map(str, options.seeds))
         + f". {versions}; {platform.machine()}, Linux.",
-        "Settings: PPO's defaults in both, and where they differ: "
+        "Both libraries use the default settings of PPO, except for these: "
         + "; ".join(f"{env} `{json.dumps(settings)}`" for env, settings in TASKS.items())
         + ".",
         "",
         *table(results),
         "",
-        "The area is the mean of the training curve over the steps that both have, ± its deviation over seeds.",
+        "The area is the mean of the training curve over the steps of both, ± its standard deviation over seeds.",
         "",
         "![Training curves](sample_efficiency.png)",
     ]

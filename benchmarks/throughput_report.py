@@ -112,35 +112,46 @@ CLAIMS = (
     ),
 )
 
-NOTES = """\
-## What is compared, and what is not
+INTRODUCTION = """\
+Speed, start-up time and memory of Corral, Stable-Baselines3 (SB3) and Gymnasium's vector envs. The notes at the
+end say how this was measured."""
 
-- Each value is one run in a fresh process; competitors take turns within a section. A table shows the median and the
-  smallest and largest value, a claim the ratio of the medians and the smallest and largest ratio within one round.
-- Steps per second are those of the clock on the wall, learning included, in whole iterations, from the end of the first
-  one on (the warm-up). Importing, starting workers and Corral's look at the env for `backend=auto` come before that.
-- PPO: n_steps 128, 4 epochs, 4 minibatches, separate 64 × 64 tanh networks for policy and value, device cpu. All
-  other settings are the libraries' defaults, which agree. Corral computes this network in numpy, one thread in each
-  process, and its workers help with the gradients. SB3 computes it in torch, with torch's default number of threads
-  where that was more than 5% faster in short trials, else with one.
-- Everybody steps the same envs, made without Gymnasium's passive checker. In training SB3 has its usual `Monitor`
-  around each. Corral writes its metrics to files in every iteration, SB3 writes nothing; TensorBoard, evaluation and
-  checkpoints are off in both.
-- Both take the same number of gradient steps on batches of the same size. Whether they learn as much from them is the
-  subject of [sample_efficiency.md](sample_efficiency.md).
-- `toy-work` burns processor time, so it shows the use of cores and nothing else. Bare stepping is one process per core
-  that steps its share of the envs with random actions: no policy, no learning, no messages. It is a limit.
-- Stepping alone: every vector env through its own `step`, no `Monitor`. Gymnasium's do not step an env in the call that
-  resets it (their default), yet this is counted as a step. Envs in one process (DummyVecEnv, SyncVectorEnv) beat all
-  processes where a step takes microseconds: messages cost more than the steps.
-- Memory of its own (USS) is what would be freed if a worker ended. AsyncVectorEnv forks the parent where that is the
-  default of Python, which starts faster and shares the parent's memory; Corral's and SB3's workers come from a fork
-  server, which is safe with threads. SB3's time includes importing torch in each worker.
-- Pong: everybody has the usual Atari preprocessing, each its own (EnvPool's in C++), no sticky actions, and the same
-  network of 512 features; SB3 has `CnnPolicy` on `PongNoFrameskip-v4`. Corral computes it in torch too.
-- Time to 475: rl-zoo3's settings for both, but the clip range stays at 0.2, since Corral has no schedule for it. It
-  counts from the first step and leaves evaluation out, though not Corral's saving of its best policies. SB3 has
-  DummyVecEnv, which is the faster one on CartPole. Seeds differ in luck: a few say little about small differences.
+NOTES = """\
+## How this was measured
+
+- Each value is one run in a new process. The competitors of a section take turns. A table shows the median, the
+  smallest and the largest value. A requirement is checked with the ratio of the medians; the ratios in brackets
+  are the smallest and the largest within one round.
+- Steps per second are measured in wall-clock time, learning included, over whole iterations. The first
+  iteration is a warm-up and does not count. Importing, starting workers and Corral's measurement of the env for
+  `backend=auto` come before it.
+- PPO: n_steps 128, 4 epochs, 4 minibatches, separate 64 × 64 tanh networks for policy and value, device cpu.
+  All other settings are the defaults of the libraries, which agree. Corral computes this network in numpy, with
+  one thread in each process, and its workers compute parts of the gradients. SB3 computes it in torch: with
+  torch's default number of threads if that was more than 5% faster in short trials, otherwise with one thread.
+- All competitors step the same envs, made without Gymnasium's passive checker. In training, SB3 has its usual
+  `Monitor` around each env. Corral writes its metrics to files in every iteration, and SB3 writes nothing.
+  TensorBoard, evaluation and checkpoints are off in both.
+- Both libraries take the same number of gradient steps on minibatches of the same size. Whether they learn
+  equally well from them is measured in [sample_efficiency.md](sample_efficiency.md).
+- `toy-work` only uses processor time, so it shows how well the cores are used and nothing else. Bare stepping
+  is one process per core that steps its part of the envs with random actions, without policy, learning or
+  messages. No trainer can be faster.
+- `vec-only`: every vector env is called through its own `step`, without `Monitor`. By default, Gymnasium's
+  vector envs do not step an env in the call that resets it, but here this call counts as a step. Where a step
+  takes microseconds, envs in one process (DummyVecEnv, SyncVectorEnv) are faster than all worker processes,
+  because messages cost more than steps.
+- `start`: a worker's own memory (USS) is the memory that would be freed if the worker ended. AsyncVectorEnv
+  forks the parent process where that is Python's default. This starts faster and shares the parent's memory.
+  The workers of Corral and SB3 are started by a fork server, which is safe with threads. SB3's time includes
+  importing torch in each worker.
+- `pong`: all competitors use the usual Atari preprocessing, each with its own implementation (EnvPool's is in
+  C++), no sticky actions, and the same network with 512 features. SB3 uses `CnnPolicy` on `PongNoFrameskip-v4`.
+  Corral computes this network in torch too.
+- `wall-clock`: both use the settings of rl-zoo3, except that the clip range stays at 0.2, since Corral has no
+  schedule for it. The time counts from the first step. Evaluation is left out, but Corral's saving of its best
+  policies is included. SB3 uses DummyVecEnv, which is its faster option on CartPole. Seeds differ by chance, so
+  a few of them say little about small differences.
 """
 
 
@@ -267,14 +278,14 @@ def origins(sections: Sections) -> list[str]:
         lines += [text if len(groups) == 1 else f"{', '.join(names)}: {text}", ""]
     busy = [run["busy_before_percent"] for section in sections.values() for run in section["runs"]]
     lines += [
-        f"Just before the runs, the machine's cores were {statistics.median(busy):.0f}% busy with other things "
+        f"Directly before the runs, other programs used {statistics.median(busy):.0f}% of the machine's cores "
         f"(median; at most {max(busy):.0f}%)."
     ]
     return lines
 
 
 def report_text(sections: Sections) -> str:
-    lines = ["# Throughput", "", *origins(sections), "", *claims_table(sections), ""]
+    lines = ["# Throughput", "", INTRODUCTION, "", *origins(sections), "", *claims_table(sections), ""]
     lines += ["![Throughput](throughput.png)", ""]
     for name, section in sections.items():
         lines += [f"## {name}", "", f"{section['work'][0].upper()}{section['work'][1:]}.", ""]
