@@ -1,4 +1,4 @@
-"""Warm starts: the policy begins as its expert plays, does not forget it, and a warm start can be interrupted."""
+"""Warm starts: the policy imitates an expert, stays near it at first, and an interrupted warm start can be resumed."""
 
 import signal
 from pathlib import Path
@@ -17,35 +17,50 @@ from corral.storage.metrics_file import read_metrics
 from tests.toy_envs import Counter, HighCard, MortalHighCard
 
 SMALL = {"n_envs": 4, "n_steps": 32, "batch_size": 64, "n_epochs": 2, "eval_freq": 0, "tensorboard": False, "seed": 1}
-HOW = {"n_envs": 4, "start_method": "auto", "seed": 3, "gamma": 0.9, "recovery": RecoveryConfig(heal=True)}
 
 
-def same(one, two):
-    assert np.array_equal(one.actions, two.actions) and np.array_equal(one.masks, two.masks)
-    assert np.array_equal(one.returns, two.returns) and one.win_rate == two.win_rate
-    assert all(np.array_equal(leaf, two.observations[path]) for path, leaf in one.observations.items())
+def collect_games(factory, n_steps, num_workers):
+    """Return complete games of the miser against the random opponent, of at most ``n_steps`` steps in all."""
+    return collect_expert_games(
+        factory,
+        "miser",
+        {"opponent": "random"},
+        n_steps,
+        n_envs=4,
+        num_workers=num_workers,
+        start_method="auto",
+        seed=3,
+        gamma=0.9,
+        recovery=RecoveryConfig(heal=True),
+    )
 
 
-def test_expert_games_are_whole_and_the_same_wherever_they_are_played():
-    games = collect_expert_games(resolve_env(HighCard), "miser", {"opponent": "random"}, 203, num_workers=1, **HOW)
-    assert len(games.actions) == 200 == 5 * games.games, "steps of a game that is not over do not count"
-    assert (games.actions[:, 0] == games.masks.argmax(1)).all(), "a miser plays the lowest card"
+def assert_same_games(first, second):
+    assert np.array_equal(first.actions, second.actions) and np.array_equal(first.masks, second.masks)
+    assert np.array_equal(first.returns, second.returns) and first.win_rate == second.win_rate
+    assert all(np.array_equal(leaf, second.observations[path]) for path, leaf in first.observations.items())
+
+
+def test_expert_games_are_complete_and_the_same_for_any_number_of_workers():
+    games = collect_games(resolve_env(HighCard), 203, num_workers=1)
+    assert len(games.actions) == 200 == 5 * games.games, "steps of an unfinished game were kept"
+    assert (games.actions[:, 0] == games.masks.argmax(1)).all(), "the miser always plays the lowest card"
     assert np.array_equal(games.masks, games.observations[""][:, :8] > 0)
     returns = games.returns.reshape(-1, 5)
     assert np.allclose(returns, returns[:, -1:] * 0.9 ** np.arange(4, -1, -1))
     assert {*returns[:, -1]} <= {-1.0, 0.0, 1.0} and games.win_rate == np.mean((returns[:, -1] + 1) / 2)
-    same(games, collect_expert_games(resolve_env(HighCard), "miser", {"opponent": "random"}, 203, num_workers=3, **HOW))
+    assert_same_games(games, collect_games(resolve_env(HighCard), 203, num_workers=3))
 
 
-def test_workers_that_die_leave_no_trace_in_expert_games():
+def test_expert_games_are_the_same_if_workers_die():
     Path("deaths").mkdir()
-    mortal = resolve_env(MortalHighCard, {"directory": str(Path("deaths").absolute())})
-    games = collect_expert_games(mortal, "miser", {"opponent": "random"}, 400, num_workers=2, **HOW)
+    env_that_kills_its_worker = resolve_env(MortalHighCard, {"directory": str(Path("deaths").absolute())})
+    games = collect_games(env_that_kills_its_worker, 400, num_workers=2)
     assert games.recovery_counts.restarts == len(list(Path("deaths").iterdir())) > 0
-    same(games, collect_expert_games(resolve_env(HighCard), "miser", {"opponent": "random"}, 400, num_workers=1, **HOW))
+    assert_same_games(games, collect_games(resolve_env(HighCard), 400, num_workers=1))
 
 
-def test_a_warm_start_begins_where_its_expert_is_and_stays_there_at_first():
+def test_a_warm_start_begins_with_the_experts_policy_and_a_kl_penalty_that_ends():
     settings = {**SMALL, "timesteps": 1280, "critic_warmup": 512, "expert_steps": 2000}
     warmstart(
         HighCard,
@@ -57,28 +72,30 @@ def test_a_warm_start_begins_where_its_expert_is_and_stays_there_at_first():
         checkpoint_freq=128,
         **settings,
     )
-    first = list_checkpoints(Path("run/checkpoints"))[0]
-    model = corral.load("run", checkpoint=str(first))
-    env, lowest = HighCard(), []
+    first_checkpoint = list_checkpoints(Path("run/checkpoints"))[0]
+    model = corral.load("run", checkpoint=str(first_checkpoint))
+    env, plays_lowest_card = HighCard(), []
     for seed in range(40):
         observation, _ = env.reset(seed=seed)
         action, _ = model.predict(observation, action_masks=env.action_masks())
-        lowest.append(action == np.flatnonzero(env.hands[0])[0])
-    assert np.mean(lowest) > 0.9
+        plays_lowest_card.append(action == np.flatnonzero(env.hands[0])[0])
+    assert np.mean(plays_lowest_card) > 0.9
     rows = read_metrics(Path("run/metrics.jsonl"))
-    assert all(abs(row["train/kl_ref"]) < 1e-6 for row in rows[:4]), "while only the values learn"
+    assert all(abs(row["train/kl_ref"]) < 1e-6 for row in rows[:4]), (
+        "the policy changed during the warm-up of the critic"
+    )
     assert rows[4]["train/kl_ref"] > 1e-6 and rows[4]["train/kl_ref_coef"] > 0
     assert rows[-1]["train/kl_ref_coef"] == 0 and "train/kl_ref" not in rows[-1]
 
 
-def test_what_was_learned_from_an_expert_stays_even_if_the_env_then_fails_at_once():
+def test_the_imitated_policy_is_saved_even_if_the_first_training_step_fails():
     class FailsInTraining(HighCard):
-        made = 0
+        n_constructed = 0
 
         def __init__(self):
             super().__init__()
-            self.number = FailsInTraining.made  # the envs to train on are made first, then those of the expert
-            FailsInTraining.made += 1
+            self.number = FailsInTraining.n_constructed  # the training envs are constructed before those of the expert
+            FailsInTraining.n_constructed += 1
 
         def step(self, action):
             if self.number < SMALL["n_envs"]:
@@ -91,43 +108,45 @@ def test_what_was_learned_from_an_expert_stays_even_if_the_env_then_fails_at_onc
     assert caught.value.exit_code == 2 and list_checkpoints(Path("run/checkpoints"))
 
 
-def test_the_presets_differ_in_values_and_entropy():
+def test_preset_v2_fits_the_critic_to_the_expert_and_has_more_entropy():
     for preset in ("v1", "v2"):
         warmstart(HighCard, preset=preset, timesteps=128, expert_steps=500, quiet=True, output_dir=preset, **SMALL)
-    one, two = (corral.load(preset).config for preset in ("v1", "v2"))
-    assert (one.expert, one.expert_values, two.expert_values) == ("miser", False, True)
-    assert two.ent_coef > one.ent_coef and one.kl_ref_coef == two.kl_ref_coef > 0
-    values = [list_checkpoints(Path(preset, "checkpoints"))[0] for preset in ("v1", "v2")]
-    untouched, fitted = (corral.load(p, checkpoint=str(c)) for p, c in zip(("v1", "v2"), values, strict=True))
-    name = "network.vf.0.weight"
-    assert not np.array_equal(untouched.policy.state_dict()[name], fitted.policy.state_dict()[name])
+    v1_config, v2_config = (corral.load(preset).config for preset in ("v1", "v2"))
+    assert (v1_config.expert, v1_config.expert_values, v2_config.expert_values) == ("miser", False, True)
+    assert v2_config.ent_coef > v1_config.ent_coef and v1_config.kl_ref_coef == v2_config.kl_ref_coef > 0
+    first_critic_weights = []
+    for preset in ("v1", "v2"):
+        first_checkpoint = list_checkpoints(Path(preset, "checkpoints"))[0]
+        policy = corral.load(preset, checkpoint=str(first_checkpoint)).policy
+        first_critic_weights.append(policy.state_dict()["network.vf.0.weight"])
+    assert not np.array_equal(*first_critic_weights)
 
 
 @pytest.mark.parametrize("backend", ["serial", "worker"])
-def test_a_warm_start_is_resumed_exactly(backend):
+def test_a_resumed_warm_start_has_the_weights_of_an_uninterrupted_one(backend):
     settings = {**SMALL, "expert": "miser", "expert_steps": 500, "opponent": "random", "kl_ref_coef": 0.5}
     settings |= {"kl_ref_steps": 600, "critic_warmup": 256, "quiet": True}
-    whole = corral.train(HighCard, timesteps=768, output_dir="whole", backend="serial", **settings).summary
+    uninterrupted = corral.train(HighCard, timesteps=768, output_dir="whole", backend="serial", **settings).summary
     corral.train(HighCard, timesteps=384, output_dir="run", backend=backend, **settings)
-    again = corral.resume("run", env=HighCard, timesteps=768, quiet=True).summary
-    assert again.weights_sha256 == whole.weights_sha256
+    resumed = corral.resume("run", env=HighCard, timesteps=768, quiet=True).summary
+    assert resumed.weights_sha256 == uninterrupted.weights_sha256
 
 
-def test_a_warm_start_that_was_interrupted_begins_again(monkeypatch):
+def test_a_run_interrupted_during_imitation_imitates_again_when_resumed(monkeypatch):
     settings = {**SMALL, "expert": "miser", "expert_steps": 500, "opponent": "random", "quiet": True}
-    whole = corral.train(HighCard, timesteps=256, output_dir="whole", **settings).summary
+    uninterrupted = corral.train(HighCard, timesteps=256, output_dir="whole", **settings).summary
 
-    def interrupted(*args, **kwargs):
+    def send_sigint(*args, **kwargs):
         signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("corral.training.hooks.warm_start.imitate", interrupted)
+        patch.setattr("corral.training.hooks.warm_start.imitate", send_sigint)
         corral.train(HighCard, timesteps=256, output_dir="run", **settings)
-    again = corral.resume("run", env=HighCard, quiet=True).summary
-    assert again.weights_sha256 == whole.weights_sha256
+    resumed = corral.resume("run", env=HighCard, quiet=True).summary
+    assert resumed.weights_sha256 == uninterrupted.weights_sha256
 
 
-def test_without_a_budget_of_steps_a_warm_start_has_its_usual_lengths():
+def test_without_a_budget_of_steps_critic_warmup_and_kl_penalty_have_default_lengths():
     Path("own.yaml").write_text("expert_steps: 200\nexpert: random\n")
     warmstart(HighCard, num_episodes=20, config="own.yaml", quiet=True, output_dir="run", **SMALL)
     config = corral.load("run").config
@@ -135,7 +154,7 @@ def test_without_a_budget_of_steps_a_warm_start_has_its_usual_lengths():
     assert (config.expert, config.opponent) == ("random", "miser")
 
 
-def test_the_penalty_is_a_number_and_its_steps_are_not_ignored():
+def test_the_kl_penalty_must_be_a_number_and_its_steps_need_a_penalty():
     with pytest.raises(UsageError, match="kl_ref_coef 'x'"):
         warmstart(HighCard, kl_ref_coef="x", **SMALL)
     with pytest.raises(UsageError, match="kl_ref_steps 9 has no effect without kl_ref_coef"):
@@ -145,7 +164,7 @@ def test_the_penalty_is_a_number_and_its_steps_are_not_ignored():
     assert corral.load("run").config.kl_ref_steps is None
 
 
-def test_without_an_expert_there_is_advice():
+def test_an_unknown_or_missing_expert_is_refused():
     with pytest.raises(UsageError, match="unknown expert 'greedy'; there are: random, miser"):
         corral.train(HighCard, timesteps=128, expert="greedy", quiet=True, **SMALL)
     with pytest.raises(UsageError, match="has no expert to imitate"):
