@@ -1,3 +1,5 @@
+"""``corral doctor`` finds what is wrong with an env and says how to fix it."""
+
 import os
 import random
 import re
@@ -12,19 +14,21 @@ from corral.doctor.checks import examine
 from tests.toy_envs import Broken, Counter, Forgetful, Hoarder, Masked, Spaces, Stateful
 
 
-def findings(env):
+def findings_by_check(env):
+    """Return all findings about an env, by the name of the check."""
     return {f.what: f for f in examine(env, {}, n_envs=4, steps=200)}
 
 
-def finding(env, what, steps=200):
-    return next(f for f in examine(env, {}, n_envs=4, steps=steps) if f.what == what)
+def check_env(env, check, steps=200):
+    """Return the finding of one check of an env."""
+    return next(f for f in examine(env, {}, n_envs=4, steps=steps) if f.what == check)
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "toy-maze", "toy-everything"])
 def test_healthy_envs_pass(env):
-    found = findings(env)
-    assert {f.level for f in found.values()} == {"pass"}, found
-    assert set(found) == {
+    findings = findings_by_check(env)
+    assert {f.level for f in findings.values()} == {"pass"}, findings
+    assert set(findings) == {
         "factory pickles",
         "a fresh process can make and reset it",
         "returned data fits the spaces",
@@ -40,7 +44,7 @@ def test_healthy_envs_pass(env):
 
 
 @pytest.mark.parametrize(
-    ("env", "what", "level", "seen"),
+    ("env", "check", "level", "message"),
     [
         (lambda: Broken("constructor"), "a fresh process can make and reset it", "fail", "no rom found"),
         (lambda: Broken("nan"), "returned data fits the spaces", "fail", "not finite"),
@@ -60,70 +64,71 @@ def test_healthy_envs_pass(env):
         ),
     ],
 )
-def test_what_is_wrong_is_found_with_a_remedy(env, what, level, result):
-    found = finding(env, what)
-    assert found.level == level and result in found.result and found.remedy
+def test_a_fault_of_an_env_is_found_with_a_remedy(env, check, level, message):
+    finding = check_env(env, check)
+    assert finding.level == level and message in finding.result and finding.remedy
 
 
-def test_one_env_that_is_returned_again_and_again_is_found():
-    one = Counter()
-    found = [f for f in examine(lambda: one, {}, n_envs=4, steps=50) if f.level == "fail"]
-    assert [(f.what, "same env object" in f.result, bool(f.remedy)) for f in found] == [("a second env", True, True)]
+def test_a_factory_that_returns_the_same_env_again_is_found():
+    shared_env = Counter()
+    failures = [f for f in examine(lambda: shared_env, {}, n_envs=4, steps=50) if f.level == "fail"]
+    assert [(f.what, "same env object" in f.result, bool(f.remedy)) for f in failures] == [("a second env", True, True)]
 
 
-def test_a_state_that_cannot_be_told_or_set_is_found():
-    class Silent(Stateful):
+def test_a_state_that_cannot_be_read_or_restored_is_found():
+    class GetStateRaises(Stateful):
         def get_state(self):
             raise KeyError("step")
 
-    class Refusing(Stateful):
+    class SetStateRaises(Stateful):
         def set_state(self, state):
             raise KeyError("step")
 
-    class PeerStalled(Stateful):
+    class StepRaisesAfterSetState(Stateful):
         def set_state(self, state):
             self.step_count = None
 
-    for env, level, result in (
-        (Silent, "warn", "get_state() raised KeyError"),
-        (Refusing, "fail", "set_state() raised KeyError"),
-        (PeerStalled, "fail", "after set_state(), the env raised TypeError"),
+    for env, level, message in (
+        (GetStateRaises, "warn", "get_state() raised KeyError"),
+        (SetStateRaises, "fail", "set_state() raised KeyError"),
+        (StepRaisesAfterSetState, "fail", "after set_state(), the env raised TypeError"),
     ):
-        found = finding(env, "get_state and set_state")
-        assert found.level == level and result in found.result and found.remedy, env
+        finding = check_env(env, "get_state and set_state")
+        assert finding.level == level and message in finding.result and finding.remedy, env
 
 
-def test_values_outside_their_bounds_are_mentioned():
-    class Outside(Counter):
+def test_observations_outside_their_bounds_give_a_warning():
+    class OutsideBounds(Counter):
         def __init__(self):
             super().__init__()
             self.observation_space = type(self.observation_space)(-1, 1, (2,), np.float32)
 
-    found = finding(Outside, "returned data fits the spaces")
-    assert found.level == "warn" and "outside the bounds" in found.result
+    finding = check_env(OutsideBounds, "returned data fits the spaces")
+    assert finding.level == "warn" and "outside the bounds" in finding.result
 
 
-class LateSurprise(Counter):
-    """Repeats itself up to step 150, and not after that."""
+class RandomAfterStep150(Counter):
+    """Is deterministic up to step 150 and random after it."""
 
     def _observe(self):
         number = random.SystemRandom().random() if self.step_count > 150 else 0.5
         return np.array([number, self.step_count], np.float32)
 
 
-def test_it_says_how_much_was_compared_and_sees_what_differs_late():
-    what = "same seed, same episode"
-    late = finding(lambda: LateSurprise(length=400), what)
-    assert late.level == "fail" and "at step 151 of episode 0" in late.result
-    same = finding(lambda: Counter(length=40), what)
-    steps, episodes, longest = map(int, re.findall(r"\d+", same.result.replace(",", "")))
-    assert same.level == "pass" and longest == 40 and (episodes - 1) * 40 < steps <= episodes * 40, same.result
+def test_the_determinism_check_says_how_much_it_compared_and_finds_late_differences():
+    check = "same seed, same episode"
+    nondeterministic = check_env(lambda: RandomAfterStep150(length=400), check)
+    assert nondeterministic.level == "fail" and "at step 151 of episode 0" in nondeterministic.result
+    deterministic = check_env(lambda: Counter(length=40), check)
+    steps, episodes, longest = map(int, re.findall(r"\d+", deterministic.result.replace(",", "")))
+    assert deterministic.level == "pass" and longest == 40, deterministic.result
+    assert (episodes - 1) * 40 < steps <= episodes * 40, deterministic.result
 
 
-@pytest.mark.parametrize("ever", [False, True], ids=["at a time", "ever"])
+@pytest.mark.parametrize("ever", [False, True], ids=["one at a time", "one ever"])
 @pytest.mark.parametrize(("aborts", "cause"), [(False, "FileExistsError"), (True, "exited with code 9")])
-def test_an_env_of_which_a_process_can_have_one_is_examined_too(tmp_path, ever, aborts, cause):
-    class OnlyOne(Stateful):
+def test_an_env_that_allows_one_instance_per_process_passes_with_advice(tmp_path, ever, aborts, cause):
+    class OnePerProcess(Stateful):
         def __init__(self):
             super().__init__(30)
             self.file = tmp_path / str(os.getpid())
@@ -138,40 +143,41 @@ def test_an_env_of_which_a_process_can_have_one_is_examined_too(tmp_path, ever, 
             if not ever:
                 self.file.unlink()
 
-    found = findings(OnlyOne)
-    assert {f.what for f in found.values() if f.level == "fail"} == set(), found
-    assert found["same seed, same episode"].level == found["get_state and set_state"].level == "pass"
-    assert f"a second env in the same process fails: {'the worker' if aborts else ''}" in found["memory"].result
-    assert cause in found["memory"].result and "--num-workers" in found["memory"].remedy
+    findings = findings_by_check(OnePerProcess)
+    assert {f.what for f in findings.values() if f.level == "fail"} == set(), findings
+    assert findings["same seed, same episode"].level == findings["get_state and set_state"].level == "pass"
+    assert f"a second env in the same process fails: {'the worker' if aborts else ''}" in findings["memory"].result
+    assert cause in findings["memory"].result and "--num-workers" in findings["memory"].remedy
 
 
-def test_an_env_of_which_a_process_can_make_one_ever_must_repeat_itself_too():
-    class OneEver(Counter):
+def test_an_env_that_allows_one_instance_per_process_must_be_deterministic():
+    class OnePerProcess(Counter):
         made = False
 
         def __init__(self):
-            assert not OneEver.made
-            OneEver.made = True
+            assert not OnePerProcess.made
+            OnePerProcess.made = True
             super().__init__()
 
         def _observe(self):
             return np.array([random.random(), self.step_count], np.float32)
 
-    found = finding(OneEver, "same seed, same episode")
-    assert found.level == "fail" and "different ways" in found.result
+    finding = check_env(OnePerProcess, "same seed, same episode")
+    assert finding.level == "fail" and "different ways" in finding.result
 
 
 @pytest.mark.parametrize(
     ("how", "cause"), [("os_exit", "exited with code 7"), ("kill", "SIGKILL"), ("sleep", "sign of life")]
 )
-def test_an_env_that_ends_or_hangs_its_process_is_a_finding(monkeypatch, how, cause):
+def test_an_env_that_ends_or_hangs_its_process_gives_a_finding(monkeypatch, how, cause):
     monkeypatch.setattr("corral.processes.supervision._MIN_TIMEOUT", 1.0)
-    found = list(examine("tests.faults.games:Always", {"how": how, "where": "step"}, n_envs=4, steps=200))[-1]
-    assert found.level == "fail" and found.what == "returned data fits the spaces" and cause in found.result, found
+    finding = list(examine("tests.faults.games:Always", {"how": how, "where": "step"}, n_envs=4, steps=200))[-1]
+    assert finding.level == "fail" and finding.what == "returned data fits the spaces", finding
+    assert cause in finding.result, finding
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["computes", "waits"])
-def test_steps_that_vary_are_mentioned(waits):
+def test_steps_of_very_different_duration_give_a_warning(waits):
     class Uneven(Counter):
         def step(self, action):
             if self.step_count % 5 == 4:
@@ -182,25 +188,25 @@ def test_steps_that_vary_are_mentioned(waits):
                     pass
             return super().step(action)
 
-    found = finding(Uneven, "speed of a step")
-    assert found.level == "warn" and "steps vary a lot" in found.remedy, found
+    finding = check_env(Uneven, "speed of a step")
+    assert finding.level == "warn" and "steps vary a lot" in finding.remedy, finding
 
 
-def test_states_are_tried_out():
-    class Forgets(Stateful):
+def test_get_state_and_set_state_are_checked():
+    class RestoresWrongState(Stateful):
         def set_state(self, state):
             super().set_state(state)
             self.draw = 0.5
             self.step_count += 1
 
-    class Says(Stateful):
+    class StateIsNoBytes(Stateful):
         def get_state(self):
             return {"steps": self.step_count}
 
-    what = "get_state and set_state"
-    assert finding(lambda: Stateful(500), what, 20).level == "pass"
-    assert finding(lambda: Forgets(500), what, 20).level == "fail"
-    assert "no bytes" in finding(lambda: Says(500), what, 20).result
-    wrapped = finding(lambda: gym.wrappers.TimeLimit(Stateful(500), 50), what, 20)
+    check = "get_state and set_state"
+    assert check_env(lambda: Stateful(500), check, 20).level == "pass"
+    assert check_env(lambda: RestoresWrongState(500), check, 20).level == "fail"
+    assert "no bytes" in check_env(lambda: StateIsNoBytes(500), check, 20).result
+    wrapped = check_env(lambda: gym.wrappers.TimeLimit(Stateful(500), 50), check, 20)
     assert wrapped.level == "warn" and "a wrapper" in wrapped.result
-    assert what not in findings(Counter)
+    assert check not in findings_by_check(Counter)
