@@ -181,7 +181,7 @@ def test_envs_work_without_a_shell_for_the_reaper(monkeypatch):
         raise FileNotFoundError("/bin/sh")
 
     monkeypatch.setattr("corral.processes.orphan_reaper.subprocess.Popen", fail)
-    gc.collect()  # envs of other tests, so that none of them is closed during this one
+    gc.collect()  # closes envs of other tests, so that none of them is closed during this test
     open_files = psutil.Process().num_fds()
     env = make_pool(Counter, method="fork")
     env.reset()

@@ -1,4 +1,4 @@
-"""What a sweep takes and refuses, and how its search goes, without any training."""
+"""Sweep requests and the search with Optuna, tested without training."""
 
 from pathlib import Path
 
@@ -16,16 +16,16 @@ from corral.sweeps.trial import Outcome
 BASE = {"env": "CartPole-v1"}
 
 
-def run(*words):
-    """The command line in this process; the exit code as a shell would see it."""
+def run_cli(*arguments):
+    """Run the command line in this process and return the exit code that a shell would see."""
     try:
-        return main([str(word) for word in words])
+        return main([str(argument) for argument in arguments])
     except SystemExit as error:
         return error.code
 
 
-def test_words_become_ranges_and_choices_of_the_fields_own_types():
-    words = {
+def test_search_texts_are_parsed_into_ranges_and_choices_of_the_settings_types():
+    search = {
         "learning_rate": "log:1e-5:1e-3",
         "ent_coef": "0:0.05",
         "n_epochs": "3,5,10",
@@ -34,7 +34,7 @@ def test_words_become_ranges_and_choices_of_the_fields_own_types():
         "normalize_reward": "true,false",
         "activation_fn": "tanh,relu",
     }
-    assert parse_space(words, BASE) == {
+    assert parse_space(search, BASE) == {
         "learning_rate": Range(1e-5, 1e-3, log=True),
         "ent_coef": Range(0.0, 0.05),
         "n_epochs": Choices((3, 5, 10)),
@@ -47,7 +47,7 @@ def test_words_become_ranges_and_choices_of_the_fields_own_types():
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("search", "message"),
     [
         ("learning_rat=1:2", "unknown setting 'learning_rat' (did you mean 'learning_rate'?)"),
         ("lr=1:2", "did you mean 'learning_rate'?"),
@@ -72,14 +72,14 @@ def test_words_become_ranges_and_choices_of_the_fields_own_types():
         ("ent_coef=0:1 ent_coef=0:2", "ent_coef is given twice"),
     ],
 )
-def test_what_cannot_be_searched_is_refused_before_anything_runs(tmp_path, capsys, words, complaint):
-    assert run("sweep", "CartPole-v1", "--trials", "3", "--search", *words.split()) == 2
-    assert complaint in capsys.readouterr().err
+def test_an_invalid_search_space_is_refused_before_anything_is_written(tmp_path, capsys, search, message):
+    assert run_cli("sweep", "CartPole-v1", "--trials", "3", "--search", *search.split()) == 2
+    assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("arguments", "message"),
     [
         ([], "what should be tried?"),
         (["--preset", "D"], "unknown preset 'D'"),
@@ -99,7 +99,7 @@ def test_what_cannot_be_searched_is_refused_before_anything_runs(tmp_path, capsy
         (["--preset", "A", "--output-dir", "full"], "is not empty"),
     ],
 )
-def test_mistakes_write_nothing(tmp_path, capsys, words, complaint):
+def test_invalid_sweep_commands_are_refused_before_anything_is_written(tmp_path, capsys, arguments, message):
     Path("typo.yaml").write_text("mine: {n_epoch: 3}\n")
     Path("budget.yaml").write_text("long: {timesteps: 3}\n")
     Path("code.yaml").write_text("own: {policy: 'somewhere:network'}\n")
@@ -108,116 +108,116 @@ def test_mistakes_write_nothing(tmp_path, capsys, words, complaint):
     Path("full").mkdir()
     Path("full/file").touch()
     before = sorted(tmp_path.rglob("*"))
-    assert run("sweep", "CartPole-v1", *words) == 2
-    assert complaint in capsys.readouterr().err
+    assert run_cli("sweep", "CartPole-v1", *arguments) == 2
+    assert message in capsys.readouterr().err
     assert [path for path in sorted(tmp_path.rglob("*")) if path.name != "runs"] == before
 
 
-def test_the_default_space_leaves_out_what_is_set_and_what_does_not_fit():
+def test_the_default_search_space_leaves_out_given_settings_and_values_that_do_not_fit():
     assert {"learning_rate", "n_steps", "batch_size", "net_arch"} <= default_search(BASE, BASE).keys()
     settings = {**BASE, "learning_rate": 1e-3, "timesteps": 30_000, "batch_size": 64}
-    words = default_search(settings, settings)
-    assert "learning_rate" not in words and "batch_size" not in words
-    assert words["n_steps"] == "128,512"  # with 2048 there would be two rollouts
+    search = default_search(settings, settings)
+    assert "learning_rate" not in search and "batch_size" not in search
+    assert search["n_steps"] == "128,512"  # with 2048 steps the budget would be only two rollouts
     with pytest.raises(UsageError, match="say what to search"):
         default_search(BASE, parse_config(BASE).model_dump())
 
 
 def test_opponents_and_experts_can_be_searched():
-    words = {"opponent": "random,mixed:random=1, greedy=3,current", "expert": "none,greedy", "snapshot_freq": "10:20"}
+    search = {"opponent": "random,mixed:random=1, greedy=3,current", "expert": "none,greedy", "snapshot_freq": "10:20"}
     base = {**BASE, "opponent": "checkpoint"}
-    assert parse_space(words, base) == {
+    assert parse_space(search, base) == {
         "opponent": Choices(("random", "mixed:random=1, greedy=3", "current")),
         "expert": Choices((None, "greedy")),
         "snapshot_freq": Range(10, 20, is_integer=True),
     }
 
 
-def test_what_a_built_in_env_brings_is_part_of_what_is_asked():
-    def asked(settings, presets=None):
+def test_a_sweep_request_includes_the_recommended_settings_of_a_built_in_env():
+    def request_of(settings, presets=None):
         return make_request("card-battle", {"seed": 1, **settings}, presets, None, None if presets else 3, 1, 1, True)
 
-    request = asked({"learning_rate": 3e-4})
+    request = request_of({"learning_rate": 3e-4})
     assert request.settings == {**RECOMMENDED_SETTINGS["card-battle"], "learning_rate": 3e-4}
     assert "ent_coef" in request.search and "learning_rate" not in request.search
-    assert "timesteps" not in asked({"num_episodes": 9}).settings
+    assert "timesteps" not in request_of({"num_episodes": 9}).settings
     stages = [{"name": "easy", "opponent": "random", "timesteps": 10}]
-    request = asked({}, {"a": {"ent_coef": 0.0}, "b": {"stages": stages}, "c": {"n_steps": 128}})
+    request = request_of({}, {"a": {"ent_coef": 0.0}, "b": {"stages": stages}, "c": {"n_steps": 128}})
     assert request.settings["timesteps"] == 300_000 and request.config_of(request.presets["b"]).opponent is None
     assert request.presets["a"] == {"ent_coef": 0.0, "opponent": "greedy", "batch_size": 256}
     assert request.presets["c"] == {"n_steps": 128, "opponent": "greedy"}
 
 
-def plan_of(journal, trials=12, **settings):
+def make_plan(journal, trials=12, **settings):
     search = {"learning_rate": "log:1e-6:1e-2", "n_epochs": "3,10"}
     request = make_request("CartPole-v1", {"seed": 1, **settings}, None, search, trials, 1, 1, True)
     return SearchPlan(request, Path(journal))
 
 
-def play(plan, most=99):
-    """Carry out trials whose reward is their learning rate, reported at every tenth of the budget."""
-    tried = []
-    while len(tried) < most and (entry := plan.next()) is not None:
+def run_trials(plan, max_trials=99):
+    """Run trials without training: their reward is their learning rate, reported at every tenth of the budget."""
+    trials = []
+    while len(trials) < max_trials and (entry := plan.next()) is not None:
         rate = entry.varied["learning_rate"]
         pruned = any(plan.report(entry.label, 0, tenth / 10, rate) for tenth in range(1, 11))
         plan.record(entry.label, Outcome("pruned") if pruned else Outcome("complete", rate))
-        tried.append(entry)
-    return tried
+        trials.append(entry)
+    return trials
 
 
-def test_the_search_begins_with_the_settings_as_they_are_and_gives_up_the_worse_half():
-    plan = plan_of("journal.log", learning_rate=3e-4)
-    tried = play(plan)
-    assert len(tried) == 12 and tried[0].varied == {"learning_rate": 3e-4, "n_epochs": 10}
+def test_the_search_begins_with_the_given_settings_and_prunes_trials_below_the_median():
+    plan = make_plan("journal.log", learning_rate=3e-4)
+    trials = run_trials(plan)
+    assert len(trials) == 12 and trials[0].varied == {"learning_rate": 3e-4, "n_epochs": 10}
     states = [entry.state for entry in plan.entries()]
     assert states[:5] == ["complete"] * 5 and "pruned" in states
-    kept = [entry.objective for entry in plan.entries() if entry.state == "complete"]
-    given_up = [entry.varied["learning_rate"] for entry in plan.entries() if entry.state == "pruned"]
-    assert max(given_up) < max(kept) and all(
-        entry.objective is None for entry in plan.entries() if entry.state == "pruned"
-    )
+    objectives = [entry.objective for entry in plan.entries() if entry.state == "complete"]
+    pruned = [entry for entry in plan.entries() if entry.state == "pruned"]
+    assert max(entry.varied["learning_rate"] for entry in pruned) < max(objectives)
+    assert all(entry.objective is None for entry in pruned)
 
 
-def test_a_search_that_was_cut_off_goes_on_as_it_would_have():
-    whole = [entry.varied for entry in play(plan_of("whole.log"))]
-    play(plan_of("cut.log"), most=4)
-    plan = plan_of("cut.log")
-    under_way = plan.next()
-    assert plan.report(under_way.label, 0, 0.3, 0.5) is False
-    with Path("cut.log").open("ab") as file:
-        file.write(b'{"op_code":5,"work')  # and the process is killed while it writes
-    plan = plan_of("cut.log")
+def test_an_interrupted_search_continues_as_without_the_interruption():
+    uninterrupted = [entry.varied for entry in run_trials(make_plan("uninterrupted.log"))]
+    run_trials(make_plan("interrupted.log"), max_trials=4)
+    plan = make_plan("interrupted.log")
+    running = plan.next()
+    assert plan.report(running.label, 0, 0.3, 0.5) is False
+    with Path("interrupted.log").open("ab") as file:
+        file.write(b'{"op_code":5,"work')  # as if the process was killed while it wrote a line
+    plan = make_plan("interrupted.log")
     assert [entry.state for entry in plan.entries()] == ["complete"] * 4 + ["begun"]
-    again = plan.next()
-    assert again == under_way
-    plan.record(again.label, Outcome("complete", again.varied["learning_rate"]))
-    play(plan)
-    assert [entry.varied for entry in plan.entries()] == whole
+    resumed = plan.next()
+    assert resumed == running
+    plan.record(resumed.label, Outcome("complete", resumed.varied["learning_rate"]))
+    run_trials(plan)
+    assert [entry.varied for entry in plan.entries()] == uninterrupted
     assert all(entry.state != "begun" for entry in plan.entries())
 
 
-def test_a_search_goes_on_wherever_its_journal_ends():
-    """A kill may come between two settings of one trial, which together fit and one by one do not."""
+def test_a_search_continues_from_a_journal_cut_after_any_line():
+    """A kill may come between two settings of a trial (n_steps and batch_size) that are valid only together."""
     search = {"n_steps": "100,200", "batch_size": "50,100", "gamma": "0.9:0.999", "learning_rate": "log:1e-5:1e-2"}
     request = make_request("CartPole-v1", {"seed": 1, "n_envs": 2}, None, search, 8, 1, 1, True)
     journal = Path("journal.log")
 
     def finish():
+        """Run all trials that the journal does not have yet; return the state and settings of every trial."""
         plan = SearchPlan(request, journal)
         while (entry := plan.next()) is not None:
             plan.record(entry.label, Outcome("complete", 1.0))
         return [(entry.state, entry.varied) for entry in plan.entries()]
 
-    undisturbed = finish()
-    assert [state for state, _ in undisturbed] == ["complete"] * 8
+    uninterrupted = finish()
+    assert [state for state, _ in uninterrupted] == ["complete"] * 8
     lines = journal.read_bytes().splitlines(keepends=True)
     for end in range(len(lines)):
         journal.write_bytes(b"".join(lines[:end]))
-        assert finish() == undisturbed, lines[end]
+        assert finish() == uninterrupted, lines[end]
 
 
-def test_trials_with_longer_rollouts_are_compared_at_the_same_share_of_the_budget():
-    plan = plan_of("journal.log", trials=6)
+def test_a_trial_is_compared_with_others_at_the_same_share_of_the_budget():
+    plan = make_plan("journal.log", trials=6)
     for _ in range(5):
         entry = plan.next()
         for tenth in range(1, 11):
@@ -229,7 +229,7 @@ def test_trials_with_longer_rollouts_are_compared_at_the_same_share_of_the_budge
     assert plan.report(entry.label, 0, 0.63, 1.0) is True
 
 
-def test_a_damaged_journal_is_named():
+def test_a_damaged_journal_is_refused_with_its_name_and_line():
     Path("journal.log").write_text("{\nnonsense\n")
     with pytest.raises(UsageError, match=r"journal.log is damaged at line 1"):
-        plan_of("journal.log")
+        make_plan("journal.log")
