@@ -1,4 +1,4 @@
-"""The programs of a guide to parallel training with Stable-Baselines3, with Corral's names in place of its own."""
+"""The programs of a guide to parallel training with Stable-Baselines3 run with Corral's vector env instead."""
 
 import gymnasium as gym
 import numpy as np
@@ -24,7 +24,7 @@ def make_env(opponent: str = "greedy") -> gym.Env:
 
 
 class SelfPlay(CardBattle):
-    """A user's env: it collects checkpoints and plays against a model."""
+    """A user's env that has a list of checkpoints and plays against a model."""
 
     def __init__(self):
         super().__init__(opponent="random")
@@ -42,7 +42,7 @@ class SelfPlay(CardBattle):
         return self.current_model.num_timesteps, type(self.current_model).__name__
 
 
-def test_a_list_of_factories_trains_as_with_subproc_vec_env():
+def test_a_list_of_factories_is_accepted_as_by_subproc_vec_env():
     vec_env = corral.sb3.make_parallel_env([make_env for _ in range(N_ENVS)])
     model = MaskablePPO("MlpPolicy", vec_env, verbose=0, **SMALL)
     model.learn(total_timesteps=64)
@@ -50,7 +50,7 @@ def test_a_list_of_factories_trains_as_with_subproc_vec_env():
     vec_env.close()
 
 
-def test_the_utility_function_with_a_lambda():
+def test_one_factory_and_a_number_of_envs_are_accepted():
     def make_custom_env():
         env = CardBattle(opponent="greedy")
         return ActionMasker(env, lambda e: e.action_masks())
@@ -63,7 +63,7 @@ def test_the_utility_function_with_a_lambda():
 
 
 @pytest.mark.parametrize("backend", ["process", "serial"])
-def test_self_play_reaches_the_envs_own_methods(tmp_path, backend):
+def test_env_method_reaches_methods_below_wrappers_and_can_send_a_model(tmp_path, backend):
     def make_self_play():
         return ActionMasker(gym.wrappers.TimeLimit(SelfPlay(), 50), lambda e: e.unwrapped.action_masks())
 
@@ -77,12 +77,14 @@ def test_self_play_reaches_the_envs_own_methods(tmp_path, backend):
     assert vec_env.get_attr("checkpoints") == [["step_0.zip"], ["step_1.zip"]]
     assert vec_env.env_method("model_steps") == [(32, "MaskablePPO")] * N_ENVS
     vec_env.set_attr("checkpoints", [])
-    assert vec_env.env_method("add_checkpoint", "anew", indices=1) == [1]  # the env's own attribute was set
+    assert vec_env.env_method("add_checkpoint", "anew", indices=1) == [
+        1
+    ]  # set_attr set the attribute of the env below the wrappers
     model.learn(total_timesteps=32, reset_num_timesteps=False)
     vec_env.close()
 
 
-def test_a_curriculum_closes_and_makes_envs_again():
+def test_a_model_continues_with_new_envs_in_each_stage_of_a_curriculum():
     model, env = None, corral.sb3.make_parallel_env([lambda: make_env("random") for _ in range(N_ENVS)])
     for stage_idx, opponent in enumerate(["random", "greedy"]):
         if stage_idx > 0:
@@ -96,7 +98,7 @@ def test_a_curriculum_closes_and_makes_envs_again():
     env.close()
 
 
-def test_one_env_evaluates():
+def test_a_masked_env_works_in_evaluation_without_vectorization():
     eval_env = make_env()
     observation, _ = eval_env.reset(seed=0)
     model = MaskablePPO("MlpPolicy", eval_env, **SMALL)
@@ -105,7 +107,7 @@ def test_one_env_evaluates():
 
 
 @pytest.mark.parametrize("method", [None, "spawn"])
-def test_start_methods_are_subproc_vec_envs(method):
+def test_start_method_is_accepted_as_by_subproc_vec_env(method):
     vec_env = corral.sb3.make_parallel_env([make_env], start_method=method)
     assert vec_env.num_envs == 1
     vec_env.close()

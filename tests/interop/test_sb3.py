@@ -1,4 +1,4 @@
-"""The VecEnv for Stable-Baselines3 does what its own VecEnvs do, and trains its algorithms."""
+"""Corral's VecEnv for Stable-Baselines3 behaves as ``DummyVecEnv`` does, and trains PPO and MaskablePPO."""
 
 import gymnasium as gym
 import numpy as np
@@ -18,6 +18,7 @@ from tests.toy_envs import Counter, Masked, Reporter, Spaces
 
 @pytest.fixture(params=["serial", "process"])
 def make(request):
+    """Return a function that makes a VecEnv with the backend of this test; close all of them afterwards."""
     made = []
 
     def build(env, n=3, **kwargs):
@@ -32,6 +33,7 @@ def make(request):
 
 
 def _plain(value):
+    """Return nested mappings as dictionaries, whose texts can be compared."""
     return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
@@ -48,28 +50,28 @@ def cartpole():
         lambda: Spaces(spaces.Dict(a=spaces.Box(-1, 1, (2,)), b=spaces.Discrete(3)), spaces.MultiDiscrete([2, 3])),
     ],
 )
-def test_steps_are_dummy_vec_envs(make, env):
-    ours, theirs = make(env), DummyVecEnv([env] * 3)
-    ours.seed(5)
-    theirs.seed(5)
-    theirs.action_space.seed(0)
-    assert repr(_plain(ours.reset())) == repr(_plain(theirs.reset()))
-    assert ours.reset_infos == theirs.reset_infos
+def test_reset_and_step_return_what_dummy_vec_env_returns(make, env):
+    vec_env, dummy_vec_env = make(env), DummyVecEnv([env] * 3)
+    vec_env.seed(5)
+    dummy_vec_env.seed(5)
+    dummy_vec_env.action_space.seed(0)
+    assert repr(_plain(vec_env.reset())) == repr(_plain(dummy_vec_env.reset()))
+    assert vec_env.reset_infos == dummy_vec_env.reset_infos
     for _ in range(60):
-        actions = np.stack([theirs.action_space.sample() for _ in range(3)])
-        (obs, rewards, dones, infos), expected = ours.step(actions), theirs.step(actions)
+        actions = np.stack([dummy_vec_env.action_space.sample() for _ in range(3)])
+        (obs, rewards, dones, infos), expected = vec_env.step(actions), dummy_vec_env.step(actions)
         assert (
             repr(_plain(obs)) == repr(_plain(expected[0]))
             and np.array_equal(rewards, expected[1])
             and np.array_equal(dones, expected[2])
         )
         assert rewards.dtype == expected[1].dtype and dones.dtype == expected[2].dtype
-        for info, other in zip(infos, expected[3], strict=True):
+        for info, expected_info in zip(infos, expected[3], strict=True):
             info.pop("episode", None)
-            assert repr(sorted(_plain(info).items())) == repr(sorted(_plain(other).items()))
+            assert repr(sorted(_plain(info).items())) == repr(sorted(_plain(expected_info).items()))
 
 
-def test_the_end_of_an_episode_is_told_as_sb3_expects(make):
+def test_infos_at_the_end_of_an_episode_have_the_keys_of_sb3(make):
     env = make(lambda: Counter(length=3, truncate=True), 2)
     env.reset()
     for _ in range(3):
@@ -79,15 +81,15 @@ def test_the_end_of_an_episode_is_told_as_sb3_expects(make):
     assert infos[0]["episode"]["r"] == 6 and infos[0]["episode"]["l"] == 3
 
 
-def test_observations_are_the_callers_to_keep(make):
+def test_returned_observations_are_not_changed_by_later_steps(make):
     env = make(Counter)
-    first = env.reset()
-    kept = first.copy()
+    observations = env.reset()
+    observations_before = observations.copy()
     env.step(np.zeros(3, int))
-    assert np.array_equal(first, kept)
+    assert np.array_equal(observations, observations_before)
 
 
-def test_attributes_methods_and_wrappers(make):
+def test_attributes_methods_and_wrappers_of_envs_can_be_read_and_called(make):
     env = make(lambda: Monitor(Counter()))
     assert isinstance(env, VecEnv)
     assert env.get_attr("length") == [5, 5, 5] and env.get_attr("length", 1) == [5]
@@ -100,10 +102,10 @@ def test_attributes_methods_and_wrappers(make):
         env.get_attr("nothing")
 
 
-def test_envs_of_this_process_are_at_hand():
+def test_envs_gives_the_env_objects_with_the_serial_backend_only():
     env = corral.sb3.make_parallel_env(lambda: Monitor(Counter()), 2, backend="serial")
     env.set_attr("dummy", 12)
-    assert [one.dummy for one in env.envs] == [12, 12]
+    assert [sub_env.dummy for sub_env in env.envs] == [12, 12]
     env.close()
     env = corral.sb3.make_parallel_env(Counter, 2)
     with pytest.raises(AttributeError, match="live in worker processes"):
@@ -111,7 +113,7 @@ def test_envs_of_this_process_are_at_hand():
     env.close()
 
 
-def test_monitors_are_reported_where_they_are():
+def test_env_is_wrapped_answers_for_each_env():
     for backend in ("serial", "process"):
         env = corral.sb3.make_parallel_env([Counter, lambda: Monitor(Counter())], backend=backend)
         assert env.env_is_wrapped(Monitor) == [False, True] and env.env_is_wrapped(Monitor, -1) == [True]
@@ -127,17 +129,17 @@ def test_monitors_are_reported_where_they_are():
         spaces.MultiDiscrete([2, 3]),
     ],
 )
-def test_actions_are_a_sequence_with_one_for_each_env(make, space):
-    env = make(lambda: Spaces(spaces.Box(-1, 1, (2,)), space))  # checks its actions
+def test_actions_are_a_sequence_with_one_action_per_env(make, space):
+    env = make(lambda: Spaces(spaces.Box(-1, 1, (2,)), space))  # this env checks its actions
     env.reset()
-    for kind in (list, tuple):
-        env.step(kind(env.action_space.sample() for _ in range(3)))
+    for sequence_type in (list, tuple):
+        env.step(sequence_type(env.action_space.sample() for _ in range(3)))
     with pytest.raises(ValueError, match="2"):
         env.step([env.action_space.sample() for _ in range(2)])
     env.step([env.action_space.sample() for _ in range(3)])
 
 
-def test_an_action_outside_the_space_is_the_callers_mistake(make):
+def test_an_action_outside_the_space_is_a_value_error(make):
     env = make(lambda: Spaces(spaces.Box(-1, 1, (2,)), spaces.Dict(a=spaces.Discrete(3))))
     env.reset()
     with pytest.raises(ValueError, match="3"):
@@ -146,23 +148,23 @@ def test_an_action_outside_the_space_is_the_callers_mistake(make):
 
 
 @pytest.mark.parametrize("by", ["info", "method"])
-def test_masks_in_infos_are_the_envs_own(make, by):
-    ours, theirs = make(lambda: Masked(by)), DummyVecEnv([lambda: Masked(by)] * 3)
-    ours.seed(1)
-    theirs.seed(1)
-    obs = ours.reset()
-    theirs.reset()
+def test_action_masks_in_infos_equal_those_of_dummy_vec_env(make, by):
+    vec_env, dummy_vec_env = make(lambda: Masked(by)), DummyVecEnv([lambda: Masked(by)] * 3)
+    vec_env.seed(1)
+    dummy_vec_env.seed(1)
+    obs = vec_env.reset()
+    dummy_vec_env.reset()
     for _ in range(12):
-        assert repr(ours.reset_infos) == repr(theirs.reset_infos)
-        (obs, _, _, infos), (_, _, _, expected) = ours.step(obs), theirs.step(obs)
-        for info, other in zip(infos, expected, strict=True):
+        assert repr(vec_env.reset_infos) == repr(dummy_vec_env.reset_infos)
+        (obs, _, _, infos), (_, _, _, expected) = vec_env.step(obs), dummy_vec_env.step(obs)
+        for info, expected_info in zip(infos, expected, strict=True):
             info.pop("episode", None)
-            info["terminal_observation"] = other.get("terminal_observation")
-            assert repr(sorted(info.items())) == repr(sorted({"terminal_observation": None, **other}.items()))
+            info["terminal_observation"] = expected_info.get("terminal_observation")
+            assert repr(sorted(info.items())) == repr(sorted({"terminal_observation": None, **expected_info}.items()))
 
 
 @pytest.mark.parametrize("algorithm", [PPO, MaskablePPO])
-def test_a_gymnasium_vector_env_in_a_model_is_told_what_to_use(algorithm):
+def test_a_gymnasium_vector_env_is_refused_with_the_function_to_use_instead(algorithm):
     env = corral.make_parallel_env(cartpole, 2, backend="serial")
     with pytest.raises(ValueError, match=r"^.*SerialVectorEnv.*use corral\.sb3\.make_parallel_env") as caught:
         algorithm("MlpPolicy", env)
@@ -173,7 +175,7 @@ def test_a_gymnasium_vector_env_in_a_model_is_told_what_to_use(algorithm):
     env.close()
 
 
-def test_masks_come_from_shared_memory(make):
+def test_action_masks_of_a_method_reach_maskable_ppo(make):
     env = make(lambda: ActionMasker(Masked("method"), lambda e: e.action_masks()))
     obs = env.reset()
     assert is_masking_supported(env)
@@ -183,41 +185,41 @@ def test_masks_come_from_shared_memory(make):
         obs, *_ = env.step(obs)
 
 
-def test_masks_in_infos_are_masks_too(make):
+def test_action_masks_in_infos_reach_maskable_ppo(make):
     env = make("Taxi-v4", 2)
     assert is_masking_supported(env)
     model = MaskablePPO("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu")
     model.learn(32)
 
 
-def test_an_env_that_keeps_its_info_is_left_alone(make):
-    class Keeps(Counter):
-        kept = {"x": 1}  # noqa: RUF012
+def test_an_info_dict_that_the_env_reuses_is_not_changed(make):
+    class ReusesInfo(Counter):
+        reused_info = {"x": 1}  # noqa: RUF012
 
         def step(self, action):
-            return *super().step(action)[:4], self.kept
+            return *super().step(action)[:4], self.reused_info
 
-    env = make(lambda: Keeps(length=2), 2)
+    env = make(lambda: ReusesInfo(length=2), 2)
     env.reset()
     infos = [env.step(np.zeros(2, int))[3][0] for _ in range(4)]
     assert ["episode" in info for info in infos] == [False, True, False, True]
 
 
-def test_infos_are_the_callers_to_keep(make):
-    class Logs(Counter):
+def test_returned_infos_are_not_changed_by_later_steps(make):
+    class AppendsToLog(Counter):
         def step(self, action):
             outcome = super().step(action)
             self.log = [0] if self.step_count == 1 else self.log
             self.log.append(self.step_count)
             return *outcome[:4], {"log": self.log}
 
-    env = make(lambda: Logs(length=4), 2)
+    env = make(lambda: AppendsToLog(length=4), 2)
     env.reset()
     assert [env.step(np.zeros(2, int))[3][0]["log"] for _ in range(3)] == [[0, 1], [0, 1, 2], [0, 1, 2, 3]]
 
 
 @pytest.mark.parametrize("actions", [[0.7, 1.0, 0.0], [np.nan, 0.0, 1.0]])
-def test_actions_that_are_not_whole_are_refused(make, actions):
+def test_fractional_and_nan_actions_are_refused_for_a_discrete_space(make, actions):
     env = make(cartpole)
     env.reset()
     with pytest.raises(ValueError, match=r"actions are .* expected whole numbers for Discrete\(2\)"):
@@ -225,22 +227,22 @@ def test_actions_that_are_not_whole_are_refused(make, actions):
     env.step([0.0, 1.0, 0.0])
 
 
-def test_floats_that_no_integer_of_the_space_equals_are_refused(make):
+def test_float_actions_are_accepted_only_if_they_equal_an_action_of_the_space(make):
     env = make(lambda: Spaces(spaces.Box(-1, 1, (2,)), spaces.MultiBinary(2)), 2)
     env.reset()
     env.step(np.array([[0.0, 1.0], [1.0, 0.0]]))
-    for wrong in (256.0, -255.0, 1e300):
+    for out_of_range in (256.0, -255.0, 1e300):
         with pytest.raises(ValueError, match=r"actions are|is not in MultiBinary"):
-            env.step(np.array([[wrong, 1.0], [1.0, 0.0]]))
+            env.step(np.array([[out_of_range, 1.0], [1.0, 0.0]]))
 
 
-def test_options_and_indices_are_sb3s(make):
-    class Options(Counter):
+def test_reset_options_and_env_indices_work_as_in_sb3(make):
+    class RecordsOptions(Counter):
         def reset(self, *, seed=None, options=None):
             self.given = options
             return super().reset(seed=seed)
 
-    env = make(Options)
+    env = make(RecordsOptions)
     env.set_options([{"a": 1}, {}, {"b": 2}])
     env.reset()
     assert env.get_attr("given") == [{"a": 1}, None, {"b": 2}]
@@ -249,16 +251,16 @@ def test_options_and_indices_are_sb3s(make):
         env.get_attr("given", 3)
 
 
-def test_wrappers_and_rendering_work(make):
+def test_vec_env_wrappers_and_rendering_work(make):
     env = make("toy-maze", 2, render_mode="rgb_array")
     env.reset()
     assert env.render().shape == (256, 128, 3)
-    stacked = VecNormalize(VecFrameStack(VecMonitor(make(cartpole, 2)), 2))
-    stacked.reset()
-    assert stacked.step(np.zeros(2, int))[0].shape == (2, 8)
+    wrapped = VecNormalize(VecFrameStack(VecMonitor(make(cartpole, 2)), 2))
+    wrapped.reset()
+    assert wrapped.step(np.zeros(2, int))[0].shape == (2, 8)
 
 
-def test_ppo_trains_with_no_other_change(make):
+def test_ppo_trains_and_evaluates(make):
     env = make(cartpole, 4)
     model = PPO("MlpPolicy", env, n_steps=64, batch_size=64, n_epochs=2, seed=0, device="cpu")
     model.learn(512)
@@ -267,25 +269,25 @@ def test_ppo_trains_with_no_other_change(make):
 
 
 @pytest.mark.parametrize(
-    "action", [spaces.MultiBinary(3), spaces.MultiDiscrete([2, 3]), spaces.Box(-1, 1, (2,)), spaces.Discrete(3)]
+    "action_space", [spaces.MultiBinary(3), spaces.MultiDiscrete([2, 3]), spaces.Box(-1, 1, (2,)), spaces.Discrete(3)]
 )
-def test_ppo_trains_on_every_kind_of_action(make, action):
-    env = make(lambda: Spaces(spaces.Box(-1, 1, (3,)), action), 2)
+def test_ppo_trains_on_every_type_of_action_space(make, action_space):
+    env = make(lambda: Spaces(spaces.Box(-1, 1, (3,)), action_space), 2)
     PPO("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu").learn(32)
 
 
-def test_maskable_ppo_trains_with_no_other_change(make):
-    env = make("toy-maze", 4)  # raises if a masked move is played
+def test_maskable_ppo_trains_without_masked_actions(make):
+    env = make("toy-maze", 4)  # this env raises if a masked action is taken
     model = MaskablePPO("MlpPolicy", env, n_steps=64, batch_size=64, n_epochs=2, seed=0, device="cpu")
     model.learn(512)
 
 
-def test_ppo_learns_the_same_as_on_dummy_vec_env():
-    """Same data in the same order: the weights are equal to the last bit."""
-    results = []
+def test_ppo_has_the_same_weights_as_with_dummy_vec_env():
+    """The data and their order are the same, so the weights are equal bit for bit."""
+    weights = []
     for env in (corral.sb3.make_parallel_env(cartpole, 4, num_workers=2), DummyVecEnv([cartpole] * 4)):
         model = PPO("MlpPolicy", env, n_steps=64, batch_size=64, n_epochs=2, seed=3, device="cpu")
         model.learn(512)
         env.close()
-        results.append(np.concatenate([p.detach().numpy().ravel() for p in model.policy.parameters()]))
-    assert np.array_equal(*results)
+        weights.append(np.concatenate([p.detach().numpy().ravel() for p in model.policy.parameters()]))
+    assert np.array_equal(*weights)
