@@ -14,7 +14,7 @@ from corral.core.errors import UsageError
 from corral_games.game_boy.env import MAP as STRAY_BELL
 from corral_games.game_boy.map_file import read_map
 from corral_games.game_boy.memory_map import Feature, Press, Term, Value
-from corral_games.game_boy.readings import FeatureReader, Meter, Sight, sight_of
+from corral_games.game_boy.readings import FeatureReader, MemoryLayout, RewardTracker, build_layout
 from tests.corral_games.game_boy_roms import MAP
 
 SMALL = "title: T\nfeatures: [{name: x, at: 0xC000}]\n"
@@ -59,8 +59,8 @@ def test_a_map_is_the_same_whatever_its_comments(read):
 
 def test_a_unit_joins_values_that_follow_each_other(read):
     (feature,) = read("title: T\nfeatures: [{name: x, at: 0xC000, one_hot: 3, unit: 16}]").features
-    sight = Sight([0xC000])
-    tell = FeatureReader([feature], sight).read
+    layout = MemoryLayout([0xC000])
+    tell = FeatureReader([feature], layout).read
     assert [tell([number]).tolist() for number in (0, 15, 16, 47, 48)] == [
         [1, 0, 0],
         [1, 0, 0],
@@ -283,10 +283,10 @@ def slow(value, numbers):
 @given(st.lists(values(), min_size=1, max_size=4), MEMORY)
 def test_values_are_read_as_they_are_defined(found, numbers):
     joined = Value("all", join=tuple(found))
-    sight = Sight(address for value in found for address in value.addresses)
-    seen = sight.look(Memory(numbers))
+    layout = MemoryLayout(address for value in found for address in value.addresses)
+    seen = layout.read_bytes(Memory(numbers))
     for value in (*found, joined):
-        assert sight.reader(value)(seen) == slow(value, numbers) <= value.limit
+        assert layout.reader(value)(seen) == slow(value, numbers) <= value.limit
 
 
 @st.composite
@@ -309,8 +309,8 @@ def test_features_are_read_as_they_are_defined(found, numbers):
             expected += [float(number in members) for members in feature.classes for number in here]
         else:
             expected += [min(1.0, number / feature.scale) for number in here]
-    sight = Sight(a for feature in found for source in feature.sources for a in source.addresses)
-    read = FeatureReader(found, sight).read(sight.look(Memory(numbers)))
+    layout = MemoryLayout(a for feature in found for source in feature.sources for a in source.addresses)
+    read = FeatureReader(found, layout).read(layout.read_bytes(Memory(numbers)))
     assert read.dtype == np.float32 and read.shape == (len(expected),)
     assert np.array_equal(read, np.array(expected, np.float32))
 
@@ -325,14 +325,14 @@ def test_registers_are_not_read_for_nothing():
             return [0] * (where.stop - where.start)
 
     memory = Recorder()
-    Sight([0xFEFE, 0xFF01, 0xFF04, 0xFF7E, 0xFF81, 0xC000, 0xC005]).look(memory)
+    MemoryLayout([0xFEFE, 0xFF01, 0xFF04, 0xFF7E, 0xFF81, 0xC000, 0xC005]).read_bytes(memory)
     asked = {0xFEFE, 0xFF01, 0xFF04, 0xFF7E, 0xFF81}
     assert set(memory.read) - set(range(0xC000, 0xC006)) == asked
 
 
 def test_each_stretch_of_memory_is_read_once():
-    sight = sight_of(read_map(STRAY_BELL), features=True, banked=False)
-    assert len(sight._keys) <= 6
+    layout = build_layout(read_map(STRAY_BELL), features=True, is_color=False)
+    assert len(layout._keys) <= 6
 
 
 @settings(max_examples=100, deadline=None)
@@ -341,16 +341,16 @@ def test_a_meter_pays_by_definition_and_can_be_taken_along(numbers, cut):
     value, when = Value("v", FIRST), Value("w", FIRST + 1)
     kinds = ("new", "first", "gain", "loss")
     terms = [Term(kind, 1.0, kind, value) for kind in kinds] + [Term("late", 1.0, "new", value, (when,))]
-    sight = Sight([FIRST, FIRST + 1])
-    meter = Meter(terms, {term.name: 1.0 for term in terms}, sight)
+    layout = MemoryLayout([FIRST, FIRST + 1])
+    meter = RewardTracker(terms, {term.name: 1.0 for term in terms}, layout)
     meter.begin(list(numbers[0]))
     paid = 0.0
     for i, seen in enumerate(numbers[1:]):
         if i == cut:
             saved = meter.save()
-            meter = Meter(terms, {term.name: 1.0 for term in terms}, sight)
+            meter = RewardTracker(terms, {term.name: 1.0 for term in terms}, layout)
             meter.load(saved)
-        paid += meter.pay(list(seen))
+        paid += meter.compute_reward(list(seen))
     history = [number for number, _ in numbers]
     met = {number for number, awake in numbers if awake} - ({history[0]} if numbers[0][1] else set())
     expected = [

@@ -6,15 +6,15 @@ import pytest
 from corral_games.territory.bots import bot_order
 from corral_games.territory.rules import (
     ANYONE,
-    ARMOUR,
+    DEFENDER_COST,
     EVERYWHERE,
     FREE,
-    GUARD,
     HIGHLAND,
     MOUNTAIN,
-    ONE,
+    OWNED_COST_FACTOR,
     PLAINS,
-    TOLL,
+    SOLDIER,
+    TILE_COST,
     capacity,
     growth,
     sector,
@@ -68,7 +68,7 @@ def test_sectors_are_the_eight_winds():
 def test_an_attack_takes_only_tiles_in_its_sector(ticks, heading):
     rows = ["." * 15] * 15
     rows[6:9] = ["." * 6 + "000" + "." * 6] * 3
-    world = world_of(*rows, home=[400 * ONE])
+    world = world_of(*rows, home=[400 * SOLDIER])
     world.order(0, heading, 100, ANYONE)
     for _ in range(60):
         allowed = {tile for tile, seen in fronts(world, 0).items() if heading in (seen, EVERYWHERE)}
@@ -84,7 +84,7 @@ def test_an_attack_takes_only_tiles_in_its_sector(ticks, heading):
 @both
 @pytest.mark.parametrize(("target", "taken"), [(FREE, {FREE}), (1, {1}), (2, {2}), (ANYONE, {FREE, 1, 2})])
 def test_an_attack_takes_only_from_its_target(ticks, target, taken):
-    world = world_of("1110222", "1110222", "1110222", "...0...", "...0...", home=[500 * ONE, 0, 0])
+    world = world_of("1110222", "1110222", "1110222", "...0...", "...0...", home=[500 * SOLDIER, 0, 0])
     before = world.owner.copy()
     world.order(0, EVERYWHERE, 100, target)
     ticks.advance(world, 30)
@@ -95,21 +95,24 @@ def test_an_attack_takes_only_from_its_target(ticks, target, taken):
 @both
 @pytest.mark.parametrize(("sign", "terrain"), [(".", PLAINS), ("^", HIGHLAND), ("A", MOUNTAIN)])
 def test_free_land_costs_what_its_terrain_costs(ticks, sign, terrain):
-    world = world_of("0" + sign, home=[100 * ONE])
+    world = world_of("0" + sign, home=[100 * SOLDIER])
     world.order(0, E, 50, FREE)
     play_until(ticks, world, lambda: world.land[0] == 2)
-    assert world.away[0] == 50 * ONE - TOLL[terrain] * ONE
-    assert TOLL[PLAINS] < TOLL[HIGHLAND] < TOLL[MOUNTAIN]
+    assert world.away[0] == 50 * SOLDIER - TILE_COST[terrain] * SOLDIER
+    assert TILE_COST[PLAINS] < TILE_COST[HIGHLAND] < TILE_COST[MOUNTAIN]
 
 
 @both
-@pytest.mark.parametrize("home", [0, 7 * ONE, 12 * ONE])
+@pytest.mark.parametrize("home", [0, 7 * SOLDIER, 12 * SOLDIER])
 def test_a_defended_tile_costs_its_defenders_too(ticks, home):
-    world = world_of("0111", home=[200 * ONE, home])
+    world = world_of("0111", home=[200 * SOLDIER, home])
     world.order(0, E, 50, 1)
     homes, away, _ = play_until(ticks, world, lambda: world.land[0] == 2)
     density = int(homes[1]) // 3
-    assert world.away[0] == away[0] - TOLL[PLAINS] * GUARD * ONE - ARMOUR[PLAINS] * density // 4
+    assert (
+        world.away[0]
+        == away[0] - TILE_COST[PLAINS] * OWNED_COST_FACTOR * SOLDIER - DEFENDER_COST[PLAINS] * density // 4
+    )
     left = int(homes[1]) - int(homes[1]) // 3
     assert world.home[1] == left + growth(left, 0, 2)
 
@@ -118,7 +121,7 @@ def test_a_defended_tile_costs_its_defenders_too(ticks, home):
 def test_troops_that_do_not_suffice_are_spent_and_sometimes_win(ticks):
     won = 0
     for seed in range(40):
-        world = world_of("0.", home=[TOLL[PLAINS] * ONE], seed=seed)
+        world = world_of("0.", home=[TILE_COST[PLAINS] * SOLDIER], seed=seed)
         world.order(0, E, 50, FREE)
         play_until(ticks, world, lambda: world.away[0] == 0)
         won += int(world.land[0] == 2)
@@ -130,18 +133,18 @@ def test_troops_that_do_not_suffice_are_spent_and_sometimes_win(ticks):
 
 @both
 def test_an_attack_that_meets_nobody_comes_home(ticks):
-    world = world_of("0.", home=[40 * ONE])
+    world = world_of("0.", home=[40 * SOLDIER])
     world.order(0, W, 50, ANYONE)
     ticks.advance(world, 1)
-    assert world.away[0] == 0 and world.land[0] == 1 and world.home[0] == 40 * ONE  # it was full before
+    assert world.away[0] == 0 and world.land[0] == 1 and world.home[0] == 40 * SOLDIER  # it was full before
 
 
 def test_a_new_order_calls_the_old_attack_home():
-    world = world_of("0.", home=[40 * ONE])
+    world = world_of("0.", home=[40 * SOLDIER])
     world.order(0, W, 50, FREE)
-    assert (world.home[0], world.away[0]) == (20 * ONE, 20 * ONE)
+    assert (world.home[0], world.away[0]) == (20 * SOLDIER, 20 * SOLDIER)
     world.order(0, E, 10, ANYONE)
-    assert (world.home[0], world.away[0]) == (36 * ONE, 4 * ONE)
+    assert (world.home[0], world.away[0]) == (36 * SOLDIER, 4 * SOLDIER)
     assert (world.heading[0], world.target[0]) == (E, ANYONE)
 
 
@@ -150,7 +153,7 @@ def test_a_new_order_calls_the_old_attack_home():
 
 @both
 def test_who_has_no_land_left_is_out(ticks):
-    world = world_of("01.", home=[100 * ONE, 5 * ONE])
+    world = world_of("01.", home=[100 * SOLDIER, 5 * SOLDIER])
     world.order(0, E, 90, 1)
     world.order(1, E, 50, FREE)
     world.target[1] = 0  # its attack has no front, so it comes home to die
@@ -181,7 +184,7 @@ def test_equals_share_a_rank():
 def test_claims_on_one_tile_are_decided_fairly(ticks):
     wins = np.zeros(2, int)
     for seed in range(300):
-        world = world_of("0.1", home=[50 * ONE, 50 * ONE], seed=seed)
+        world = world_of("0.1", home=[50 * SOLDIER, 50 * SOLDIER], seed=seed)
         world.order(0, EVERYWHERE, 50, FREE)
         world.order(1, EVERYWHERE, 50, FREE)
         play_until(ticks, world, lambda: world.land.sum() == 3)
@@ -191,7 +194,7 @@ def test_claims_on_one_tile_are_decided_fairly(ticks):
 
 @both
 def test_bots_order_every_forty_to_eighty_ticks(ticks):
-    world = world_of("0......", ".......", "......1", home=[50 * ONE, 50 * ONE])
+    world = world_of("0......", ".......", "......1", home=[50 * SOLDIER, 50 * SOLDIER])
     world.due[:] = (0, 3)
     seen = {0: [], 1: []}
     for _ in range(1500):

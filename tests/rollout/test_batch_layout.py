@@ -1,4 +1,4 @@
-"""Rows are inferred alike, whoever else is in the batch."""
+"""An actor's result for an env does not depend on the other envs in the batch."""
 
 import dataclasses
 import itertools
@@ -19,76 +19,76 @@ from corral.rollout.batch_layout import BatchLayout, find_batch_layout
 
 
 @given(st.integers(1, 20), st.lists(st.integers(0, 200), min_size=1, max_size=60))
-def test_an_env_keeps_its_row_of_a_tile(tile, envs):
-    place = BatchLayout(tile, 3).rows_of(envs)
-    rows = np.arange(place.padded)[place.rows]
+def test_an_env_always_has_the_same_index_in_a_tile(tile, envs):
+    row_layout = BatchLayout(tile, 3).rows_of(envs)
+    rows = np.arange(row_layout.padded)[row_layout.rows]
     assert (rows % tile == np.array(envs) % tile).all()
-    assert len(set(rows.tolist())) == len(envs) and place.padded % tile == 0
+    assert len(set(rows.tolist())) == len(envs) and row_layout.padded % tile == 0
 
 
 @given(st.integers(1, 5), st.integers(1, 40))
-def test_no_call_is_larger_than_what_was_tried(most, n):
-    place = BatchLayout(4, most).rows_of(range(n))
-    calls = place.calls()
-    assert [row for call in calls for row in range(place.padded)[call]] == list(range(place.padded))
-    assert all(call.stop - call.start <= 4 * most for call in calls)
+def test_the_network_is_called_with_at_most_max_tiles_tiles(max_tiles, n_envs):
+    row_layout = BatchLayout(4, max_tiles).rows_of(range(n_envs))
+    calls = row_layout.calls()
+    assert [row for call in calls for row in range(row_layout.padded)[call]] == list(range(row_layout.padded))
+    assert all(call.stop - call.start <= 4 * max_tiles for call in calls)
 
 
-def test_consecutive_rows_are_a_slice_and_need_no_copy():
+def test_consecutive_rows_are_a_slice():
     assert BatchLayout(12, 4).rows_of(range(4, 8)).rows == slice(4, 8)
     assert BatchLayout(12, 4).rows_of(range(4, 8)).padded == 12
-    assert isinstance(BatchLayout(12, 4).rows_of(range(8, 16)).rows, np.ndarray)  # wraps around
+    assert isinstance(BatchLayout(12, 4).rows_of(range(8, 16)).rows, np.ndarray)  # the rows wrap around
     assert BatchLayout(12, 4).rows_of(range(8, 16)).padded == 12
 
 
-def test_the_smallest_tile_that_holds_is_found():
-    def odd(rows, first, stop):
-        """Rows that are not in a whole tile of 8 come out a little different."""
+def test_the_smallest_tile_with_reproducible_rows_is_found():
+    def forward(rows, first, stop):
+        """A network whose results differ a little for rows that are not in a whole tile of 8."""
         out = np.arange(first, stop, dtype=np.float64)
         out[(stop - first) // 8 * 8 :] += 1e-9
         return [out]
 
-    assert find_batch_layout(odd, 20) == BatchLayout(8, 48)
+    assert find_batch_layout(forward, 20) == BatchLayout(8, 48)
     calls = iter(range(10**6))
     assert find_batch_layout(lambda rows, first, stop: [np.full(stop - first, next(calls))], 8) == BatchLayout(16, 1)
 
 
 @pytest.mark.parametrize("activation", ["tanh", "gelu"])  # numpy and torch
-@pytest.mark.parametrize("most", [None, 1])
-def test_actors_answer_alike_for_any_share_of_the_envs(activation, most):
+@pytest.mark.parametrize("max_tiles", [None, 1])
+def test_actors_return_the_same_for_any_division_of_the_envs(activation, max_tiles):
     torch.manual_seed(0)
     policy = Policy(spaces.Box(-1, 1, (5,)), spaces.MultiDiscrete([3, 2]), activation_fn=activation)
-    setup = actor_spec(policy, None, torch.device("cpu"), 29)
-    if most is not None:
-        setup = dataclasses.replace(setup, batch_layout=BatchLayout(16, most))
+    spec = actor_spec(policy, None, torch.device("cpu"), 29)
+    if max_tiles is not None:
+        spec = dataclasses.replace(spec, batch_layout=BatchLayout(16, max_tiles))
     rng = np.random.default_rng(0)
     observations = rng.standard_normal((29, 5)).astype(np.float32)
     noise = (1 - rng.random((29, 2))).astype(np.float32)
 
-    def ask(first, stop):
-        actor = setup.build(first, stop - first)
+    def act_and_value(first, stop):
+        actor = spec.build(first, stop - first)
         actor.load(policy.state_dict())
-        acts = actor.act({"": observations[first:stop]}, None, noise[first:stop])
+        sample = actor.act({"": observations[first:stop]}, None, noise[first:stop])
         values = actor.values({"": observations[first:stop]}, np.arange(first, stop))
-        assert acts.values is None or np.array_equal(values, acts.values)
-        return acts.actions, acts.log_probs.copy(), values.copy()
+        assert sample.values is None or np.array_equal(values, sample.values)
+        return sample.actions, sample.log_probs.copy(), values.copy()
 
-    whole = ask(0, 29)
+    results_of_all = act_and_value(0, 29)
     for edges in ((0, 14, 29), (0, 1, 2, 12, 13, 29), (0, 7, 20, 29)):
         for first, stop in itertools.pairwise(edges):
-            for part, all_rows in zip(ask(first, stop), whole, strict=True):
-                assert np.array_equal(part, all_rows[first:stop])
+            for results, expected in zip(act_and_value(first, stop), results_of_all, strict=True):
+                assert np.array_equal(results, expected[first:stop])
 
 
 @pytest.mark.parametrize("activation", ["tanh", "gelu"])  # numpy and torch
-def test_actors_that_score_answer_alike_for_any_share_of_the_envs(activation):
+def test_actors_with_action_features_return_the_same_for_any_division_of_the_envs(activation):
     torch.manual_seed(0)
     n, actions, k = 29, 50, 28
     box = spaces.Box(-1, 1, (5,))
     space = spaces.Dict(action_features=spaces.Box(-1, 1, (actions, k), np.float16), observation=box)
     policy = Policy(space, spaces.Discrete(actions), activation_fn=activation)
     torch.nn.init.normal_(policy.network.score.weight)
-    setup = actor_spec(policy, None, torch.device("cpu"), n)
+    spec = actor_spec(policy, None, torch.device("cpu"), n)
     rng = np.random.default_rng(0)
     leaves = {
         "action_features": rng.standard_normal((n, actions, k)).astype(np.float16),
@@ -99,20 +99,20 @@ def test_actors_that_score_answer_alike_for_any_share_of_the_envs(activation):
     noise = (1 - rng.random((n, 1))).astype(np.float32)
 
     @threadpoolctl.threadpool_limits.wrap(limits=1)  # as in training: threads split large products anywhere
-    def ask(first, stop):
-        actor = setup.build(first, stop - first)
+    def act_and_value(first, stop):
+        actor = spec.build(first, stop - first)
         actor.load(policy.state_dict())
-        part = slice(first, stop)
-        some = {path: leaf[part] for path, leaf in leaves.items()}
-        acts = actor.act(some, masks[part], noise[part])
-        return acts.actions.copy(), acts.log_probs.copy(), actor.values(some, np.arange(first, stop)).copy()
+        results = slice(first, stop)
+        some = {path: leaf[results] for path, leaf in leaves.items()}
+        sample = actor.act(some, masks[results], noise[results])
+        return sample.actions.copy(), sample.log_probs.copy(), actor.values(some, np.arange(first, stop)).copy()
 
-    whole = ask(0, n)
-    assert masks[np.arange(n), whole[0][:, 0]].all()
+    results_of_all = act_and_value(0, n)
+    assert masks[np.arange(n), results_of_all[0][:, 0]].all()
     for edges in ((0, 14, n), (0, 1, 2, 12, 13, n), (0, 7, 20, n)):
         for first, stop in itertools.pairwise(edges):
-            for part, all_rows in zip(ask(first, stop), whole, strict=True):
-                assert np.array_equal(part, all_rows[first:stop])
+            for results, expected in zip(act_and_value(first, stop), results_of_all, strict=True):
+                assert np.array_equal(results, expected[first:stop])
 
 
 def test_final_observations_are_valued_alike_in_any_company():

@@ -1,78 +1,80 @@
 from corral.rollout.load_balancer import LoadBalancer
 
 
-def window(balancer, *seconds):
+def measure_window(balancer, *busy_seconds):
+    """Record eight rollouts in which each worker is busy for so many seconds, which is enough for a decision."""
     for _ in range(8):
-        balancer.record_busy_times(seconds)
+        balancer.record_busy_times(busy_seconds)
 
 
-def sizes(shares):
-    return None if shares is None else [len(share) for share in shares]
+def sizes(assignment):
+    """Return the number of envs of each worker."""
+    return None if assignment is None else [len(env_range) for env_range in assignment]
 
 
-def test_nothing_moves_while_workers_are_equal():
-    balancer, shares = LoadBalancer(8, 2), [range(4), range(4, 8)]
+def test_no_move_is_proposed_while_workers_are_equally_fast():
+    balancer, assignment = LoadBalancer(8, 2), [range(4), range(4, 8)]
     for _ in range(30):
-        window(balancer, 1.0, 1.1)
-        assert balancer.proposal(shares) is None
+        measure_window(balancer, 1.0, 1.1)
+        assert balancer.proposal(assignment) is None
 
 
-def test_nothing_is_decided_before_there_is_something_to_go_by():
+def test_no_move_is_proposed_before_a_window_of_rollouts_was_measured():
     balancer = LoadBalancer(8, 2)
     balancer.record_busy_times([1.0, 9.0])
     assert balancer.proposal([range(4), range(4, 8)]) is None
 
 
-def test_envs_go_from_the_slow_to_the_fast():
-    balancer, shares = LoadBalancer(9, 3), [range(3), range(3, 6), range(6, 9)]
-    window(balancer, 3.0, 1.0, 1.0)
-    wanted = balancer.proposal(shares)
-    assert sum(sizes(wanted)) == 9 and len(wanted[0]) < 3 and all(wanted)
-    assert [env for share in wanted for env in share] == list(range(9))
+def test_envs_move_from_slow_workers_to_fast_ones():
+    balancer, assignment = LoadBalancer(9, 3), [range(3), range(3, 6), range(6, 9)]
+    measure_window(balancer, 3.0, 1.0, 1.0)
+    proposed = balancer.proposal(assignment)
+    assert sum(sizes(proposed)) == 9 and len(proposed[0]) < 3 and all(proposed)
+    assert [env for env_range in proposed for env in env_range] == list(range(9))
 
 
-def test_a_move_that_does_not_help_is_taken_back():
-    balancer, shares = LoadBalancer(8, 2), [range(4), range(4, 8)]
-    window(balancer, 2.0, 1.0)
-    wanted = balancer.proposal(shares)
-    assert wanted is not None
+def test_a_move_that_makes_rollouts_no_faster_is_undone():
+    balancer, assignment = LoadBalancer(8, 2), [range(4), range(4, 8)]
+    measure_window(balancer, 2.0, 1.0)
+    proposed = balancer.proposal(assignment)
+    assert proposed is not None
     balancer.record_move(True)
-    window(balancer, 2.5, 1.0)
-    assert balancer.proposal(wanted) == shares
+    measure_window(balancer, 2.5, 1.0)
+    assert balancer.proposal(proposed) == assignment
 
 
-def test_a_move_that_did_not_help_is_not_tried_again():
-    balancer, shares = LoadBalancer(8, 2), [range(4), range(4, 8)]
-    window(balancer, 2.0, 1.0)
-    wanted = balancer.proposal(shares)
-    window(balancer, 2.5, 1.0)
-    assert balancer.proposal(wanted) == shares
+def test_a_move_that_was_undone_is_not_proposed_again():
+    balancer, assignment = LoadBalancer(8, 2), [range(4), range(4, 8)]
+    measure_window(balancer, 2.0, 1.0)
+    proposed = balancer.proposal(assignment)
+    measure_window(balancer, 2.5, 1.0)
+    assert balancer.proposal(proposed) == assignment
     for _ in range(5):
-        window(balancer, 2.0, 1.0)
-        assert balancer.proposal(shares) is None
+        measure_window(balancer, 2.0, 1.0)
+        assert balancer.proposal(assignment) is None
 
 
-def test_a_busy_machine_gets_one_worker_fewer_and_later_one_more_again():
-    balancer, shares = LoadBalancer(8, 2), [range(4), range(4, 8)]
-    window(balancer, 1.0, 1.0)
-    assert balancer.proposal(shares) is None
-    window(balancer, 3.0, 3.0)
-    alone = balancer.proposal(shares)
-    assert sizes(alone) == [8, 0]
-    window(balancer, 2.0, 0.0)  # better than 3
-    assert balancer.proposal(alone) is None
+def test_a_slowdown_removes_a_worker_and_later_one_is_added_again():
+    balancer, assignment = LoadBalancer(8, 2), [range(4), range(4, 8)]
+    measure_window(balancer, 1.0, 1.0)
+    assert balancer.proposal(assignment) is None
+    measure_window(balancer, 3.0, 3.0)
+    one_worker = balancer.proposal(assignment)
+    assert sizes(one_worker) == [8, 0]
+    measure_window(balancer, 2.0, 0.0)  # faster than the 3 seconds with two workers
+    assert balancer.proposal(one_worker) is None
     for _ in range(12):
-        window(balancer, 2.0, 0.0)
-        wanted = balancer.proposal(alone)
-        if wanted is not None:
+        measure_window(balancer, 2.0, 0.0)
+        proposed = balancer.proposal(one_worker)
+        if proposed is not None:
             break
-    assert sizes(wanted) == [4, 4]
+    assert sizes(proposed) == [4, 4]
 
 
-def test_envs_that_cannot_move_stay():
-    balancer, shares = LoadBalancer(8, 2), [range(4), range(4, 8)]
-    window(balancer, 3.0, 1.0)
-    assert balancer.proposal(shares) is not None
+def test_no_move_is_proposed_after_one_has_failed():
+    balancer, assignment = LoadBalancer(8, 2), [range(4), range(4, 8)]
+    measure_window(balancer, 3.0, 1.0)
+    assert balancer.proposal(assignment) is not None
     balancer.record_move(False)
-    window(balancer, 3.0, 1.0)
-    assert balancer.proposal(shares) is None
+    measure_window(balancer, 3.0, 1.0)
+    assert balancer.proposal(assignment) is None

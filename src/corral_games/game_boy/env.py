@@ -24,7 +24,7 @@ from corral.core.suggestions import did_you_mean
 from corral_games.game_boy.emulator import BUTTONS, Emulator
 from corral_games.game_boy.game import make_start_state, read_game
 from corral_games.game_boy.memory_map import MemoryMap
-from corral_games.game_boy.readings import FeatureReader, MemoryBytes, Meter, memory_key, sight_of
+from corral_games.game_boy.readings import FeatureReader, MemoryBytes, RewardTracker, build_layout, memory_key
 
 __all__ = ["ACTIONS", "FRAMES", "MAP", "ROM", "GameBoy"]
 
@@ -96,12 +96,12 @@ class GameBoy(gym.Env[Any, Any]):
         self._draws = observation != "ram" or render_mode is not None
         self._is_color = game.rom.is_color
         has_features = observation != "pixels"
-        sight = sight_of(game.map, has_features, game.rom.is_color)
-        self._read_memory = sight.look
-        self._reward_tracker = Meter(game.map.rewards, self.weights, sight)
-        self._ends = [sight.reader(value) for value in game.map.ends]
-        self._shown = [(value.name, sight.reader(value)) for value in game.map.shown]
-        self._features = FeatureReader(game.map.features, sight) if has_features else None
+        layout = build_layout(game.map, has_features, game.rom.is_color)
+        self._read_memory = layout.read_bytes
+        self._reward_tracker = RewardTracker(game.map.rewards, self.weights, layout)
+        self._ends = [layout.reader(value) for value in game.map.ends]
+        self._shown = [(value.name, layout.reader(value)) for value in game.map.shown]
+        self._features = FeatureReader(game.map.features, layout) if has_features else None
         self._pixels = np.zeros((FRAMES, ROWS, COLUMNS), np.uint8)
         self._steps = 0
         self._held = 0
@@ -147,7 +147,7 @@ class GameBoy(gym.Env[Any, Any]):
         self._run_action(emulator, index)
         self._steps += 1
         data = self._read_memory(emulator.memory)
-        reward = self._reward_tracker.pay(data)
+        reward = self._reward_tracker.compute_reward(data)
         terminated = any(read(data) != 0 for read in self._ends)
         truncated = not terminated and self._steps >= self.episode_length
         self._is_over = terminated or truncated
@@ -325,7 +325,7 @@ class _SavedState(NamedTuple):
     held: int
     is_over: bool
     meter: Any
-    """What ``Meter.save`` returned."""
+    """What ``RewardTracker.save`` returned."""
     np_random: Any
     """The state of the bit generator."""
 

@@ -11,7 +11,7 @@ from corral.core.errors import UsageError
 from corral_games.game_boy.emulator import BUTTONS, Emulator, Rom, read_rom
 from corral_games.game_boy.map_file import read_map
 from corral_games.game_boy.memory_map import MemoryMap
-from corral_games.game_boy.readings import sight_of
+from corral_games.game_boy.readings import build_layout
 
 __all__ = ["Game", "make_start_state", "read_game"]
 
@@ -75,9 +75,9 @@ def _load_start_state(emulator: Emulator, game: Game, state: bytes) -> None:
 
 def _check_not_over(emulator: Emulator, game: Game) -> None:
     """Raise a UsageError if an episode would end where it starts."""
-    sight = sight_of(game.map, False, game.rom.is_color)
+    layout = build_layout(game.map, False, game.rom.is_color)
     for value in game.map.ends:
-        if sight.reader(value)(sight.look(emulator.memory)):
+        if layout.reader(value)(layout.read_bytes(emulator.memory)):
             raise UsageError(
                 f"memory map {game.map.path!r}: {value.name} ends an episode, but is not zero where one begins; "
                 "correct `start`, which may lead to another place than intended, or `ends`"

@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from corral_games.game_boy.memory_map import Feature, MemoryMap, Term, Value
 
-__all__ = ["FeatureReader", "MemoryBytes", "Meter", "Sight", "memory_key", "sight_of"]
+__all__ = ["FeatureReader", "MemoryBytes", "MemoryLayout", "RewardTracker", "build_layout", "memory_key"]
 
 MemoryBytes = list[int]
-"""The bytes that ``Sight.look`` has read."""
+"""The bytes that ``MemoryLayout.read_bytes`` has read."""
 ValueReader = Callable[[MemoryBytes], int]
-"""Computes a value from the bytes that ``Sight.look`` has read."""
+"""Computes a value from the bytes that ``MemoryLayout.read_bytes`` has read."""
 MAX_GAP = 8
 """Ranges with fewer bytes than this between them are read as one, because that takes no longer than a second read."""
 _BANKED_WORK_RAM = range(0xD000, 0xE000)
@@ -37,20 +37,20 @@ def memory_key(key: Any, address: int, is_color: bool) -> Any:
     return (1, key) if is_color and address in _BANKED_WORK_RAM else key
 
 
-class Sight:
+class MemoryLayout:
     """The ranges of memory that contain a set of addresses, and where each address is in the bytes read from them."""
 
-    def __init__(self, addresses: Iterable[int], banked: bool = False) -> None:
+    def __init__(self, addresses: Iterable[int], is_color: bool = False) -> None:
         ranges: list[range] = []
         for address in sorted(set(addresses)):
-            if ranges and _can_extend(ranges[-1], address, banked):
+            if ranges and _can_extend(ranges[-1], address, is_color):
                 ranges[-1] = range(ranges[-1].start, address + 1)
             else:
                 ranges.append(range(address, address + 1))
         self._index = {address: index for index, address in enumerate(itertools.chain(*ranges))}
-        self._keys = [memory_key(slice(r.start, r.stop), r.start, banked) for r in ranges]
+        self._keys = [memory_key(slice(r.start, r.stop), r.start, is_color) for r in ranges]
 
-    def look(self, memory: Any) -> MemoryBytes:
+    def read_bytes(self, memory: Any) -> MemoryBytes:
         """Read all ranges from PyBoy's memory."""
         if len(self._keys) == 1:
             return memory[self._keys[0]]  # type: ignore[no-any-return]
@@ -60,11 +60,11 @@ class Sight:
         return data
 
     def index_of(self, address: int) -> int:
-        """Return the index of an address in the bytes that ``look`` returns."""
+        """Return the index of an address in the bytes that ``read_bytes`` returns."""
         return self._index[address]
 
     def reader(self, value: Value) -> ValueReader:
-        """Return a function that computes a value from the bytes that ``look`` returns."""
+        """Return a function that computes a value from the bytes that ``read_bytes`` returns."""
         if value.join:
             parts = [_JoinedPart(self.reader(part), part.limit + 1) for part in value.join]
             return lambda data: _join(data, parts)
@@ -84,7 +84,7 @@ class Sight:
 class FeatureReader:
     """Computes the ``ram`` observation: all features, one after the other."""
 
-    def __init__(self, features: Sequence[Feature], sight: Sight) -> None:
+    def __init__(self, features: Sequence[Feature], layout: MemoryLayout) -> None:
         self.width = sum(feature.width for feature in features)
         byte_index = np.zeros(self.width, np.intp)
         table_index = np.zeros(self.width, np.intp)
@@ -96,17 +96,17 @@ class FeatureReader:
             stride = len(feature.sources)
             for i, source in enumerate(feature.sources):
                 if source.join or source.count or source.size > 1:
-                    self._computed.append(_ComputedFeature(sight.reader(source), feature, offset + i))
+                    self._computed.append(_ComputedFeature(layout.reader(source), feature, offset + i))
                     continue
                 for k, table in enumerate(_byte_tables(feature, source)):
-                    byte_index[offset + i + k * stride] = sight.index_of(source.at)
+                    byte_index[offset + i + k * stride] = layout.index_of(source.at)
                     table_index[offset + i + k * stride] = tables.setdefault(table.tobytes(), len(tables))
             offset += feature.width
         self._tables = np.frombuffer(b"".join(tables), np.float32)  # [tables * 256]
         self._byte_index, self._table_start = byte_index, table_index * 256  # [width]
 
     def read(self, data: MemoryBytes) -> npt.NDArray[np.float32]:
-        """Return the features [width], computed from the bytes that ``Sight.look`` returned."""
+        """Return the features [width], computed from the bytes that ``MemoryLayout.read_bytes`` returned."""
         raw = np.frombuffer(bytes(data), np.uint8)
         features: npt.NDArray[np.float32] = self._tables.take(raw.take(self._byte_index) + self._table_start)
         for read, feature, index in self._computed:
@@ -120,17 +120,18 @@ class FeatureReader:
         return features
 
 
-class Meter:
+class RewardTracker:
     """Computes the reward of each step, and adds up what each term has paid in the episode."""
 
-    def __init__(self, terms: Sequence[Term], weights: Mapping[str, float], sight: Sight) -> None:
+    def __init__(self, terms: Sequence[Term], weights: Mapping[str, float], layout: MemoryLayout) -> None:
         self.names = tuple(term.name for term in terms)
         self.earned = [0.0] * len(terms)
         """The sum of rewards in the episode, by term."""
         self._kinds = [term.kind for term in terms]
         self._weights = [weights[term.name] for term in terms]
         self._readers = [
-            (i, sight.reader(term.value), [sight.reader(value) for value in term.when]) for i, term in enumerate(terms)
+            (i, layout.reader(term.value), [layout.reader(value) for value in term.when])
+            for i, term in enumerate(terms)
         ]
         """For each term: its index, the reader of its value, and the readers of its conditions."""
         self._last = [0] * len(terms)
@@ -154,7 +155,7 @@ class Meter:
             if self._kinds[i] in ("new", "first") and not all(holds(data) for holds in when):
                 self._last[i], self._best[i], self._met[i] = -1, 0, set()
 
-    def pay(self, data: MemoryBytes) -> float:
+    def compute_reward(self, data: MemoryBytes) -> float:
         """Return the reward of a step."""
         reward = 0.0
         last = self._last
@@ -201,16 +202,16 @@ class Meter:
         return units
 
 
-def sight_of(memory_map: MemoryMap, features: bool, banked: bool) -> Sight:
+def build_layout(memory_map: MemoryMap, features: bool, is_color: bool) -> MemoryLayout:
     """Return the ranges of memory that a map needs, with or without its features.
 
-    ``banked`` says that the game is made for the Game Boy Color, see ``memory_key``.
+    ``is_color`` says that the game is made for the Game Boy Color, see ``memory_key``.
     """
     values = [value for term in memory_map.rewards for value in (term.value, *term.when)]
     values += [*memory_map.ends, *memory_map.shown]
     if features:
         values += [source for feature in memory_map.features for source in feature.sources]
-    return Sight(_addresses_of(values), banked)
+    return MemoryLayout(_addresses_of(values), is_color)
 
 
 class _JoinedPart(NamedTuple):

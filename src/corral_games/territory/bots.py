@@ -19,10 +19,10 @@ _ATTACK_PERCENT, _ATTACK_FROM_PERCENT = 20, 50
 """The same for an attack on a neighbour."""
 
 
-def bot_order(me: Any, draw: Any, home: Any, land: Any, contacts: Any) -> tuple[Any, Any]:
+def bot_order(bot: Any, draw: Any, home: Any, land: Any, contacts: Any) -> tuple[Any, Any]:
     """Return a bot's order: the percent of its troops to send (0 for no order), and the target to attack.
 
-    ``me`` is the bot's number as a player, ``draw`` a random integer. ``home`` and ``land`` [P] are the troops at home
+    ``bot`` is the bot's number as a player, ``draw`` a random integer. ``home`` and ``land`` [P] are the troops at home
     and the tiles of each player. ``contacts`` [P, 1 + P] has the length of each player's border with free land and with
     each player.
 
@@ -30,12 +30,12 @@ def bot_order(me: Any, draw: Any, home: Any, land: Any, contacts: Any) -> tuple[
     attacks one neighbour, drawn with probabilities proportional to the lengths of the borders. Like the functions in
     ``rules``, this one is compiled by ``ticks_numba``.
     """
-    full_percent = 100 * home[me] // capacity(land[me])
-    if contacts[me, 0] > 0:
+    full_percent = 100 * home[bot] // capacity(land[bot])
+    if contacts[bot, 0] > 0:
         return (_EXPAND_PERCENT if full_percent >= _EXPAND_FROM_PERCENT else 0), FREE
     border = 0
     for player in range(len(land)):
-        border += contacts[me, 1 + player]
+        border += contacts[bot, 1 + player]
     if border == 0 or full_percent < _ATTACK_FROM_PERCENT:
         return 0, FREE
     remaining = draw % border
@@ -43,7 +43,7 @@ def bot_order(me: Any, draw: Any, home: Any, land: Any, contacts: Any) -> tuple[
     for player in range(len(land)):
         if remaining >= 0:
             target = player
-        remaining -= contacts[me, 1 + player]
+        remaining -= contacts[bot, 1 + player]
     return _ATTACK_PERCENT, target
 
 

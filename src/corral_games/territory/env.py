@@ -17,7 +17,7 @@ from corral.core.files import inflate
 from corral.core.suggestions import did_you_mean
 from corral_games.territory.observe import GLOBALS, PLANES, global_features, plane_values
 from corral_games.territory.rules import ANYONE, EVERYWHERE
-from corral_games.territory.state import Ints, World, default_ticks, found
+from corral_games.territory.state import Ints, World, default_ticks, new_world
 
 __all__ = ["DIRECTIONS", "FRAMES", "SHARES", "WAIT", "Territory"]
 
@@ -96,7 +96,7 @@ class Territory(gym.Env[Any, Any]):
         """Start a game on a new map. Options: num_bots."""
         bots = _read_num_bots(options, self.num_bots)
         super().reset(seed=seed)
-        world = found(int(self.np_random.integers(1 << 62)), self.size, 1 + bots)
+        world = new_world(int(self.np_random.integers(1 << 62)), self.size, 1 + bots)
         self._set_world(world, steps=0, is_over=False)
         self._write_frame(world, land_before=int(world.land[0]))
         for frames in (self._map.reshape(FRAMES, -1), self._global.reshape(FRAMES, -1)):
@@ -172,7 +172,7 @@ class Territory(gym.Env[Any, Any]):
         self._set_world(saved.world, saved.steps, saved.is_over)
         self._map.reshape(-1)[:] = np.frombuffer(saved.frames, np.uint8, self._map.size)
         self._global[:] = np.frombuffer(saved.frames, np.float32, self._global.size, self._map.nbytes)
-        self._update_mask(self._ticks.look_around(saved.world, 0).sectors)
+        self._update_mask(self._ticks.measure_border(saved.world, 0).sectors)
 
     def _parse_state(self, state: bytes) -> _SavedState:
         """Return the parts of a state; raise if it is damaged or from an env with other settings."""
@@ -210,9 +210,9 @@ class Territory(gym.Env[Any, Any]):
 
     def _write_frame(self, world: World, land_before: int) -> None:
         """Write the latest frame, and update which actions are legal."""
-        border = self._ticks.look_around(world, 0)
+        border = self._ticks.measure_border(world, 0)
         self._update_mask(border.sectors)
-        self._ticks.paint(world, plane_values(world, self._all_land), self._map[-len(PLANES) :])
+        self._ticks.write_planes(world, plane_values(world, self._all_land), self._map[-len(PLANES) :])
         progress = self._steps / self.max_steps
         features = global_features(world, self._all_land, border.contacts, land_before, progress)
         self._global[-len(GLOBALS) :] = features

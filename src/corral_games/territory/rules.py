@@ -17,8 +17,8 @@ __all__ = [
     "FREE",
     "HIGHLAND",
     "MOUNTAIN",
-    "ONE",
     "PLAINS",
+    "SOLDIER",
     "WATER",
     "capacity",
     "growth",
@@ -35,23 +35,23 @@ ANYONE = -2
 EVERYWHERE = 8
 """The heading of an attack in all directions. Headings 0 to 7 are the sectors N, NE, E, SE, S, SW, W, NW."""
 
-ONE = 1024
+SOLDIER = 1024
 """One soldier, in units of troops."""
-CAP, CAP_PER_TILE = 10 * ONE, 5 * ONE
+CAP, CAP_PER_TILE = 10 * SOLDIER, 5 * SOLDIER
 """The capacity, up to which a player's troops grow, is CAP and CAP_PER_TILE for each tile."""
 GROWTH_TICKS = 50
 """Ticks in which troops far below the capacity multiply by e."""
-MIN_GROWTH_PER_TILE = ONE // 8
+MIN_GROWTH_PER_TILE = SOLDIER // 8
 """Added to the troops at home, for each tile, when growth is computed, so that a player without troops recovers."""
-START_PER_TILE = 2 * ONE
+START_PER_TILE = 2 * SOLDIER
 """Troops per tile at the start of a game."""
 CAPTURE_CHANCE = np.array([0, 65536 // 6, 65536 // 9, 65536 // 12], np.int64)
 """By terrain: the chance, out of 65,536, that an attack claims a tile in a tick, for each side that it comes from."""
-TOLL = np.array([0, 6, 8, 11], np.int64)
+TILE_COST = np.array([0, 6, 8, 11], np.int64)
 """By terrain: the cost of a free tile in soldiers."""
-GUARD = 4
+OWNED_COST_FACTOR = 4
 """A tile with an owner costs this many times as much as a free tile, plus the owner's soldiers that stand on it."""
-ARMOUR = np.array([0, 4, 5, 6], np.int64)
+DEFENDER_COST = np.array([0, 4, 5, 6], np.int64)
 """By terrain: the cost of each soldier that stands on a tile, in quarters of a soldier."""
 WIN_PERCENT = 80
 """Percent of all land with which a player wins."""

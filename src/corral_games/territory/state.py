@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from corral_games.territory.bots import MIN_ORDER_INTERVAL, ORDER_INTERVALS
 from corral_games.territory.rules import ANYONE, BLOCKED, EVERYWHERE, FREE, MOUNTAIN, START_PER_TILE, WATER, WIN_PERCENT
-from corral_games.territory.terrain import lay_out
+from corral_games.territory.terrain import generate_map
 
-__all__ = ["NEVER", "Border", "Ints", "LandTotals", "World", "default_ticks", "found", "land_totals"]
+__all__ = ["NEVER", "Border", "Ints", "LandTotals", "World", "default_ticks", "land_totals", "new_world"]
 
 Ints = npt.NDArray[np.int64]
 NEVER = 1 << 60
@@ -175,10 +175,10 @@ def land_totals(owner: npt.NDArray[np.int8], width: int, players: int) -> LandTo
     return LandTotals(land=land, rows=rows, columns=columns)
 
 
-def found(seed: int, size: int, players: int) -> World:
+def new_world(seed: int, size: int, players: int) -> World:
     """Return the position at the start of a game on a map of ``size`` x ``size`` tiles. Player 0 is the agent."""
     rng = np.random.default_rng(seed)
-    starting_map = lay_out(size, players, rng)
+    starting_map = generate_map(size, players, rng)
     terrain = starting_map.terrain
     owner = np.where(terrain == WATER, BLOCKED, FREE).astype(np.int8)
     down, right = np.mgrid[: size + 2, : size + 2]

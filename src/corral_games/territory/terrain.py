@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from corral_games.territory.rules import HIGHLAND, MOUNTAIN, PLAINS, WATER
 
-__all__ = ["StartingMap", "lay_out"]
+__all__ = ["StartingMap", "generate_map"]
 
 Grid = npt.NDArray[np.int8]
 _OCTAVES = ((3, 4), (6, 2), (12, 1))
@@ -33,7 +33,7 @@ class StartingMap(NamedTuple):
     """A player starts with all tiles up to this Manhattan distance from its start."""
 
 
-def lay_out(size: int, players: int, rng: np.random.Generator) -> StartingMap:
+def generate_map(size: int, players: int, rng: np.random.Generator) -> StartingMap:
     """Generate a map on which all land can be reached from every start.
 
     The starts are evenly spaced on a circle and assigned to the players in random order. Land that cannot be reached

@@ -17,19 +17,19 @@ from corral_games.territory import bots, rules
 from corral_games.territory.bots import MIN_ORDER_INTERVAL, ORDER_INTERVALS, bot_order
 from corral_games.territory.rules import (
     ANYONE,
-    ARMOUR,
     BLOCKED,
     CAPTURE_CHANCE,
+    DEFENDER_COST,
     EVERYWHERE,
-    GUARD,
-    ONE,
-    TOLL,
+    OWNED_COST_FACTOR,
+    SOLDIER,
+    TILE_COST,
     growth,
     sector,
 )
 from corral_games.territory.state import NEVER, Border, World
 
-__all__ = ["advance", "look_around", "paint"]
+__all__ = ["advance", "measure_border", "write_planes"]
 
 Kernel = Callable[..., Any]
 
@@ -63,7 +63,7 @@ def advance(world: World, ticks: int) -> None:
     world.tick += ticks
 
 
-def look_around(world: World, player: int) -> Border:
+def measure_border(world: World, player: int) -> Border:
     """Return the length of a player's border, by compass sector and by neighbour."""
     border = Border(sectors=np.zeros(8, np.int64), contacts=np.zeros(1 + world.players, np.int64))
     _kernels.measure_border(
@@ -79,12 +79,12 @@ def look_around(world: World, player: int) -> Border:
     return border
 
 
-def paint(world: World, shades: npt.NDArray[np.uint8], frame: npt.NDArray[np.uint8]) -> None:
+def write_planes(world: World, values: npt.NDArray[np.uint8], frame: npt.NDArray[np.uint8]) -> None:
     """Write the planes of the map into ``frame`` [planes, S, S].
 
-    ``shades`` [4 + P, planes] has the values of a free tile, by its terrain, and of a player's tile.
+    ``values`` [4 + P, planes] has the values of a free tile, by its terrain, and of a player's tile.
     """
-    _kernels.write_planes(world.terrain, world.owner, shades, frame)
+    _kernels.write_planes(world.terrain, world.owner, values, frame)
 
 
 @register_jitable
@@ -184,12 +184,12 @@ def _make_kernels(version: int) -> _Kernels:
                 if best >= 0:
                     claim_tile[claims], claim_attacker[claims], claim_bits[claims] = tile, best, best_bits
                     claims += 1
-                    free_cost = TOLL[terrain[tile]] * ONE
+                    free_cost = TILE_COST[terrain[tile]] * SOLDIER
                     if defender < 0:
                         total_cost[best] += free_cost
                     else:
                         density = home[defender] // land[defender]
-                        total_cost[best] += free_cost * GUARD + ARMOUR[terrain[tile]] * density // 4
+                        total_cost[best] += free_cost * OWNED_COST_FACTOR + DEFENDER_COST[terrain[tile]] * density // 4
             # Of the claims, those that are paid for move to the front of the arrays.
             taken = 0
             for claim in range(claims):
@@ -259,14 +259,14 @@ def _make_kernels(version: int) -> _Kernels:
                     sectors[sector(row * land[player] - rows[player], column * land[player] - columns[player])] += 1
                     contacts[1 + neighbour_owner] += 1
 
-    def write_planes(terrain: Any, owner: Any, shades: Any, frame: Any) -> None:
+    def write_planes(terrain: Any, owner: Any, values: Any, frame: Any) -> None:
         planes, size, _ = frame.shape
         for row in range(size):
             for column in range(size):
                 tile = (row + 1) * (size + 2) + column + 1
                 kind = owner[tile] + 4 if owner[tile] >= 0 else terrain[tile]
                 for plane in range(planes):
-                    frame[plane, row, column] = shades[kind, plane]
+                    frame[plane, row, column] = values[kind, plane]
 
     return _Kernels(_compile(advance), _compile(measure_border), _compile(write_planes))
 

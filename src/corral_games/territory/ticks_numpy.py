@@ -12,19 +12,19 @@ import numpy.typing as npt
 from corral_games.territory.bots import MIN_ORDER_INTERVAL, ORDER_INTERVALS, bot_order
 from corral_games.territory.rules import (
     ANYONE,
-    ARMOUR,
     CAPTURE_CHANCE,
+    DEFENDER_COST,
     EVERYWHERE,
-    GUARD,
-    ONE,
-    TOLL,
+    OWNED_COST_FACTOR,
+    SOLDIER,
+    TILE_COST,
     WATER,
     growth,
     sector,
 )
 from corral_games.territory.state import NEVER, Border, Ints, World
 
-__all__ = ["advance", "look_around", "paint"]
+__all__ = ["advance", "measure_border", "write_planes"]
 
 _64_BITS = (1 << 64) - 1
 # The constants of SplitMix64: Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators".
@@ -70,8 +70,10 @@ def _play_tick(w: World) -> None:
 
     density = w.home // np.maximum(w.land, 1)  # [P]
     terrain = w.terrain[tile]
-    free_cost = TOLL[terrain] * ONE
-    cost = np.where(defender < 0, free_cost, free_cost * GUARD + ARMOUR[terrain] * density[defender] // 4)
+    free_cost = TILE_COST[terrain] * SOLDIER
+    cost = np.where(
+        defender < 0, free_cost, free_cost * OWNED_COST_FACTOR + DEFENDER_COST[terrain] * density[defender] // 4
+    )
     total_cost = np.zeros(players, np.int64)
     np.add.at(total_cost, attacker, cost)
     # A player that cannot pay for all its claims gets each with probability troops / total cost. [taken]
@@ -119,7 +121,7 @@ def _give_bot_orders(w: World, due: Ints, contacts: Ints) -> None:
         w.due[bot] = w.tick + MIN_ORDER_INTERVAL + draw % ORDER_INTERVALS
 
 
-def look_around(world: World, player: int) -> Border:
+def measure_border(world: World, player: int) -> Border:
     """Return the length of a player's border, by compass sector and by neighbour."""
     side, tile = _borders(world)
     kept = np.flatnonzero(world.owner[tile + _offsets(world.width)[side]] == player)
@@ -129,14 +131,14 @@ def look_around(world: World, player: int) -> Border:
     return Border(sectors=sectors, contacts=contacts)
 
 
-def paint(world: World, shades: npt.NDArray[np.uint8], frame: npt.NDArray[np.uint8]) -> None:
+def write_planes(world: World, values: npt.NDArray[np.uint8], frame: npt.NDArray[np.uint8]) -> None:
     """Write the planes of the map into ``frame`` [planes, S, S].
 
-    ``shades`` [4 + P, planes] has the values of a free tile, by its terrain, and of a player's tile.
+    ``values`` [4 + P, planes] has the values of a free tile, by its terrain, and of a player's tile.
     """
     width = world.width
     kind = np.where(world.owner >= 0, world.owner + 4, world.terrain).reshape(width, width)[1:-1, 1:-1]  # [S, S]
-    np.take(shades.T, kind, axis=1, out=frame, mode="clip")
+    np.take(values.T, kind, axis=1, out=frame, mode="clip")
 
 
 def _borders(w: World) -> tuple[Ints, Ints]:
