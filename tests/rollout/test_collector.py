@@ -64,7 +64,9 @@ class OneCallSource(LocalSource):
         return self.collect()
 
 
-def make_source(env, actor=None, n_steps=6, n_envs=2, backend="serial", with_torch=False, noise_seed=3, **vector_env_kwargs):
+def make_source(
+    env, actor=None, n_steps=6, n_envs=2, backend="serial", with_torch=False, noise_seed=3, **vector_env_kwargs
+):
     vector = make_vector_env(resolve_env(env), n_envs, backend=backend, seed=7, infos="summed", **vector_env_kwargs)
     if actor is None:
         spaces = vector.single_observation_space, vector.single_action_space
@@ -128,7 +130,9 @@ def test_masks_are_recorded_and_obeyed():
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "toy-maze", "toy-everything"])
 @pytest.mark.parametrize("with_torch", [False, pytest.param(True, marks=pytest.mark.deep)])
 def test_rollouts_are_the_same_for_any_backend_and_number_of_workers(env, with_torch):
-    assert_rollouts_are_equal(env, with_torch, ("process", 2), ("process", 3), ("worker", 1), ("worker", 2), ("worker", 3))
+    assert_rollouts_are_equal(
+        env, with_torch, ("process", 2), ("process", 3), ("worker", 1), ("worker", 2), ("worker", 3)
+    )
 
 
 def test_rollouts_with_a_torch_actor_are_the_same_for_any_backend():
@@ -141,11 +145,15 @@ def assert_rollouts_are_equal(env, with_torch, *backends):
     for backend, num_workers in (("serial", 1), *backends):
         if backend == "worker":
             source = WorkerSource(SourceSpec("worker", resolve_env(env), 3, num_workers, 40, 7))
-            policy, spec = policy_and_actor_spec(source.env_info.observation_space, source.env_info.action_space, 3, with_torch)
+            policy, spec = policy_and_actor_spec(
+                source.env_info.observation_space, source.env_info.action_space, 3, with_torch
+            )
             source.connect(spec, policy.state_dict())
             source.publish(policy.state_dict(), 0)
         else:
-            source = make_source(env, n_envs=3, n_steps=40, backend=backend, num_workers=num_workers, with_torch=with_torch, noise_seed=7)
+            source = make_source(
+                env, n_envs=3, n_steps=40, backend=backend, num_workers=num_workers, with_torch=with_torch, noise_seed=7
+            )
         for iteration in range(2):
             source.begin(iteration)
             rollout = source.collect()

@@ -25,12 +25,15 @@ CPU = torch.device("cpu")
 
 
 def make_source(env, n_envs=4, num_workers=2, n_steps=16, helpers=0, recurrent="none", **kwargs):
+    """Return a source with started workers and published weights, and its crew (None without helpers)."""
     source = WorkerSource(SourceSpec("worker", resolve_env(env), n_envs, num_workers, n_steps, 7, **kwargs))
     torch.manual_seed(0)
     policy = Policy(
         source.env_info.observation_space, source.env_info.action_space, recurrent=recurrent, recurrent_size=8
     )
-    config = parse_config({"env": "x", "n_envs": n_envs, "n_steps": n_steps, "batch_size": n_envs * n_steps, "learner_shares": 2})
+    config = parse_config(
+        {"env": "x", "n_envs": n_envs, "n_steps": n_steps, "batch_size": n_envs * n_steps, "learner_shares": 2}
+    )
     shape = policy.mlp_shape()
     shares = None if shape is None else share_setup(policy, shape, config, source.has_masks)
     crew = source.connect(actor_spec(policy, None, CPU, n_envs), policy.state_dict(), None, shares, helpers).crew
@@ -40,7 +43,17 @@ def make_source(env, n_envs=4, num_workers=2, n_steps=16, helpers=0, recurrent="
     return source, crew
 
 
+def write_random_minibatch(arrays):
+    """Fill the shared arrays of a crew with a minibatch and weights."""
+    rng = np.random.default_rng(0)
+    arrays["batch"][...] = rng.random(arrays["batch"].shape)
+    arrays["advantages"][...] = rng.standard_normal(arrays["advantages"].shape)
+    arrays["order"][...] = rng.permutation(64)
+    arrays["weights"][...] = rng.standard_normal(arrays["weights"].shape) / 4
+
+
 def collect(source, iterations=1):
+    """Collect rollouts and return the last one."""
     for iteration in range(iterations):
         source.begin(iteration)
         rollout = source.collect()
@@ -122,11 +135,7 @@ def test_gradients_with_helpers_equal_those_of_the_trainer_alone():
     source, crew = make_source("CartPole-v1", helpers=1)
     collect(source)
     arrays = crew.shares.arrays
-    rng = np.random.default_rng(0)
-    arrays["batch"][...] = rng.random(arrays["batch"].shape)
-    arrays["advantages"][...] = rng.standard_normal(arrays["advantages"].shape)
-    arrays["order"][...] = rng.permutation(64)
-    arrays["weights"][...] = rng.standard_normal(arrays["weights"].shape) / 4
+    write_random_minibatch(arrays)
     arrays["gradients"][...] = np.nan
     crew.begin()
     crew.compute(0)
