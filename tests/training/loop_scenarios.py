@@ -389,7 +389,7 @@ class LeagueStandIn:
         self._before = dict(self.now)
         self.now["drawn"] = 100 * self.now["stage"] + 10 * self.now["games"] + int(weights["version"].item())
 
-    def note(self, episodes: Any, timesteps: int) -> str | None:
+    def record_games(self, episodes: Any, timesteps: int) -> str | None:
         self._world.enter("note games", len(episodes), timesteps)
         self._before, self.last_counted_stage = None, self.now["stage"]
         self.now["games"] += len(episodes)

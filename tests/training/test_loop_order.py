@@ -69,9 +69,9 @@ def train_inlined(world: World) -> str:
     def write_stage_files() -> None:
         run.reporter.flush()
         if league is not None:
-            path = run.directory.path / "phases" / league.stages[league.played].name
+            path = run.directory.path / "phases" / league.stages[league.last_counted_stage].name
             path.mkdir(parents=True, exist_ok=True)
-            stand_in._write_stage_rows(run.directory.metrics_file, path, league.played, ())
+            stand_in._write_stage_rows(run.directory.metrics_file, path, league.last_counted_stage, ())
             stand_in._save_checkpoint(path / "checkpoints", run.recovery_point)
             stand_in._prune(path / "checkpoints", 1)
 

@@ -67,7 +67,7 @@ def test_a_resumed_run_ends_as_one_that_was_never_stopped(env, settings, capsys)
         rows, expected = read_metrics(Path(f"run{i}/metrics.jsonl")), read_metrics(Path("whole/metrics.jsonl"))
         for name in ("time/total_timesteps", "rollout/episodes", "train/loss", "train/n_updates"):
             assert [row[name] for row in rows] == [row[name] for row in expected], name
-    assert "brought back" not in capsys.readouterr().err
+    assert "could not be restored" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("settings", [{}, {"learner": "torch"}], ids=["numpy", "torch"])
