@@ -242,7 +242,7 @@ def test_the_process_that_measures_is_restarted_at_most_max_restarts_times():
         def step(self, action):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(WorkerDied, match="one more than the 1 of --max-restarts"):
+    with pytest.raises(WorkerDied, match="the limit of 1 restarts"):
         corral.train(Killed, n_envs="auto", max_restarts=1, quiet=True, **SMALL)
 
 

@@ -194,7 +194,7 @@ def test_max_restarts_limits_the_number_of_restarts():
     recovery = RecoveryConfig(heal=True, max_restarts=4)
     _, recovery_counts = collect_with(Slow, kill_one_in_every_iteration, recovery=recovery)
     assert recovery_counts.restarts == 4
-    with pytest.raises(WorkerDied, match="the 3 of --max-restarts"):
+    with pytest.raises(WorkerDied, match="the limit of 3 restarts"):
         collect_with(Slow, kill_one_in_every_iteration, recovery=RecoveryConfig(heal=True, max_restarts=3))
 
 

@@ -164,7 +164,7 @@ def train_inlined(world: World) -> str:
                 if config.overlap:
                     log_probs, _ = learner.engine.evaluate(rollout, 1)
                     lag = float(np.minimum(np.exp(log_probs - rollout.log_probs), 1).mean())
-                targets = run.estimate_targets(rollout)
+                targets = run.estimate_advantages(rollout)
                 rate = run.overrides.get("learning_rate", learning_rate(config, end))
                 terms = dataclasses.replace(loss_terms_at(config, steps), ent_coef=run.overrides.get("ent_coef"))
                 settings = UpdateSettings(progress.iteration, rate, terms)
@@ -382,14 +382,14 @@ def checkpoints_before_writers(patch, wrong):
 
 
 def rate_and_loss_terms_from_one_clock(patch, wrong):
-    right = Run.update_settings
+    right = Run.next_update_settings
 
-    def update_settings(run):
+    def next_update_settings(run):
         settings, steps = right(run), run.progress.timesteps + wrong * run.config.rollout_size
         adjusted = {name: getattr(settings.terms, name) for name in ("clip_range", "ent_coef")}
         return dataclasses.replace(settings, terms=dataclasses.replace(loss_terms_at(run.config, steps), **adjusted))
 
-    patch.setattr(Run, "update_settings", update_settings)
+    patch.setattr(Run, "next_update_settings", next_update_settings)
     return order_hooks
 
 

@@ -12,11 +12,11 @@ from corral.vec.replay_log import EnvPosition
 from corral.vec.supervisor import (
     MAX_DEATHS_WITHOUT_PROGRESS,
     CrashSite,
-    HostDied,
-    HostOutgrew,
+    MemoryLimitExceeded,
     Restart,
     Stop,
     Supervisor,
+    WorkerDeath,
 )
 
 HEALS = RecoveryConfig(heal=True, known_to_work=True)
@@ -47,40 +47,40 @@ def stops(supervisor, *deaths):
 
 def test_without_recovery_the_first_death_stops_the_run_with_its_error():
     error = killed()
-    assert Supervisor(RecoveryConfig(known_to_work=True)).decide(HostDied(0, error)) == Stop(error)
+    assert Supervisor(RecoveryConfig(known_to_work=True)).decide(WorkerDeath(0, error)) == Stop(error)
     assert error.exit_code == 1
 
 
 @pytest.mark.parametrize("by_signal", [True, False])
-def test_before_the_first_completed_step_only_hosts_that_a_signal_killed_are_restarted(by_signal):
+def test_before_the_first_completed_step_only_workers_that_a_signal_killed_are_restarted(by_signal):
     supervisor, error = Supervisor(RecoveryConfig(heal=True)), killed(by_signal)
-    decision = supervisor.decide(HostDied(0, error))
+    decision = supervisor.decide(WorkerDeath(0, error))
     assert isinstance(decision, Restart if by_signal else Stop)
     if not by_signal:
         assert decision.error is error and error.exit_code == 2  # the set-up is wrong
     supervisor.known_to_work = True
-    assert isinstance(supervisor.decide(HostDied(0, killed(by_signal), steps=1)), Restart)
+    assert isinstance(supervisor.decide(WorkerDeath(0, killed(by_signal), steps=1)), Restart)
 
 
 def test_an_env_that_raises_before_the_first_completed_step_stops_the_run():
     error = env_fault()
-    assert Supervisor(RecoveryConfig(heal=True)).decide(HostDied(0, error)) == Stop(error) and error.exit_code == 2
+    assert Supervisor(RecoveryConfig(heal=True)).decide(WorkerDeath(0, error)) == Stop(error) and error.exit_code == 2
 
 
-def test_a_restart_message_names_host_place_and_count_and_leaves_advice_out():
+def test_a_restart_message_names_worker_place_and_count_and_leaves_advice_out():
     supervisor = Supervisor(HEALS)
-    first = supervisor.decide(HostDied(0, killed(), site(), steps=9))
+    first = supervisor.decide(WorkerDeath(0, killed(), site(), steps=9))
     assert first == Restart(
         "the worker of env 0 (pid 7) was killed by SIGKILL (env 0, seed 11, episode 4, step 10, on action 1); "
         "restarted, 1 restart so far"
     )
-    second = supervisor.decide(HostDied(1, env_fault()))
+    second = supervisor.decide(WorkerDeath(1, env_fault()))
     assert second.message.endswith("restarted, 2 restarts so far") and "\n" not in second.message
 
 
 def test_deaths_at_the_same_step_of_an_episode_stop_the_run_with_what_reproduces_it():
     supervisor = Supervisor(HEALS)
-    deaths = [HostDied(0, killed(), site(), steps=9, heartbeat=n) for n in range(MAX_DEATHS_WITHOUT_PROGRESS)]
+    deaths = [WorkerDeath(0, killed(), site(), steps=9, heartbeat=n) for n in range(MAX_DEATHS_WITHOUT_PROGRESS)]
     assert stops(supervisor, *deaths[:-1]) == [False, False]
     error = supervisor.decide(deaths[-1]).error
     assert isinstance(error, EnvFault) and "3 times in a row at the same step" in str(error) and error.exit_code == 1
@@ -90,52 +90,54 @@ def test_deaths_at_the_same_step_of_an_episode_stop_the_run_with_what_reproduces
 @pytest.mark.parametrize("other", [site(env=1), site(episode=5), site(steps=10)], ids=["env", "episode", "step"])
 def test_a_death_at_another_step_counts_as_progress(other):
     supervisor = Supervisor(HEALS)
-    deaths = [HostDied(0, killed(), crash_site, steps=9) for crash_site in (site(), site(), other, site(), site())]
+    deaths = [WorkerDeath(0, killed(), crash_site, steps=9) for crash_site in (site(), site(), other, site(), site())]
     assert stops(supervisor, *deaths) == [False] * 5
     assert stops(supervisor, deaths[0]) == [True]
 
 
-def test_where_episodes_are_not_restored_hosts_that_live_equally_long_make_no_progress():
+def test_where_episodes_are_not_restored_workers_that_live_equally_long_make_no_progress():
     supervisor = Supervisor(HEALS, restores_episodes=False)
-    lives = [HostDied(0, killed(), site(episode=n), steps=steps) for n, steps in enumerate((7, 12, 17, 22))]
+    lives = [WorkerDeath(0, killed(), site(episode=n), steps=steps) for n, steps in enumerate((7, 12, 17, 22))]
     assert stops(supervisor, *lives) == [False, False, False, True]  # 5 steps after each of three restarts
     other = Supervisor(HEALS, restores_episodes=False)
-    assert stops(other, *(HostDied(0, killed(), site(), steps=steps) for steps in (7, 12, 18, 24, 31))) == [False] * 5
+    assert (
+        stops(other, *(WorkerDeath(0, killed(), site(), steps=steps) for steps in (7, 12, 18, 24, 31))) == [False] * 5
+    )
 
 
 def test_deaths_between_steps_stop_the_run_if_neither_steps_nor_heartbeat_change():
     supervisor = Supervisor(HEALS)
-    assert stops(supervisor, *(HostDied(0, killed(), steps=1, heartbeat=beat) for beat in "aabbcc")) == [False] * 6
-    error = supervisor.decide(HostDied(0, killed(), steps=1, heartbeat="c")).error
+    assert stops(supervisor, *(WorkerDeath(0, killed(), steps=1, heartbeat=beat) for beat in "aabbcc")) == [False] * 6
+    error = supervisor.decide(WorkerDeath(0, killed(), steps=1, heartbeat="c")).error
     assert isinstance(error, WorkerDied) and "3 times in a row without any progress" in str(error)
 
 
 def test_an_env_that_cannot_be_restarted_stops_the_run_with_its_own_error():
     supervisor, error = Supervisor(HEALS), env_fault()
-    assert stops(supervisor, *[HostDied(0, error)] * 2) == [False, False]
-    assert supervisor.decide(HostDied(0, error)) == Stop(error) and error.exit_code == 1
+    assert stops(supervisor, *[WorkerDeath(0, error)] * 2) == [False, False]
+    assert supervisor.decide(WorkerDeath(0, error)) == Stop(error) and error.exit_code == 1
 
 
-def test_hosts_are_counted_apart():
+def test_workers_are_counted_apart():
     supervisor = Supervisor(HEALS)
-    assert stops(supervisor, *(HostDied(host, killed(), site()) for host in (0, 1, 0, 1))) == [False] * 4
-    assert stops(supervisor, HostDied(0, killed(), site())) == [True]
+    assert stops(supervisor, *(WorkerDeath(worker, killed(), site()) for worker in (0, 1, 0, 1))) == [False] * 4
+    assert stops(supervisor, WorkerDeath(0, killed(), site())) == [True]
 
 
-@given(limit=st.integers(0, 5), hosts=st.lists(st.integers(0, 2), max_size=12))
-def test_no_more_hosts_are_restarted_than_allowed(limit, hosts):
+@given(limit=st.integers(0, 5), workers=st.lists(st.integers(0, 2), max_size=12))
+def test_no_more_workers_are_restarted_than_allowed(limit, workers):
     supervisor = Supervisor(RecoveryConfig(heal=True, known_to_work=True, max_restarts=limit))
-    decisions = [supervisor.decide(HostDied(host, killed(), steps=n)) for n, host in enumerate(hosts)]
-    assert [isinstance(decision, Restart) for decision in decisions] == [n < limit for n in range(len(hosts))]
-    assert supervisor.drain_counts() == RecoveryCounts(restarts=min(limit, len(hosts)))
-    if len(hosts) > limit:
-        assert f"one more than the {limit} of --max-restarts" in str(decisions[limit].error)
+    decisions = [supervisor.decide(WorkerDeath(worker, killed(), steps=n)) for n, worker in enumerate(workers)]
+    assert [isinstance(decision, Restart) for decision in decisions] == [n < limit for n in range(len(workers))]
+    assert supervisor.drain_counts() == RecoveryCounts(restarts=min(limit, len(workers)))
+    if len(workers) > limit:
+        assert f"the limit of {limit} restarts (--max-restarts)" in str(decisions[limit].error)
 
 
-def test_hosts_that_use_too_much_memory_are_restarted_and_counted_apart():
+def test_workers_that_use_too_much_memory_are_restarted_and_counted_apart():
     warned = []
     supervisor = Supervisor(RecoveryConfig(heal=True, max_rss=300.0, max_restarts=0, warn=warned.append))
-    assert supervisor.decide(HostOutgrew("worker of env 3")) == Restart(
+    assert supervisor.decide(MemoryLimitExceeded("worker of env 3")) == Restart(
         "the worker of env 3 uses more than 300 MB (--worker-max-rss); restarted"
     )
     died, error = [], killed()
@@ -143,13 +145,13 @@ def test_hosts_that_use_too_much_memory_are_restarted_and_counted_apart():
     def start():
         raise error
 
-    supervisor.recycle("worker of env 3", start, died.append)
+    supervisor.restart_for_memory("worker of env 3", start, died.append)
     assert died == [error] and len(warned) == 1
     assert supervisor.drain_counts() == RecoveryCounts(recycled=2) and supervisor.drain_counts() == RecoveryCounts()
 
 
 @pytest.mark.parametrize("failures", [0, 1, 2, 3])
-def test_recover_starts_a_host_until_it_starts_or_makes_no_progress(failures):
+def test_recover_starts_a_worker_until_it_starts_or_makes_no_progress(failures):
     warned, starts = [], []
     supervisor = Supervisor(RecoveryConfig(heal=True, known_to_work=True, warn=warned.append))
 
@@ -159,7 +161,7 @@ def test_recover_starts_a_host_until_it_starts_or_makes_no_progress(failures):
             raise killed()
         return "started"
 
-    death = HostDied(0, killed(), site(), steps=9, heartbeat=0)
+    death = WorkerDeath(0, killed(), site(), steps=9, heartbeat=0)
     if failures < 3:
         assert supervisor.recover(death, start, lambda: 1) == "started"
         assert len(starts) == len(warned) == failures + 1
@@ -179,7 +181,7 @@ def test_recover_does_not_stop_while_failing_starts_make_progress():
             raise error
         return "started"
 
-    assert supervisor.recover(HostDied(0, killed()), start, lambda: next(beats)) == "started"
+    assert supervisor.recover(WorkerDeath(0, killed()), start, lambda: next(beats)) == "started"
 
 
 def test_other_errors_of_a_start_are_raised_at_once():
@@ -187,4 +189,4 @@ def test_other_errors_of_a_start_are_raised_at_once():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        Supervisor(HEALS).recover(HostDied(0, killed()), start, lambda: 0)
+        Supervisor(HEALS).recover(WorkerDeath(0, killed()), start, lambda: 0)

@@ -42,7 +42,7 @@ from corral.rollout.load_balancer import LoadBalancer
 from corral.rollout.source import SourceSpec
 from corral.vec.api import EnvInfo
 from corral.vec.env_stepper import CURRENT_ENV, OTHER_CALLS, STEPS_STARTED
-from corral.vec.supervisor import CrashSite, HostDied, Supervisor, warn_of_lost
+from corral.vec.supervisor import CrashSite, Supervisor, WorkerDeath, warn_of_lost
 
 __all__ = ["WorkerSource"]
 
@@ -281,7 +281,7 @@ class WorkerSource:
                         segments[w.index].append(pickle.loads(event[1:]))
                         if not is_finished(w):
                             start = functools.partial(self._start_and_restore, w)
-                            self._supervisor.recycle(str(w), start, functools.partial(self._restart, w))
+                            self._supervisor.restart_for_memory(str(w), start, functools.partial(self._restart, w))
         self._pool.reset_timeouts()
         return segments
 
@@ -346,7 +346,7 @@ class WorkerSource:
         progress = _Progress(cells)
         steps = self._rollouts_begun * self.n_steps + progress.steps_completed
         self._supervisor.known_to_work |= self._positions_known or progress.steps_completed > 0
-        death = HostDied(w.index, error, self._crash_site(w, progress), steps, progress.as_bytes())
+        death = WorkerDeath(w.index, error, self._crash_site(w, progress), steps, progress.as_bytes())
         start = functools.partial(self._start_and_restore, w, finished)
         return self._supervisor.recover(death, start, progress.as_bytes)
 

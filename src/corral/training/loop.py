@@ -1,17 +1,20 @@
 """The training loop: collect a rollout, update the policy with PPO, call the hooks; repeat until the run ends.
 
-The loop is the same for every env, network and number of processes. ``training/assemble`` has built the parts before.
+The loop is the same for every env, network and number of processes. Its terms:
 
-- A *run* (``training/run``) holds all parts: rollout source, learner, counters, run directory.
+- A *run* (``training/run``) holds the parts that ``training/assemble`` has built: the rollout source, which has the
+envs
+  and collects rollouts, the learner, which updates the policy, counters, settings and the run directory.
 - A *rollout* is ``T`` steps of each of ``N`` envs. An *iteration* is one rollout and one update of the policy.
 - A *hook* is an object with methods that the loop calls: ``on_start``, ``after_iteration`` and ``on_end``. Evaluation,
   checkpoints, metrics files and imitation of an expert are hooks, and users add their own. Their order is in
   ``training/hooks/hook_order``.
-- The *recovery point* is a copy of the run's state in memory, taken after each iteration. Checkpoints are recovery
-  points on disk. If a signal or an error ends an iteration before it is complete, the iteration is discarded and the
-  recovery point is saved.
+- The *recovery point* is a copy of the run's state in memory, taken at the start and after each iteration. A checkpoint
+is
+  a recovery point on disk. If a signal or an error ends an iteration before it is complete, the iteration is discarded
+  and the recovery point is saved, so that a resume repeats the iteration exactly.
 - With the setting ``overlap``, workers collect the next rollout while this process updates the policy.
-- *Stages* are parts of a run with different opponents.
+- In games with two sides, *stages* divide a run: each has its own opponents, and the run may end after the last one.
 """
 
 from __future__ import annotations
@@ -32,21 +35,21 @@ __all__ = ["train_loop"]
 def train_loop(run: Run, hooks: HookList, signals: SignalHandler) -> str:
     """Train until a budget (steps, episodes, time, stages) is used up or a hook stops the run; return the reason.
 
-    After ``on_start``, however the run ends, the last completed iteration is saved and ``on_end`` is called.
+    However the run ends after ``on_start``, the last recovery point is saved and ``on_end`` is called.
     """
-    resumed = run.recovery_point is not None  # then it is the checkpoint from which the run was restored
+    resumed = run.recovery_point is not None  # if so, it is the checkpoint from which the run was restored
     if not resumed:
-        run.take_recovery_point()  # the summary describes this state if a signal interrupts `on_start`
+        run.take_recovery_point()  # what summary.json reports if a signal interrupts `on_start`
     start = Start(run, signals, resumed)
-    hooks.on_start(start)  # may change the weights: imitation of an expert, the user's hooks
-    reason = None
+    hooks.on_start(start)  # may change the weights (imitation of an expert), or stop the run
+    reason = None  # until `on_end`: a signal or an error ended the run
     try:
-        run.publish_weights()  # to the actors that collect rollouts
-        run.take_recovery_point()  # includes the changes by `on_start`
-        stop_reason = run.budget_reached() or start.stop_reason
+        run.publish_weights()  # to the processes that choose actions
+        run.take_recovery_point()  # with the changes of `on_start`
+        stop_reason = run.exhausted_budget() or start.stop_reason
         if resumed and (stop_reason is None or not run.config.hooks):
-            # The checkpoint that was resumed need not be saved again. The exception is a run that ends here and has
-            # hooks: what they changed in `on_start` would be in no checkpoint.
+            # The checkpoint that was resumed is on disk: `save_recovery_point` skips a step that was saved. But if the
+            # run ends here, what the user's hooks changed in `on_start` must be saved, because no iteration follows.
             run.last_saved_step = run.progress.timesteps
         reason = _run_iterations(run, hooks, signals, stop_reason)
     finally:
@@ -57,19 +60,18 @@ def train_loop(run: Run, hooks: HookList, signals: SignalHandler) -> str:
 def _run_iterations(run: Run, hooks: HookList, signals: SignalHandler, stop_reason: str | None) -> str:
     """Repeat iterations until there is a reason to stop; return it."""
     run.save_recovery_point()  # a new run can be resumed before its first iteration is complete
-    pipeline = RolloutPipeline(run)
-    is_evaluated = False  # whether the policy was evaluated in the last iteration
+    pipeline = RolloutPipeline(run)  # requests rollouts from the run's source, one after the other
+    is_evaluated = False  # whether the current policy was evaluated
     try:
         while stop_reason is None:
-            # Ctrl-C and SIGTERM interrupt such a block at once; elsewhere they wait for the next one.
-            with signals.interruptible():
+            with signals.interruptible():  # Ctrl-C and SIGTERM raise an exception here; outside they wait until here
                 learned = _collect_and_learn(run, pipeline)
-            if learned is None:  # the run's time was over before the rollout was complete
+            if learned is None:  # the time budget was used up before the rollout was complete
                 _end_without_rollout(run, signals, is_evaluated)
                 return "duration"
-            run.commit(learned.rollout)  # counters, observation statistics, publish weights, recovery point
+            run.commit(learned.rollout)  # update counters and statistics, publish the weights, take a recovery point
             metrics = metrics_row(run, learned.rollout, learned.update, learned.settings, learned.lag)
-            iteration = Iteration(run, signals, learned, metrics, stop_reason=run.budget_reached())
+            iteration = Iteration(run, signals, learned, metrics, stop_reason=run.exhausted_budget())
             hooks.after_iteration(iteration)  # evaluate, log, write metrics, save checkpoints; a hook may stop the run
             stop_reason, is_evaluated = iteration.stop_reason, iteration.is_evaluated
     finally:
@@ -79,25 +81,28 @@ def _run_iterations(run: Run, hooks: HookList, signals: SignalHandler, stop_reas
 
 
 def _collect_and_learn(run: Run, pipeline: RolloutPipeline) -> LearnedRollout | None:
-    """Collect a rollout and update the policy; return None if the run's time is over before the rollout is complete.
+    """Collect a rollout and update the policy; return None if the time budget ends before the rollout is complete.
 
     This is one iteration of PPO, Algorithm 1 of Schulman et al. 2017 (arXiv:1707.06347).
     """
-    before = run.counters()  # steps, episodes and seconds so far
+    before = run.counters()  # steps, episodes and seconds before this iteration, for hooks
     rollout = pipeline.next_rollout()  # [T, N]; with `overlap`, workers collect the next one during the update
     if rollout is None:
         return None
-    lag = pipeline.measure_lag(rollout)  # with `overlap`, how far the policy has moved since the rollout was collected
-    targets = run.estimate_targets(rollout)  # advantages and returns [T, N], by generalized advantage estimation
-    settings = run.update_settings()  # learning rate, clip range and coefficients of this update
-    update = run.learner.update(rollout, targets, settings)  # epochs of minibatch gradient steps
+    lag = pipeline.measure_lag(rollout)  # with `overlap`: the mean importance weight under the current policy
+    advantages = run.estimate_advantages(rollout)  # and returns, both [T, N], by generalized advantage estimation
+    settings = run.next_update_settings()  # learning rate, clip range and coefficients of the loss
+    update = run.learner.update(rollout, advantages, settings)  # epochs of minibatch gradient steps
     return LearnedRollout(before, rollout, lag, settings, update, pipeline.stage_end_message)
 
 
 def _end_without_rollout(run: Run, signals: SignalHandler, is_evaluated: bool) -> None:
-    """End a run whose time was over before a rollout was complete; evaluate the policy if that was not just done."""
-    run.discard_rollout()
+    """End a run whose time budget was used up before a rollout was complete, as the hooks do after an iteration.
+
+    The policy is evaluated if that has not been done after the previous iteration.
+    """
+    run.discard_rollout()  # count the seconds that it took
     if run.config.eval_freq and not is_evaluated:
         eval_metrics = evaluate_run(run, signals)
         run.reporter.write(progress_row(run) | eval_metrics, budget_used(run.config, run.progress))
-    write_stage_files(run)  # if the run has stages: metrics and policy of the current one
+    write_stage_files(run)  # metrics and policy of the current stage, if the run has stages

@@ -143,7 +143,7 @@ class Run:
         """Give the current weights to the actors that collect the next rollouts."""
         self.source.publish(self.learner.policy.state_dict(), self.progress.iteration)
 
-    def estimate_targets(self, rollout: Rollout) -> Advantages:
+    def estimate_advantages(self, rollout: Rollout) -> Advantages:
         """Return advantages and returns [T, N] of the clipped or scaled rewards."""
         rewards = rollout.rewards.astype(np.float32)  # [T, N]
         if self.config.clip_reward:
@@ -162,7 +162,7 @@ class Run:
             self.config.gae_lambda,
         )
 
-    def update_settings(self) -> UpdateSettings:
+    def next_update_settings(self) -> UpdateSettings:
         """Return the learning rate and the loss terms of the next update.
 
         As in Stable-Baselines3, the learning rate is that of the step at which the rollout ends. The loss terms are
@@ -199,7 +199,7 @@ class Run:
             moments.merge(observations[path])
             normalizer.set(path, moments.mean, moments.deviation)
 
-    def budget_reached(self) -> str | None:
+    def exhausted_budget(self) -> str | None:
         """Return which budget of the run is used up (``stages`` after the last stage); None if there is none."""
         stages = "stages" if self.opponents is not None and self.opponents.finished else None
         return exhausted_budget(self.config, self.progress) or stages

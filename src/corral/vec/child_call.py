@@ -17,7 +17,7 @@ from corral.processes import shared_memory
 from corral.processes.pool import StartMethod, WorkerPool
 from corral.processes.supervision import RecoveryConfig
 from corral.processes.worker_bootstrap import ERROR, VALUE, pickle_error, unpickle_error
-from corral.vec.supervisor import HostDied, Stop, Supervisor
+from corral.vec.supervisor import Stop, Supervisor, WorkerDeath
 
 __all__ = ["Heartbeat", "call_in_child"]
 
@@ -61,7 +61,7 @@ def call_in_child(
         try:
             return _call(function, recovery, start_method, preload)
         except WorkerDied as error:
-            decision = supervisor.decide(HostDied(0, error, heartbeat=what))
+            decision = supervisor.decide(WorkerDeath(0, error, heartbeat=what))
             if isinstance(decision, Stop):
                 stopped = WorkerDied(f"{what}: {decision.error}")
                 stopped.exit_code = 2

@@ -30,7 +30,7 @@ from corral.vec import calls, worker
 from corral.vec.api import CallState, CorralVectorEnv, EnvReport, InfoMode, InfoRow, OpponentSamplerSpec, StepArrays
 from corral.vec.position_tracker import PositionTracker
 from corral.vec.replay_log import EnvPosition
-from corral.vec.supervisor import HostDied, Supervisor, warn_of_lost
+from corral.vec.supervisor import Supervisor, WorkerDeath, warn_of_lost
 
 __all__ = ["ProcessVectorEnv"]
 
@@ -285,7 +285,7 @@ class ProcessVectorEnv(CorralVectorEnv):
 
     def _restart_at_start(self, w: PoolWorker, error: CorralError) -> bytes:
         """Restart a worker that died while all workers start; return the reply of the last phase it completed."""
-        death = HostDied(w.index, error, heartbeat="start")
+        death = WorkerDeath(w.index, error, heartbeat="start")
         return self._supervisor.recover(death, lambda: self._start_again(w), lambda: "start")
 
     def _restart_during_step(self, w: PoolWorker, error: CorralError) -> None:
@@ -308,7 +308,7 @@ class ProcessVectorEnv(CorralVectorEnv):
             if stepping and self._signal.has_started(w):
                 env = w.envs[min(self._signal.heartbeat(w)[0], len(w.envs) - 1)]
                 crash_site = self._tracker.crash_site(env, masked, self.codec.layout)
-        death = HostDied(w.index, error, crash_site, self._signal.step, self._signal.heartbeat(w))
+        death = WorkerDeath(w.index, error, crash_site, self._signal.step, self._signal.heartbeat(w))
         self._supervisor.recover(
             death, lambda: self._start_and_restore(w, positions), lambda: self._signal.heartbeat(w)
         )
@@ -318,7 +318,7 @@ class ProcessVectorEnv(CorralVectorEnv):
         for w in self._signal.over_memory():
             positions = [tracker.position(i, bool(self.has_masks)) for i in w.envs]
             start = functools.partial(self._start_and_restore, w, positions)
-            self._supervisor.recycle(str(w), start, functools.partial(self._restart, w))
+            self._supervisor.restart_for_memory(str(w), start, functools.partial(self._restart, w))
 
     def _start_again(self, w: PoolWorker) -> bytes:
         """Start another process for a worker and bring it as far as the other workers are; return its last reply."""

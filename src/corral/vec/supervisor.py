@@ -1,9 +1,9 @@
-"""Decides what happens when a host of envs dies: start it again, or stop the run.
+"""The supervisor: decides what happens when a worker dies, hangs or uses too much memory.
 
-A host is what runs envs outside of the trainer, such as a worker process. The supervisor knows nothing of processes,
-pipes or machines. Its caller reports events (``known_to_work`` after the first step, ``HostDied``, ``HostOutgrew``) and
-carries out the decisions (``Restart``, ``Stop``). What a decision depends on is all in this file, so the rules are
-tested without processes.
+A worker is a process, or anything else outside of the trainer, that owns envs. It is restarted, or the run stops with
+an error. The supervisor is a state machine: events in (``WorkerDeath``, ``MemoryLimitExceeded``), decisions out
+(``Restart``, ``Stop``). It starts and kills nothing itself, so its rules are tested without processes. ``recover`` and
+``restart_for_memory`` carry the decisions out with the functions that the caller gives them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,28 @@ from corral.core.types import RecoveryCounts
 from corral.processes.supervision import RecoveryConfig
 from corral.vec.replay_log import EnvPosition
 
-__all__ = ["CrashSite", "HostDied", "HostOutgrew", "Restart", "Stop", "Supervisor", "first_line", "warn_of_lost"]
+__all__ = [
+    "CrashSite",
+    "MemoryLimitExceeded",
+    "Restart",
+    "Stop",
+    "Supervisor",
+    "WorkerDeath",
+    "first_line",
+    "warn_of_lost",
+]
 
 T = TypeVar("T")
 MAX_DEATHS_WITHOUT_PROGRESS = 3
-"""A host that dies this often in a row at the same place stops the run."""
+"""The run stops when a worker dies this often in a row without progress in between."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrashSite:
-    """The env step during which a host died."""
+    """The env step during which a worker died or hung."""
 
     env: int
+    """Index of the env in the run."""
     position: EnvPosition
     """Where the env was before this step."""
     action: Any
@@ -48,30 +58,32 @@ class CrashSite:
 
 
 @dataclass(frozen=True, slots=True)
-class HostDied:
-    """Event: a host ended, or hung and was killed."""
+class WorkerDeath:
+    """Event: a worker ended, hung and was killed, or could not be started."""
 
-    host: int
+    worker: int
+    """Index of the worker, which stays the same when it is restarted."""
     error: CorralError
+    """A ``WorkerDied``, or the ``EnvFault`` of an env that could not be made or restored."""
     crash_site: CrashSite | None = None
-    """The env step that was under way; None if the host was not stepping an env."""
+    """The env step that was under way; None if the worker was not stepping an env."""
     steps: int = 0
-    """Steps that the host had begun since the run started."""
+    """Vector steps since the run started, restarts included, that the worker had begun."""
     heartbeat: Hashable = None
-    """Any value that changes while the host makes progress between two steps."""
+    """Any value that changes while the worker makes progress outside of env steps, as during a restore."""
 
 
 @dataclass(frozen=True, slots=True)
-class HostOutgrew:
-    """Event: a host uses more memory than ``RecoveryConfig.max_rss`` allows."""
+class MemoryLimitExceeded:
+    """Event: a worker uses more memory than ``RecoveryConfig.max_rss`` allows."""
 
-    name: str
-    """The host as messages name it."""
+    worker_name: str
+    """What messages call the worker, such as "worker of envs 0 to 3"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Decision: start the host again."""
+    """Decision: restart the worker."""
 
     message: str
     """The warning to print."""
@@ -85,32 +97,34 @@ class Stop:
 
 
 class Supervisor:
-    """Counts the deaths of hosts and decides about each of them.
+    """Counts the deaths of workers, and decides after each whether the worker is restarted.
 
-    ``restores_episodes`` says whether a restarted host continues the episodes that its envs were in. Where that is
-    impossible (vector envs that Corral cannot replay), all envs of the host begin new episodes.
+    ``restores_episodes`` says whether the envs of a restarted worker continue their episodes. Where that is impossible
+    (vector envs such as EnvPool's, which cannot be replayed env by env), all envs of the worker begin new episodes.
     """
 
     def __init__(self, recovery: RecoveryConfig, restores_episodes: bool = True) -> None:
         self._recovery = recovery
         self._restores_episodes = restores_episodes
         self.known_to_work = recovery.known_to_work
-        """Whether an env has completed a step. Until then, an error means that the run is set up wrongly."""
-        self._restarts = 0
+        """Whether an env has completed a step; the caller sets it. Until then an error is a mistake in the set-up of
+        the run, which a restart would repeat, except the death by a signal, which any process can send."""
+        self._restarts = 0  # after deaths; restarts because of memory have no limit
         self._counts = RecoveryCounts()  # since the last drain_counts
-        self._last_site: dict[int, Hashable] = {}  # by host: the place of its last death
-        self._deaths_there: dict[int, int] = {}  # by host: deaths in a row at that place
-        self._steps_at_last_death: dict[int, int] = {}  # by host
+        self._last_key: dict[int, Hashable] = {}  # by worker: the progress key of its last death
+        self._deaths_in_a_row: dict[int, int] = {}  # by worker: deaths with this key
+        self._steps_at_last_death: dict[int, int] = {}  # by worker
 
-    def decide(self, event: HostDied | HostOutgrew) -> Restart | Stop:
+    def decide(self, event: WorkerDeath | MemoryLimitExceeded) -> Restart | Stop:
         """Return what to do about an event, and count it."""
-        if isinstance(event, HostOutgrew):
+        if isinstance(event, MemoryLimitExceeded):
             self._counts += RecoveryCounts(recycled=1)
             limit = f"{self._recovery.max_rss:g} MB (--worker-max-rss)"
-            return Restart(f"the {event.name} uses more than {limit}; restarted")
-        if (error := self._reason_to_stop(event)) is not None:
+            return Restart(f"the {event.worker_name} uses more than {limit}; restarted")
+        error = self._reason_to_stop(event)
+        if error is not None:
             if not self.known_to_work:
-                error.exit_code = 2
+                error.exit_code = 2  # of the command: wrong usage, config or env
             return Stop(error)
         self._restarts += 1
         self._counts += RecoveryCounts(restarts=1)
@@ -119,10 +133,11 @@ class Supervisor:
         count = "1 restart" if self._restarts == 1 else f"{self._restarts} restarts"
         return Restart(f"{what}{where}; restarted, {count} so far")
 
-    def recover(self, death: HostDied, start: Callable[[], T], heartbeat: Callable[[], Hashable]) -> T:
-        """Restart a host with ``start``, again if that fails, until it succeeds or the decision is to stop.
+    def recover(self, death: WorkerDeath, start: Callable[[], T], heartbeat: Callable[[], Hashable]) -> T:
+        """Restart a worker by calling ``start``, until a call succeeds; raise the error of a decision to stop.
 
-        Returns what ``start`` returned. ``heartbeat`` is read again after each failed start.
+        Returns what ``start`` returned. After a call that failed, ``heartbeat`` returns the worker's new heartbeat, so
+        that starts which fail at the same point are recognised.
         """
         while True:
             decision = self.decide(death)
@@ -134,9 +149,11 @@ class Supervisor:
             except (WorkerDied, EnvFault) as error:
                 death = dataclasses.replace(death, error=error, crash_site=None, heartbeat=heartbeat())
 
-    def recycle(self, name: str, start: Callable[[], object], on_death: Callable[[CorralError], object]) -> None:
-        """Restart a host that uses too much memory with ``start``; ``on_death`` recovers the new one if it dies."""
-        decision = self.decide(HostOutgrew(name))
+    def restart_for_memory(
+        self, worker_name: str, start: Callable[[], object], on_death: Callable[[CorralError], object]
+    ) -> None:
+        """Restart a worker that uses too much memory by calling ``start``; if that fails, call ``on_death``."""
+        decision = self.decide(MemoryLimitExceeded(worker_name))
         assert isinstance(decision, Restart)
         self._recovery.warn(decision.message)
         try:
@@ -145,61 +162,66 @@ class Supervisor:
             on_death(error)
 
     def drain_counts(self) -> RecoveryCounts:
-        """Return how many hosts were restarted since the last call."""
+        """Return the restarts since the last call, those after deaths and those because of memory."""
         counts, self._counts = self._counts, RecoveryCounts()
         return counts
 
-    def _reason_to_stop(self, death: HostDied) -> CorralError | None:
-        """Return the error that ends the run, or None if the host shall be restarted."""
+    def _reason_to_stop(self, death: WorkerDeath) -> CorralError | None:
+        """Return the error that ends the run, or None if the worker is to be restarted."""
         by_signal = isinstance(death.error, WorkerDied) and death.error.by_signal
         if not self._recovery.heal or not (self.known_to_work or by_signal):
             return death.error
-        if self._count_deaths_at_site(death) >= MAX_DEATHS_WITHOUT_PROGRESS:
+        if self._count_death(death) >= MAX_DEATHS_WITHOUT_PROGRESS:
             return _no_progress_error(death)
         limit = self._recovery.max_restarts
         if limit is not None and self._restarts >= limit:
-            return WorkerDied(f"{death.error}; that was one more than the {limit} of --max-restarts")
+            return WorkerDied(f"{death.error}; the limit of {limit} restarts (--max-restarts) is reached")
         return None
 
-    def _count_deaths_at_site(self, death: HostDied) -> int:
-        """Return how often in a row, this death included, the host died without progress in between."""
-        site = self._site_of(death)
-        deaths = self._deaths_there.get(death.host, 0) + 1 if self._last_site.get(death.host) == site else 1
-        self._last_site[death.host], self._deaths_there[death.host] = site, deaths
-        self._steps_at_last_death[death.host] = death.steps
+    def _count_death(self, death: WorkerDeath) -> int:
+        """Return how often in a row, this death included, the worker died without progress in between."""
+        key = self._progress_key(death)
+        is_same = self._last_key.get(death.worker) == key
+        deaths = self._deaths_in_a_row[death.worker] + 1 if is_same else 1
+        self._last_key[death.worker], self._deaths_in_a_row[death.worker] = key, deaths
+        self._steps_at_last_death[death.worker] = death.steps
         return deaths
 
-    def _site_of(self, death: HostDied) -> Hashable:
-        """Return what is equal for two deaths of a host if it made no progress between them."""
+    def _progress_key(self, death: WorkerDeath) -> Hashable:
+        """Return a key that is the same for two deaths in a row if the worker made no progress between them."""
         if death.crash_site is None:
-            return "between steps", death.steps, death.heartbeat
+            return "outside of a step", death.steps, death.heartbeat
         if self._restores_episodes:
             location = death.crash_site.location
             return "in a step", location.env, location.episode, location.step
-        # All envs began new episodes together after the last restart: compare how long the host lived.
-        return "in a step", death.steps - self._steps_at_last_death.get(death.host, 0)
+        # All envs began new episodes after the last restart. What crashes a worker in the same way each time does so
+        # after the same number of steps.
+        return "in a step", death.steps - self._steps_at_last_death.get(death.worker, 0)
 
 
-def _no_progress_error(death: HostDied) -> CorralError:
+def _no_progress_error(death: WorkerDeath) -> CorralError:
     error, site = death.error, death.crash_site
     if site is not None:
         summary = f"{error}; {MAX_DEATHS_WITHOUT_PROGRESS} times in a row at the same step"
-        return EnvFault(summary, site.location, "", False, site.position.reproduction(site.action_row))
+        return EnvFault(summary, site.location, reproduction=site.position.reproduction(site.action_row))
     if isinstance(error, WorkerDied):
         return WorkerDied(f"{error}; {MAX_DEATHS_WITHOUT_PROGRESS} times in a row without any progress")
-    error.exit_code = 1
+    error.exit_code = 1  # an env that worked before can no longer be made: a failure while running
     return error
 
 
 def first_line(error: CorralError) -> str:
-    """Return an error in one line, without its advice and without a traceback."""
-    return (isinstance(error, WorkerDied) and error.summary) or str(error).splitlines()[0]
+    """Return an error in one line: without the advice on what to do, and without a traceback."""
+    if isinstance(error, WorkerDied) and error.summary:
+        return error.summary
+    return str(error).splitlines()[0]
 
 
 def warn_of_lost(envs: list[int], warn: Callable[[str], object]) -> None:
     """Warn about envs that could not be restored to their positions."""
     if envs:
+        episodes = "its episode ends" if len(envs) == 1 else "their episodes end"
         warn(
-            f"env {', '.join(map(str, envs))} could not be restored, so its episode ends as truncated: it belongs to a "
-            "vector env such as EnvPool's, or is not deterministic (see `corral doctor`), or its episode is too long"
+            f"env {', '.join(map(str, envs))} could not be restored, so {episodes} as truncated. Vector envs such as "
+            "EnvPool's, envs that are not deterministic (see `corral doctor`) and very long episodes cannot be restored"
         )

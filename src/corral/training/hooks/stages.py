@@ -9,7 +9,7 @@ __all__ = ["Stages"]
 
 
 class Stages(Hook):
-    """Prints a line when a stage ends. The end of the last stage ends the run (see ``Run.budget_reached``)."""
+    """Prints a line when a stage ends. The end of the last stage ends the run (see ``Run.exhausted_budget``)."""
 
     def after_iteration(self, iteration: Iteration) -> None:
         """Print the line if a stage ended with this rollout."""
