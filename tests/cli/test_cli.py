@@ -1,4 +1,4 @@
-"""The command line as users meet it: what it prints, what it writes, how it exits."""
+"""The command line: what it prints, what it writes and its exit codes."""
 
 import json
 import os
@@ -29,16 +29,16 @@ SMALL = [
 ]
 
 
-def corral(*words):
-    """Run in this process; exit code as the shell would see it."""
+def corral(*arguments):
+    """Run the command line in this process; return the exit code."""
     try:
-        return main([str(word) for word in words])
+        return main([str(argument) for argument in arguments])
     except SystemExit as error:
         return error.code
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("arguments", "complaint"),
     [
         (["trian"], "unknown verb 'trian' (did you mean 'train'?)"),
         (["train"], "which env?"),
@@ -69,21 +69,21 @@ def corral(*words):
         (["train", "toy-maze", "--env-kwargs", "limit=3", "--env-kwargs", "limit=4"], "limit is given twice"),
     ],
 )
-def test_mistakes_are_one_clear_line_and_write_nothing(tmp_path, capsys, words, complaint):
+def test_usage_errors_are_one_line_and_write_no_files(tmp_path, capsys, arguments, complaint):
     (tmp_path / "typo.yaml").write_text("n_env: 3\n")
-    assert corral(*words) == 2
+    assert corral(*arguments) == 2
     err = capsys.readouterr().err
     assert complaint in err
     assert len(err.strip().splitlines()) == 1 or "traceback" in err
     assert [p.name for p in tmp_path.iterdir()] == ["typo.yaml"]
 
 
-LONG, DEEP, DIGITS = "x" * 300, "a/" * 2500 + "b", "9" * 5000
+LONG_NAME, DEEP_PATH, LONG_NUMBER = "x" * 300, "a/" * 2500 + "b", "9" * 5000
 
 
-@pytest.mark.parametrize("name", [LONG, DEEP, "caf\udce9", "a\0b"], ids=["long", "deep", "not UTF-8", "null"])
+@pytest.mark.parametrize("name", [LONG_NAME, DEEP_PATH, "caf\udce9", "a\0b"], ids=["long", "deep", "not UTF-8", "null"])
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         "train NAME",
         "train NAME.py:make",
@@ -105,14 +105,14 @@ LONG, DEEP, DIGITS = "x" * 300, "a/" * 2500 + "b", "9" * 5000
         "compare NAME NAME",
     ],
 )
-def test_names_that_no_system_takes_are_refused_in_one_line(capsys, words, name):
-    assert corral(*(word.replace("NAME", name) for word in words.split())) == 2
+def test_names_that_no_file_can_have_are_refused_in_one_line(capsys, arguments, name):
+    assert corral(*(argument.replace("NAME", name) for argument in arguments.split())) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and len(error) < 700, error
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         "train CartPole-v1 --seed NUMBER",
         "train CartPole-v1 --net-arch NUMBER",
@@ -127,43 +127,45 @@ def test_names_that_no_system_takes_are_refused_in_one_line(capsys, words, name)
         "sweep CartPole-v1 --trials 1 --search NUMBER=1,2",
     ],
 )
-def test_values_that_no_setting_takes_are_refused_in_one_line(capsys, words):
-    assert corral(*words.replace("NUMBER", DIGITS).split()) == 2
+def test_values_that_no_setting_can_have_are_refused_in_one_line(capsys, arguments):
+    assert corral(*arguments.replace("NUMBER", LONG_NUMBER).split()) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and len(error) < 700, error
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     ["sweep CartPole-v1 --presets file.yaml", "train game-boy --memory-map file.yaml", "train --config file.yaml"],
 )
 @pytest.mark.parametrize(
-    "file", ["env: 5\n", f"a: {DIGITS}\n", "a: !!int x\n", "policy: 5\nenv: CartPole-v1\n", f"{'[' * 2000}"], ids=len
+    "file",
+    ["env: 5\n", f"a: {LONG_NUMBER}\n", "a: !!int x\n", "policy: 5\nenv: CartPole-v1\n", f"{'[' * 2000}"],
+    ids=len,
 )
-def test_files_with_values_that_no_setting_takes_are_refused_in_one_line(capsys, words, file):
+def test_files_with_values_that_no_setting_can_have_are_refused_in_one_line(capsys, arguments, file):
     Path("file.yaml").write_text(file)
-    assert corral(*words.split()) == 2
+    assert corral(*arguments.split()) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and len(error) < 700, error
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such permissions")
-@pytest.mark.parametrize("words", ["train CartPole-v1 --output-dir shut/run", "resume shut/run", "eval shut/run"])
-def test_directories_that_may_not_be_searched_are_refused_in_one_line(words):
-    without_rights = []
-    if os.geteuid() == 0:  # the superuser may search any directory, unless these capabilities are taken away
+@pytest.mark.parametrize("arguments", ["train CartPole-v1 --output-dir shut/run", "resume shut/run", "eval shut/run"])
+def test_directories_without_search_permission_are_refused_in_one_line(arguments):
+    drop_capabilities = []
+    if os.geteuid() == 0:  # root may search any directory unless it drops these capabilities
         if shutil.which("setpriv") is None:
-            pytest.skip("only setpriv can take the superuser's rights away")
-        rights = "-dac_override,-dac_read_search"
-        without_rights = ["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}"]
+            pytest.skip("dropping the capabilities of root needs setpriv")
+        capabilities = "-dac_override,-dac_read_search"
+        drop_capabilities = ["setpriv", f"--bounding-set={capabilities}", f"--inh-caps={capabilities}"]
     Path("shut").mkdir(mode=0o000)
-    command = [*without_rights, sys.executable, "-m", "corral", *words.split()]
-    done = subprocess.run(command, capture_output=True, text=True)
+    command = [*drop_capabilities, sys.executable, "-m", "corral", *arguments.split()]
+    completed = subprocess.run(command, capture_output=True, text=True)
     Path("shut").chmod(0o700)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert completed.returncode == 2 and completed.stderr.count("\n") == 1, completed.stderr
 
 
-def test_train_eval_play_resume_list(tmp_path, capsys):
+def test_a_run_is_trained_evaluated_played_resumed_and_listed(tmp_path, capsys):
     assert corral("train", "CartPole-v1", *SMALL, "--output-dir", "runs/a") == 0
     out = capsys.readouterr().out
     assert "results in runs/a" in out and "corral eval runs/a" in out and "steps per second" in out
@@ -180,7 +182,7 @@ def test_train_eval_play_resume_list(tmp_path, capsys):
     assert "runs/a" in out and "CartPole-v1" in out and "toy-maze" in out
 
 
-def test_flags_override_the_file(capsys):
+def test_flags_override_the_config_file(capsys):
     Path("c.yaml").write_text(
         "env: CartPole-v1\nparallel: {n_envs: 4}\ntraining: {n_steps: 16, batch_size: 16, n_epochs: 1}\n"
     )
@@ -193,30 +195,30 @@ def test_flags_override_the_file(capsys):
     assert json.loads(Path("r/summary.json").read_text())["steps"] == 64
 
 
-def test_text_games_play_in_the_terminal(capsys):
+def test_an_env_that_renders_text_is_played_in_the_terminal(capsys):
     assert corral("play", "toy-maze", "--max-steps", "3") == 0
     out = capsys.readouterr().out
     assert "@" in out and "random legal moves" in out and "episode 1: reward" in out
 
 
-def test_code_is_repeated_by_pasting_what_is_printed(tmp_path, capsys):
+def test_the_printed_command_names_the_code_of_the_run_and_works(tmp_path, capsys):
     Path("game.py").write_text("from tests.toy_envs import Counter as make\n")
     assert corral("train", "game.py:make", *SMALL, "--output-dir", "my run") == 0
     assert "corral eval 'my run' --env game.py:make" in capsys.readouterr().out
-    words = ["eval", "my run", "--episodes", "2"]
-    assert corral(*words) == 2
+    arguments = ["eval", "my run", "--episodes", "2"]
+    assert corral(*arguments) == 2
     program, *printed = shlex.split(capsys.readouterr().err.strip().split("repeat it: ")[1])
-    assert printed == [*words, "--env", "game.py:make"]
+    assert printed == [*arguments, "--env", "game.py:make"]
     assert subprocess.run([program, *printed], env=os.environ | {"PYTHONPATH": str(ROOT)}).returncode == 0
 
 
-def test_a_network_is_taken_from_where_the_user_says_it_is():
+def test_a_network_file_that_has_moved_is_loaded_from_its_new_path():
     Path("net.py").write_text("from tests.training.test_runs import Tiny as network\n")
     assert corral("train", "CartPole-v1", *SMALL, "--policy", "net.py:network", "--output-dir", "r") == 0
     Path("moved").mkdir()
     Path("net.py").rename("moved/net.py")
-    words = ["--policy", "moved/net.py:network", "--timesteps", "192"]
-    assert corral("resume", "r", *words) == 0
+    arguments = ["--policy", "moved/net.py:network", "--timesteps", "192"]
+    assert corral("resume", "r", *arguments) == 0
 
 
 NETWORK = """
@@ -253,39 +255,41 @@ def factor():
 
 
 @pytest.mark.parametrize("backend", [["serial"], ["worker", "--num-workers", "2"]], ids=["serial", "worker"])
-def test_a_network_in_a_file_acts_in_every_process(backend):
-    """What a file holds may be beyond pickling: a worker imports the file."""
+def test_a_network_in_a_file_works_with_every_backend(backend):
+    """A network that cannot be pickled works, because a worker imports its file."""
     Path("own_net.py").write_text(NETWORK)
-    words = ["--policy", "own_net.py:Network", "--output-dir", "r", "--backend", *backend]
-    assert corral("train", "CartPole-v1", *SMALL, *words) == 0
+    arguments = ["--policy", "own_net.py:Network", "--output-dir", "r", "--backend", *backend]
+    assert corral("train", "CartPole-v1", *SMALL, *arguments) == 0
 
 
-LONE = """
+SINGLE_ENV = """
 import os
 from gymnasium.envs.classic_control import CartPoleEnv
 
 
-class Lone(CartPoleEnv):
+class OnlyOnce(CartPoleEnv):
     made = False
 
     def __init__(self):
-        if Lone.made:
+        if OnlyOnce.made:
             END
-        Lone.made = True
+        OnlyOnce.made = True
         super().__init__()
 """
 
 
 @pytest.mark.parametrize("raises", [False, True])
-def test_an_env_that_cannot_be_made_twice_is_trained_on(raises, capsys):
-    Path("lone.py").write_text(LONE.replace("END", "raise RuntimeError('only one')" if raises else "os._exit(3)"))
-    words = ["--n-envs", "1", "--eval-freq", "0", "--output-dir", "r"]
-    code = f"from corral.cli.main import main; main({['train', 'lone.py:Lone', *SMALL, *words]!r})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+def test_an_env_that_can_be_constructed_only_once_is_trained(raises, capsys):
+    Path("only_once.py").write_text(
+        SINGLE_ENV.replace("END", "raise RuntimeError('only one')" if raises else "os._exit(3)")
+    )
+    arguments = ["--n-envs", "1", "--eval-freq", "0", "--output-dir", "r"]
+    code = f"from corral.cli.main import main; main({['train', 'only_once.py:OnlyOnce', *SMALL, *arguments]!r})"
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert completed.returncode == 0 and "Traceback" not in completed.stderr, completed.stderr
 
 
-def test_the_sample_game_is_fit_and_plays(capsys):
+def test_the_example_game_passes_doctor_and_is_trained_and_played(capsys):
     game = f"{ROOT / 'examples' / 'my_game.py'}:make_env"
     assert corral("doctor", game, "--steps", "500") == 0
     assert "masked" not in capsys.readouterr().out
@@ -297,7 +301,7 @@ def test_the_sample_game_is_fit_and_plays(capsys):
     assert "episode 1: reward" in out and last != "total 0 of 12"  # the end of the episode is shown
 
 
-def test_doctor_exits_with_its_verdict(tmp_path, capsys):
+def test_the_exit_code_of_doctor_says_whether_checks_failed(tmp_path, capsys):
     assert corral("doctor", "toy-maze", "--steps", "500") == 0
     assert "11 pass" in capsys.readouterr().out
     Path("bad.py").write_text("from tests.toy_envs import Forgetful as make\n")
@@ -305,15 +309,14 @@ def test_doctor_exits_with_its_verdict(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("verb", ["train", "resume", "eval", "play", "doctor", "compare", "list"])
-def test_help_teaches(capsys, verb):
+def test_help_shows_usage_and_examples(capsys, verb):
     assert corral(verb, "--help") == 0
     out = capsys.readouterr().out
     assert f"corral {verb}" in out and "examples:" in out
 
 
-def test_an_env_that_raises_ends_with_its_own_traceback(tmp_path):
-    """As a real process: one traceback, exit 1, everything before it saved."""
-    root = Path(__file__).parents[2]
+def test_an_env_that_raises_ends_the_run_with_one_traceback_and_exit_code_1(tmp_path):
+    """Runs in another process; the files of the run are written all the same."""
     Path("game.py").write_text(
         "from tests.toy_envs import Counter\n"
         "class Game(Counter):\n"
@@ -336,11 +339,11 @@ def test_an_env_that_raises_ends_with_its_own_traceback(tmp_path):
         "--output-dir",
         "r",
     ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=600, env={"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin"}
+    completed = subprocess.run(
+        command, capture_output=True, text=True, timeout=600, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
     )
-    assert done.returncode == 1, done.stderr
-    assert done.stderr.count("Traceback (most recent call last)") == 1
-    assert "ValueError: the dragon won" in done.stderr and "game.py" in done.stderr
-    assert "env " in done.stderr and "seed " in done.stderr and "step " in done.stderr
+    assert completed.returncode == 1, completed.stderr
+    assert completed.stderr.count("Traceback (most recent call last)") == 1
+    assert "ValueError: the dragon won" in completed.stderr and "game.py" in completed.stderr
+    assert "env " in completed.stderr and "seed " in completed.stderr and "step " in completed.stderr
     assert json.loads(Path("r/summary.json").read_text())["exit_reason"] == "failed: EnvFault"
