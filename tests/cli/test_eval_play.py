@@ -105,7 +105,7 @@ def test_eval_samples_actions_with_sample_or_if_the_run_had_eval_sample(capsys):
 
     capsys.readouterr()
     most_likely, sampled = mean_reward_line("plain"), mean_reward_line("plain", "--sample")
-    assert mean_reward_line("sampled", "--no-sample") == most_likely != sampled == mean_reward_line("drawn")
+    assert mean_reward_line("sampled", "--no-sample") == most_likely != sampled == mean_reward_line("sampled")
     assert main(["eval", "tests.toy_envs:Coins", "--sample"]) == 2
     assert "random moves are drawn anyway" in capsys.readouterr().err
 
