@@ -19,8 +19,8 @@ from corral.autotune.measure_costs import Costs
 from corral.config.schema import parse_config
 from corral.core.errors import EnvFault, UsageError, WorkerDied
 from corral.envs.factory import resolve_env
-from corral.processes import supervision
-from corral.processes.supervision import RecoveryConfig
+from corral.processes import hang_detector
+from corral.processes.recovery_config import RecoveryConfig
 from corral.training import assemble
 from tests.toy_envs import Counter
 
@@ -169,7 +169,7 @@ class Hanging(Counter):
 
 
 def test_an_env_that_hangs_is_refused_even_if_auto_need_not_measure(monkeypatch):
-    monkeypatch.setattr(supervision, "_MIN_TIMEOUT", 1.0)
+    monkeypatch.setattr(hang_detector, "_MIN_TIMEOUT", 1.0)
     with pytest.raises(WorkerDied, match=r"trying out .*Hanging: .* gave no sign of life for 1 s") as refused:
         corral.train(Hanging, n_envs=1, quiet=True, **SMALL)
     assert refused.value.exit_code == 2 and not Path("runs").exists()

@@ -170,8 +170,8 @@ def test_an_env_that_allows_one_instance_per_process_must_be_deterministic():
     ("how", "cause"), [("os_exit", "exited with code 7"), ("kill", "SIGKILL"), ("sleep", "sign of life")]
 )
 def test_an_env_that_ends_or_hangs_its_process_gives_a_finding(monkeypatch, how, cause):
-    monkeypatch.setattr("corral.processes.supervision._MIN_TIMEOUT", 1.0)
-    finding = list(examine("tests.faults.games:Always", {"how": how, "where": "step"}, n_envs=4, steps=200))[-1]
+    monkeypatch.setattr("corral.processes.hang_detector._MIN_TIMEOUT", 1.0)
+    finding = list(examine("tests.faults.games:AlwaysFails", {"how": how, "where": "step"}, n_envs=4, steps=200))[-1]
     assert finding.level == "fail" and finding.what == "returned data fits the spaces", finding
     assert cause in finding.result, finding
 

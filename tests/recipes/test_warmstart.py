@@ -10,7 +10,7 @@ import corral
 from corral.core.errors import EnvFault, UsageError
 from corral.envs.factory import resolve_env
 from corral.opponents.expert_rollouts import collect_expert_games
-from corral.processes.supervision import RecoveryConfig
+from corral.processes.recovery_config import RecoveryConfig
 from corral.recipes.warmstart import warmstart
 from corral.storage.checkpoint import list_checkpoints
 from corral.storage.metrics_file import read_metrics

@@ -12,7 +12,7 @@ import pytest
 
 from corral.core.errors import EnvFault, UsageError, WorkerDied
 from corral.core.types import RecoveryCounts
-from corral.processes.supervision import RecoveryConfig
+from corral.processes.recovery_config import RecoveryConfig
 from tests.rollout.test_source_workers import collect, make_source, write_random_minibatch
 from tests.toy_envs import Counter, Deadly, Leaking, Slow, Stateful, Unlike
 

@@ -14,7 +14,7 @@ import pytest
 import corral
 from corral.core.errors import CheckpointError, EnvFault
 from corral.envs.toys.toys import Everything
-from corral.processes import supervision
+from corral.processes import hang_detector
 from corral.storage.checkpoint import list_checkpoints, newest_checkpoint, save_checkpoint
 from corral.storage.metrics_file import read_metrics
 from tests.toy_envs import Broken, ByteDigits, Counter, Shuffled, Stateful, Unlike
@@ -189,7 +189,7 @@ def test_states_that_no_env_survives_are_refused_before_the_trainer_takes_them(m
                 do()
             return super().step(action)
 
-    monkeypatch.setattr(supervision, "_MIN_TIMEOUT", 3.0)
+    monkeypatch.setattr(hang_detector, "_MIN_TIMEOUT", 3.0)
     train(lambda: Emulator(1000), 128, "run", backend="serial")
     forged.touch()
     with pytest.raises(CheckpointError, match=f"cannot continue from their states in the checkpoint: .*{says}"):

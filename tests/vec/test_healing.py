@@ -19,7 +19,8 @@ from corral.core.errors import EnvFault, InvalidEnvData
 from corral.core.types import RecoveryCounts
 from corral.doctor.replay import replay_fault
 from corral.envs.factory import resolve_env
-from corral.processes.supervision import HangDetector, RecoveryConfig
+from corral.processes.hang_detector import HangDetector
+from corral.processes.recovery_config import RecoveryConfig
 from corral.vec import make_vector_env
 from corral.vec.replay_log import ReplayLog
 from tests.toy_envs import Counter, Masked, OnceBroken, Picky, Stateful
@@ -296,7 +297,7 @@ def test_the_replay_log_holds_the_actions_since_the_last_reset_or_state(events, 
 
 def test_the_hang_detector_counts_only_time_between_checks(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr("corral.processes.supervision.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("corral.processes.hang_detector.time.monotonic", lambda: clock[0])
     detector = HangDetector(None, "--step-timeout")
 
     def hangs_after(seconds, heartbeat, interval=1.0):

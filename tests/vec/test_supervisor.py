@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from corral.core.errors import EnvFault, EnvLocation, WorkerDied
 from corral.core.types import RecoveryCounts
-from corral.processes.supervision import RecoveryConfig
+from corral.processes.recovery_config import RecoveryConfig
 from corral.vec.replay_log import EnvPosition
 from corral.vec.supervisor import (
     MAX_DEATHS_WITHOUT_PROGRESS,

@@ -24,7 +24,7 @@ from corral.envs.factory import EnvFactory
 from corral.envs.opponent_protocol import OPPONENT
 from corral.opponents.stages import mix_of, reset_options_of, stages_of
 from corral.processes.pool import StartMethod
-from corral.processes.supervision import RecoveryConfig
+from corral.processes.recovery_config import RecoveryConfig
 from corral.rollout import worker
 from corral.vec.api import EnvInfo
 from corral.vec.child_call import Heartbeat, call_in_child

@@ -31,7 +31,7 @@ from corral.ppo.learner import Engine
 from corral.ppo.minibatch_shards import MIN_SHARD_ROWS, ShardThreads, set_torch_threads, shard_count
 from corral.ppo.mlp_engine import MlpEngine, numpy_shape, share_setup
 from corral.ppo.shares import Shares
-from corral.processes.supervision import RecoveryConfig, ignore_warning
+from corral.processes.recovery_config import RecoveryConfig, ignore_warning
 from corral.rollout.actors import actor_spec
 from corral.rollout.buffers import column_specs
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from corral.envs.factory import EnvFactory
-from corral.processes.supervision import RecoveryConfig
+from corral.processes.recovery_config import RecoveryConfig
 from corral.vec.child_call import call_in_child
 
 __all__ = ["call_isolated"]

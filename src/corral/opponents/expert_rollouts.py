@@ -21,7 +21,7 @@ from corral.envs.factory import EnvFactory, resolve_env
 from corral.envs.lifecycle import build_envs, close_env
 from corral.envs.opponent_protocol import outcome
 from corral.processes.pool import StartMethod
-from corral.processes.supervision import RecoveryConfig
+from corral.processes.recovery_config import RecoveryConfig
 from corral.vec.api import CorralVectorEnv
 from corral.vec.make_vec import make_vector_env
 

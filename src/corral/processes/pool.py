@@ -24,9 +24,10 @@ import cloudpickle
 from corral.core.errors import UsageError, WorkerDied
 from corral.core.stdio import reserve_standard_descriptors
 from corral.processes import orphan_reaper, pipes, shared_memory, worker_bootstrap
+from corral.processes.hang_detector import NEVER, POLL_SECONDS, Deadline, HangDetector
 from corral.processes.pool_worker import CLOSE_SECONDS, PoolWorker, Waiter, death_error, kill
+from corral.processes.recovery_config import RecoveryConfig
 from corral.processes.start_methods import StartMethod, hide_main_module, usable_start_method
-from corral.processes.supervision import NEVER, POLL_SECONDS, Deadline, HangDetector, RecoveryConfig
 
 __all__ = [
     "Event",

@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.errors import WorkerDied
+from corral.processes.hang_detector import NEVER, Deadline
 from corral.processes.pool import WorkerPool
 from corral.processes.pool_worker import WINDOWS_WAITS, PoolWorker
-from corral.processes.supervision import NEVER, Deadline
 from corral.processes.worker_bootstrap import ERROR, WAKE, unpickle_error
 
 __all__ = ["CELLS", "Fence", "ParentSignal", "WorkerSignal", "cells_shape"]

@@ -14,7 +14,7 @@ from corral.envs.env_info import EnvInfo
 from corral.envs.factory import EnvFactory
 from corral.opponents.table import SharedOpponentTable
 from corral.processes.pool import StartMethod
-from corral.processes.supervision import RecoveryConfig
+from corral.processes.recovery_config import RecoveryConfig
 
 __all__ = ["RolloutEnvs", "SourceSpec"]
 

@@ -31,7 +31,7 @@ from corral.ppo.shares import Shares, ShareSetup
 from corral.processes import shared_memory
 from corral.processes.pool import WorkerPool, split_envs
 from corral.processes.pool_worker import PoolWorker
-from corral.processes.supervision import check_memory
+from corral.processes.recovery_config import check_memory
 from corral.processes.worker_bootstrap import ERROR, VALUE, unpickle_error
 from corral.rollout import worker
 from corral.rollout.buffers import column_specs

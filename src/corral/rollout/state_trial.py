@@ -18,7 +18,7 @@ from corral.core.errors import CheckpointError, WorkerDied
 from corral.envs.factory import EnvFactory
 from corral.envs.lifecycle import ENV_EXCEPTIONS
 from corral.processes.pool import StartMethod
-from corral.processes.supervision import RecoveryConfig
+from corral.processes.recovery_config import RecoveryConfig
 from corral.rollout import worker
 from corral.vec.child_call import Heartbeat, call_in_child
 from corral.vec.replay_log import EnvPosition

@@ -117,26 +117,26 @@ def resume(
         require_same_code(recorded, recorded_name(env), recorded_name(policy), names)
         loaded_hooks = load_hooks(hooks or ())
         factory = resolve_env(recorded.env if env is None else env, recorded.env_kwargs)
-        found = _find_checkpoint(directory, recorded)
+        newest = _find_checkpoint(directory, recorded)
         console = SilentConsole() if quiet else RunConsole()
         network = resolve_network(recorded.policy, policy)
         seed, known_to_work = int(recorded.seed or 0), False
-        if found is not None:
-            _check_found(config, found)
-            seed = int(found.checkpoint.state["seed"])
-            known_to_work = found.checkpoint.timesteps > 0  # at step 0 the env may never have taken a step
+        if newest is not None:
+            _check_newest(config, newest)
+            seed = int(newest.checkpoint.state["seed"])
+            known_to_work = newest.checkpoint.timesteps > 0  # at step 0 the env may never have taken a step
         assembled = assemble(config, seed, factory, network, console, known_to_work=known_to_work)
-        if found is None:
+        if newest is None:
             console.warn(f"{directory.display_path} ended before its first checkpoint was saved; starting at step 0")
         else:
-            _restore_run(assembled, found, loaded_hooks, directory, console)
+            _restore_run(assembled, newest, loaded_hooks, directory, console)
             if not {"backend", "num_workers", "num_envs_per_worker"} & settings.keys():
                 assembled.backend = dataclasses.replace(assembled.backend, why="as before")
         ordered_hooks = order_hooks(config, loaded_hooks, callback)
     except BaseException:
         directory.unlock()
         raise
-    return _train_to_end(RunSession(assembled, directory, ordered_hooks, console, found, recorded.hooks))
+    return _train_to_end(RunSession(assembled, directory, ordered_hooks, console, newest, recorded.hooks))
 
 
 def _train_to_end(session: RunSession) -> TrainResult:
@@ -147,30 +147,30 @@ def _train_to_end(session: RunSession) -> TrainResult:
 
 def _find_checkpoint(directory: RunDirectory, recorded: TrainConfig) -> VerifiedCheckpoint | None:
     """Return the newest valid checkpoint; None if the run ended before it saved one, so that it can start again."""
-    found = newest_checkpoint(directory.checkpoints)
-    if found is None and (recorded.seed is None or directory.has_metrics()):
+    newest = newest_checkpoint(directory.checkpoints)
+    if newest is None and (recorded.seed is None or directory.has_metrics()):
         raise CheckpointError(f"{directory.display_path} has no checkpoint to continue from; delete it and train again")
-    return found
+    return newest
 
 
-def _check_found(config: TrainConfig, found: VerifiedCheckpoint) -> None:
+def _check_newest(config: TrainConfig, newest: VerifiedCheckpoint) -> None:
     """Raise a CheckpointError if the checkpoint is not of a run with this config."""
-    check_checkpoint(config, found.checkpoint)
-    episodes = found.checkpoint.envs.get("episode")
+    check_checkpoint(config, newest.checkpoint)
+    episodes = newest.checkpoint.envs.get("episode")
     n_envs = 0 if episodes is None else episodes.numel()  # its shape is checked when the run is restored
     if n_envs != config.n_envs:
-        raise CheckpointError(f"{found.path} does not fit this run's config: it has {n_envs} envs")
+        raise CheckpointError(f"{newest.path} does not fit this run's config: it has {n_envs} envs")
 
 
 def _restore_run(
-    run: Run, found: VerifiedCheckpoint, hooks: Sequence[Hook], directory: RunDirectory, console: SilentConsole
+    run: Run, newest: VerifiedCheckpoint, hooks: Sequence[Hook], directory: RunDirectory, console: SilentConsole
 ) -> None:
     """Restore a run and its hooks from a checkpoint, and set newer files aside; close the run if that fails."""
     try:
-        restore(run, found.checkpoint)
-        restore_hooks(hooks, found.checkpoint.state.get("hooks", {}), console.warn)
+        restore(run, newest.checkpoint)
+        restore_hooks(hooks, newest.checkpoint.state.get("hooks", {}), console.warn)
         for folder in (directory.checkpoints, directory.best):
-            set_aside(folder, newer_than=found.checkpoint.timesteps)
+            set_aside(folder, newer_than=newest.checkpoint.timesteps)
         if not list_checkpoints(directory.best):  # the best policy was newer than the checkpoint
             run.progress.best_reward = None
     except BaseException as error:
@@ -178,7 +178,7 @@ def _restore_run(
         if isinstance(error, CorralError) or not isinstance(error, Exception):
             raise
         raised = f"{type(error).__name__}: {one_line(error)}"
-        raise CheckpointError(f"{found.path} does not fit this run's config: {raised}") from None
+        raise CheckpointError(f"{newest.path} does not fit this run's config: {raised}") from None
 
 
 def recorded_name(given: Any) -> str | None:

@@ -37,7 +37,7 @@ from corral.ppo.minibatch_shards import set_torch_threads
 from corral.ppo.mlp_engine import MlpEngine, numpy_shape, share_setup
 from corral.ppo.normalization import ReturnScaler, RunningMoments
 from corral.ppo.shares import Shares, ShareSetup
-from corral.processes.supervision import RecoveryConfig
+from corral.processes.recovery_config import RecoveryConfig
 from corral.reporting.console import SilentConsole
 from corral.reporting.process_meter import ProcessMeter
 from corral.rollout.actors import actor_spec

@@ -154,15 +154,15 @@ def load(run: str | os.PathLike[str], *, checkpoint: str = "best", policy: Netwo
         if not is_directory(checkpoint):
             raise UsageError(f"checkpoint {checkpoint!r}: should be best, latest or a checkpoint's directory")
         return Model(config, load_checkpoint(Path(checkpoint)), policy)
-    found = None
+    verified = None
     if checkpoint == "best":
         try:
-            found = newest_checkpoint(directory.best)
+            verified = newest_checkpoint(directory.best)
         except CheckpointError as error:
             warnings.warn(f"{error}; using the latest checkpoint instead", stacklevel=2)
-    found = found or newest_checkpoint(directory.checkpoints)
-    if found is None:
+    verified = verified or newest_checkpoint(directory.checkpoints)
+    if verified is None:
         raise CheckpointError(f"{directory.display_path} has no checkpoint yet")
-    for complaint in found.problems:
-        warnings.warn(f"{complaint}; using an older checkpoint", stacklevel=2)
-    return Model(config, found.checkpoint, policy)
+    for problem in verified.problems:
+        warnings.warn(f"{problem}; using an older checkpoint", stacklevel=2)
+    return Model(config, verified.checkpoint, policy)

@@ -27,7 +27,7 @@ from corral.ppo.gae import Advantages, estimate_advantages
 from corral.ppo.learner import Learner, UpdateSettings
 from corral.ppo.loss_terms import loss_terms_at
 from corral.ppo.normalization import ReturnScaler, RunningMoments
-from corral.processes.supervision import RecoveryConfig
+from corral.processes.recovery_config import RecoveryConfig
 from corral.reporting.process_meter import ProcessMeter
 from corral.reporting.reporter import Reporter
 from corral.rollout.env_positions import EnvPositions

@@ -15,7 +15,7 @@ import cloudpickle
 from corral.core.errors import WorkerDied
 from corral.processes import shared_memory
 from corral.processes.pool import StartMethod, WorkerPool
-from corral.processes.supervision import RecoveryConfig
+from corral.processes.recovery_config import RecoveryConfig
 from corral.processes.worker_bootstrap import ERROR, VALUE, pickle_error, unpickle_error
 from corral.vec.supervisor import Stop, Supervisor, WorkerDeath
 

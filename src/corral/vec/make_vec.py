@@ -10,7 +10,7 @@ from corral.core.errors import UsageError
 from corral.envs.env_lists import EnvName, resolve_envs
 from corral.envs.factory import EnvFactory
 from corral.processes.pool import StartMethod
-from corral.processes.supervision import RecoveryConfig
+from corral.processes.recovery_config import RecoveryConfig
 from corral.vec.api import CorralVectorEnv, InfoMode
 from corral.vec.process import ProcessVectorEnv
 from corral.vec.serial import SerialVectorEnv

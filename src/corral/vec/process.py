@@ -22,10 +22,11 @@ from corral.core.machine import available_cores
 from corral.core.types import RecoveryCounts
 from corral.envs.factory import EnvFactory
 from corral.processes import shared_memory, worker_bootstrap
+from corral.processes.hang_detector import NEVER, Deadline
 from corral.processes.pool import StartMethod, WorkerPool, split_envs
 from corral.processes.pool_worker import PoolWorker, death_error
+from corral.processes.recovery_config import RecoveryConfig, check_memory, ignore_warning
 from corral.processes.step_signal import CELLS, ParentSignal, cells_shape
-from corral.processes.supervision import NEVER, Deadline, RecoveryConfig, check_memory, ignore_warning
 from corral.vec import calls, worker
 from corral.vec.api import CallState, CorralVectorEnv, EnvReport, InfoMode, InfoRow, OpponentSamplerSpec, StepArrays
 from corral.vec.position_tracker import PositionTracker

@@ -17,7 +17,7 @@ import numpy as np
 
 from corral.core.errors import CorralError, EnvFault, EnvLocation, WorkerDied
 from corral.core.types import RecoveryCounts
-from corral.processes.supervision import RecoveryConfig
+from corral.processes.recovery_config import RecoveryConfig
 from corral.vec.replay_log import EnvPosition
 
 __all__ = [

@@ -22,9 +22,9 @@ from corral.core.spaces import Layout
 from corral.envs.env_info import EnvInfo
 from corral.envs.factory import EnvFactory
 from corral.processes import shared_memory
+from corral.processes.recovery_config import RecoveryConfig
 from corral.processes.rss_limit import RssLimit
 from corral.processes.step_signal import CELLS, WorkerSignal
-from corral.processes.supervision import RecoveryConfig
 from corral.processes.worker_bootstrap import CLOSE, ERROR, OK, VALUE, pickle_error
 from corral.vec import stepper_factory
 from corral.vec.api import InfoMode, InfoRow, OpponentSamplerSpec, StepArrays

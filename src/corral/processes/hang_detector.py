@@ -1,43 +1,16 @@
-"""Settings for the supervision of workers, and the detection of workers that hang."""
+"""Detects workers that hang: those whose heartbeat stays the same for too long."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from corral.core.errors import UsageError
-
-__all__ = ["NEVER", "Deadline", "HangDetector", "RecoveryConfig", "check_memory", "ignore_warning"]
+__all__ = ["NEVER", "POLL_SECONDS", "Deadline", "HangDetector"]
 
 POLL_SECONDS = 1.0
 """Workers that are waited for are checked this often."""
 _MIN_TIMEOUT, _TIMES_SLOWEST = 60.0, 20.0  # a learned time-out: at least a minute, else 20 times the slowest step
-_MEMORY_RESERVE = 1.1  # a worker must be able to grow by 10% before it reaches its limit
-
-
-def ignore_warning(text: str) -> None:
-    """Print nothing: for processes whose parent prints the warnings."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryConfig:
-    """How workers that die, hang or grow are handled."""
-
-    heal: bool = False
-    """Whether workers that die or hang are restarted, and steps that raise are retried."""
-    step_timeout: float | None = None
-    """Seconds that one env step may take; None: learned from the steps so far."""
-    start_timeout: float = 300.0
-    """Seconds in which a new worker must have made and reset its envs."""
-    max_restarts: int | None = None
-    """Restarts of workers after which the next death ends the run; None: no limit."""
-    max_rss: float | None = None
-    """MB of memory at which a worker is restarted, at the end of an episode."""
-    warn: Callable[[str], object] = ignore_warning
-    known_to_work: bool = False
-    """Whether the env has completed steps elsewhere, so that an error in its first step is no wrong set-up."""
 
 
 class Deadline:
@@ -123,12 +96,3 @@ class HangDetector:
         """Reset the limits of all workers to normal."""
         if self._factors:
             self._factors.clear()
-
-
-def check_memory(max_rss: float | None, used: float) -> None:
-    """Raise if a new worker, which uses ``used`` MB, would reach the limit ``max_rss`` at once."""
-    if max_rss is not None and used * _MEMORY_RESERVE > max_rss:
-        raise UsageError(
-            f"worker_max_rss {max_rss:g}: a new worker uses {used:.0f} MB already; "
-            f"allow at least {used * 2:.0f}, or put fewer envs in each (--num-workers)"
-        )
