@@ -1,4 +1,4 @@
-"""``corral tune`` and ``corral bench`` as users meet them."""
+"""``corral tune`` and ``corral bench``: measured speeds, their tables and recommendations, and usage errors."""
 
 import re
 
@@ -15,7 +15,7 @@ SMALL = {"n_steps": 32, "batch_size": 32, "n_epochs": 1}
 FLAGS = ["--n-steps", "32", "--batch-size", "32", "--n-epochs", "1", "--seconds", "0.3", "--repeats", "1"]
 
 
-def test_a_run_is_timed_part_by_part():
+def test_a_measurement_has_the_time_of_every_part_of_an_iteration():
     speed = measure_speed("CartPole-v1", 0.5, {**SMALL, "n_envs": 4, "backend": "serial"})
     assert (speed.backend, speed.n_envs, speed.num_workers) == ("serial", 4, 1)
     assert set(speed.seconds) == set(TIME_PARTS) and speed.seconds["step"] > 0 and speed.seconds["update"] > 0
@@ -23,66 +23,66 @@ def test_a_run_is_timed_part_by_part():
     assert speed.memory_mb > 20
 
 
-def test_tune_prints_a_table_with_one_recommendation_and_draws_it(capsys, tmp_path):
+def test_tune_prints_a_table_with_one_recommendation_and_saves_a_plot(capsys, tmp_path):
     assert main(["tune", "CartPole-v1", *FLAGS, "--max-envs", "4", "--output", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr().out
-    assert said.count("->") == 1 and "recommended: --n-envs 4 --backend" in said
+    output = capsys.readouterr().out
+    assert output.count("->") == 1 and "recommended: --n-envs 4 --backend" in output
     for heading in ("envs", "workers", "steps/s", "speed-up", "efficiency", "memory"):
-        assert heading in said
-    with Image.open(tmp_path / "out" / "tune.png") as picture:
-        assert picture.width > 400
+        assert heading in output
+    with Image.open(tmp_path / "out" / "tune.png") as image:
+        assert image.width > 400
 
 
 def test_bench_compares_one_process_with_workers(capsys):
-    """Also with settings that only workers have, or that a run without steps to count has no use for."""
-    more = ["--adaptive", "--parallel-start-method", "spawn", "--learning-rate-end", "0"]
-    assert main(["bench", "CartPole-v1", *FLAGS, "--n-envs", "4", "--num-workers", "2", *more]) == 0
-    said = capsys.readouterr().out
-    assert "2 workers" in said and "speed-up" in said and "is the limit" in said
-    told = re.search(
-        r"simulation ([\d,]+) \+ inference ([\d,]+) \+ learning ([\d,]+) = ([\d,]+) µs.*at best ([\d,]+)", said
+    """The measurement drops settings that only workers have or that need a budget of steps."""
+    more_flags = ["--adaptive", "--parallel-start-method", "spawn", "--learning-rate-end", "0"]
+    assert main(["bench", "CartPole-v1", *FLAGS, "--n-envs", "4", "--num-workers", "2", *more_flags]) == 0
+    output = capsys.readouterr().out
+    assert "2 workers" in output and "speed-up" in output and "is the limit" in output
+    costs = re.search(
+        r"simulation ([\d,]+) \+ inference ([\d,]+) \+ learning ([\d,]+) = ([\d,]+) µs.*at best ([\d,]+)", output
     )
-    step, act, learn, whole, most = (int(number.replace(",", "")) for number in told.groups())
-    assert min(step, act, learn) > 0 and abs(step + act + learn - whole) <= 2
-    assert most == pytest.approx(available_cores() * 1e6 / whole, rel=0.05)
+    step_us, inference_us, learning_us, total_us, max_fps = (int(number.replace(",", "")) for number in costs.groups())
+    assert min(step_us, inference_us, learning_us) > 0 and abs(step_us + inference_us + learning_us - total_us) <= 2
+    assert max_fps == pytest.approx(available_cores() * 1e6 / total_us, rel=0.05)
     for part in TIME_PARTS:
-        assert part in said
+        assert part in output
 
 
-def test_what_is_added_up_belongs_to_the_run_that_was_timed(capsys):
-    """Also where an env has settings of its own: the best that could be is near what one process does, times cores."""
+def test_the_estimated_maximum_speed_is_near_the_speed_of_one_process_times_cores(capsys):
+    """The estimate uses the recommended settings of an env, as the measured run does."""
     assert main(["bench", "card-battle", "--seconds", "0.5", "--repeats", "1", "--n-epochs", "1"]) == 0
-    said = capsys.readouterr().out
-    alone = float(re.search(r"steps per second\D+([\d,]+)", said)[1].replace(",", ""))
-    most = float(re.search(r"at best ([\d,]+)", said)[1].replace(",", ""))
-    assert 0.7 < most / (alone * available_cores()) < 1.5
+    output = capsys.readouterr().out
+    serial_fps = float(re.search(r"steps per second\D+([\d,]+)", output)[1].replace(",", ""))
+    max_fps = float(re.search(r"at best ([\d,]+)", output)[1].replace(",", ""))
+    assert 0.7 < max_fps / (serial_fps * available_cores()) < 1.5
 
 
-def test_candidates_keep_to_what_was_given():
-    tried = candidates("x", {**SMALL, "n_envs": 8, "num_workers": 4})
-    assert tried == [Candidate(8, "serial", 1), Candidate(8, "worker", 4)]
-    numbers = {candidate.n_envs for candidate in candidates("x", {"n_steps": 128, "batch_size": 1024}, 32)}
-    assert numbers == {4, 8, 16, 32}  # a batch larger than the rollout is one full batch
-    tried = candidates("x", {**SMALL, "num_workers": "3", "num_envs_per_worker": 2})
-    assert tried == [Candidate(6, "serial", 1), Candidate(6, "worker", 3)]
+def test_candidates_agree_with_the_given_settings():
+    measured = candidates("x", {**SMALL, "n_envs": 8, "num_workers": 4})
+    assert measured == [Candidate(8, "serial", 1), Candidate(8, "worker", 4)]
+    n_envs_to_measure = {candidate.n_envs for candidate in candidates("x", {"n_steps": 128, "batch_size": 1024}, 32)}
+    assert n_envs_to_measure == {4, 8, 16, 32}  # a batch larger than the rollout is one full batch
+    measured = candidates("x", {**SMALL, "num_workers": "3", "num_envs_per_worker": 2})
+    assert measured == [Candidate(6, "serial", 1), Candidate(6, "worker", 3)]
     with pytest.raises(UsageError, match="does not divide"):
         candidates("x", {"n_steps": 97, "batch_size": 64}, 32)
 
 
-def trial(n, workers, fps):
-    backend = "serial" if workers == 1 else "worker"
-    return Trial(Candidate(n, backend, workers), Speed(backend, n, workers, fps, 1, {}, 0), 1.0)
+def make_trial(n_envs, num_workers, fps):
+    backend = "serial" if num_workers == 1 else "worker"
+    return Trial(Candidate(n_envs, backend, num_workers), Speed(backend, n_envs, num_workers, fps, 1, {}, 0), 1.0)
 
 
-def test_the_fewest_that_are_as_fast_are_recommended():
-    trials = [trial(4, 1, 500), trial(8, 1, 960), trial(8, 2, 990), trial(64, 2, 1000)]
+def test_the_fewest_envs_and_workers_that_are_nearly_fastest_are_recommended_from_medians():
+    trials = [make_trial(4, 1, 500), make_trial(8, 1, 960), make_trial(8, 2, 990), make_trial(64, 2, 1000)]
     assert recommended(trials) is trials[1]
-    speeds = [t.speed for t in (trial(4, 1, 3), trial(4, 1, 1), trial(4, 1, 2))]
+    speeds = [make_trial(4, 1, fps).speed for fps in (3, 1, 2)]
     assert median_speed(speeds).fps == 2
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("arguments", "complaint"),
     [
         (["tune"], "which env?"),
         (["tune", "CartPole-v1", "--seconds", "0"], "--seconds should be more than 0"),
@@ -94,6 +94,6 @@ def test_the_fewest_that_are_as_fast_are_recommended():
         (["bench", "CartPole-v1", "--n-envs", "2", "--num-workers", "4"], "num_workers 4 is more than n_envs 2"),
     ],
 )
-def test_wrong_words_are_one_line(words, complaint, capsys):
-    assert main(words) == 2
+def test_usage_errors_are_reported(arguments, complaint, capsys):
+    assert main(arguments) == 2
     assert complaint in capsys.readouterr().err
