@@ -1,4 +1,4 @@
-"""Small worlds, drawn as text, and a slow definition of who has a front where."""
+"""Small worlds of Territory, drawn as text, and a reference implementation of border tiles."""
 
 import math
 
@@ -10,26 +10,29 @@ from corral_games.territory.state import NEVER, World
 
 try:
     from corral_games.territory import ticks_numba
-except ImportError:  # numba is optional
-    TICKS = [ticks_numpy]
+except ImportError:  # Numba is optional.
+    TICK_MODULES = [ticks_numpy]
 else:
-    TICKS = [ticks_numpy, ticks_numba]
-TICK_NAMES = [module.__name__.rpartition("_")[2] for module in TICKS]
+    TICK_MODULES = [ticks_numpy, ticks_numba]
+TICK_NAMES = [module.__name__.rpartition("_")[2] for module in TICK_MODULES]
 
 _TERRAIN = {"~": WATER, ".": PLAINS, "^": HIGHLAND, "A": MOUNTAIN}
 
 
 def world_of(*lines, home, seed=7):
-    """A square world: ``~ . ^ A`` are free water, plains, highland, mountain; a digit is a player's plains."""
+    """Return a square world drawn as text, with the troops ``home`` of each player.
+
+    ``~ . ^ A`` are water and free plains, highland and mountain; a digit is plains of that player.
+    """
     size = max(len(lines), *map(len, lines))
     rows = [line.ljust(size, "~") for line in lines] + ["~" * size] * (size - len(lines))
     players = len(home)
     terrain = np.zeros((size + 2, size + 2), np.int8)
     owner = np.full((size + 2, size + 2), BLOCKED, np.int8)
     for r, row in enumerate(rows, 1):
-        for c, sign in enumerate(row, 1):
-            terrain[r, c] = _TERRAIN.get(sign, PLAINS)
-            owner[r, c] = int(sign) if sign.isdigit() else FREE if terrain[r, c] else BLOCKED
+        for c, character in enumerate(row, 1):
+            terrain[r, c] = _TERRAIN.get(character, PLAINS)
+            owner[r, c] = int(character) if character.isdigit() else FREE if terrain[r, c] else BLOCKED
     down, right = np.mgrid[: size + 2, : size + 2]
     owned = [owner == player for player in range(players)]
     return World(
@@ -49,13 +52,13 @@ def world_of(*lines, home, seed=7):
     )
 
 
-def fronts(world, player):
-    """Tiles that border on a player's land and are not its own: {tile: sector}."""
+def border_tiles(world, player):
+    """Return the tiles next to a player's land that it can attack, each with its sector: {tile: sector}."""
     width = world.width
-    mine = np.argwhere(world.owner.reshape(width, width) == player)
-    centre = mine.mean(axis=0)
-    found = {}
-    for row, column in mine.tolist():
+    own_tiles = np.argwhere(world.owner.reshape(width, width) == player)
+    centre = own_tiles.mean(axis=0)
+    sectors = {}
+    for row, column in own_tiles.tolist():
         for tile in (
             (row - 1) * width + column,
             row * width + column + 1,
@@ -64,5 +67,5 @@ def fronts(world, player):
         ):
             if world.owner[tile] not in (player, BLOCKED):
                 down, right = np.array(divmod(tile, width)) - centre
-                found[tile] = round(math.degrees(math.atan2(right, -down)) / 45) % 8
-    return found
+                sectors[tile] = round(math.degrees(math.atan2(right, -down)) / 45) % 8
+    return sectors
