@@ -1,7 +1,7 @@
-"""Random kills for as long as you like: ``python -m tests.faults.chaos --minutes 5``.
+"""Kills processes of runs at random for some minutes: ``python -m tests.faults.chaos --minutes 5``.
 
-Workers are killed and stopped, the trainer is killed and resumed, all at random. Then the same number of steps is
-trained in peace, and the weights must be the same to the last bit.
+Workers are killed and stopped, and the trainer is killed and resumed, all at random. Then an undisturbed run trains for
+the same number of steps, and its weights must be equal bit for bit.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tests.faults.harness import Run, Trainer
 ENVS = ("CartPole-v1", "toy-maze", "toy-everything", "toy-work")
 SETTINGS = {"n_envs": 6, "num_workers": 3, "n_steps": 64, "batch_size": 128, "checkpoint_freq": 3840}
 STEP_TIMEOUT = 2
-LINE_SECONDS = 5.0
-DEEDS = {"kill a worker": 6, "stop a worker": 2, "kill the trainer": 2}
+PRINT_SECONDS = 5.0
+FAULTS = {"kill a worker": 6, "stop a worker": 2, "kill the trainer": 2}
 
 
 @dataclass
-class Tally:
-    """What was done to one run."""
+class FaultCounts:
+    """How many faults one run had."""
 
     killed: int = 0
     stopped: int = 0
@@ -37,34 +37,35 @@ class Tally:
         return f"{self.killed} workers killed, {self.stopped} stopped, {self.trainers} trainers killed"
 
 
-def torment(run: Run, seconds: float, rng: random.Random, tally: Tally) -> None:
-    """Disturb a run for a while, then end it in good order."""
-    started, said = time.monotonic(), 0.0
+def disturb(run: Run, seconds: float, rng: random.Random, counts: FaultCounts) -> None:
+    """Send signals to processes of a run for so many seconds, then end it with SIGTERM."""
+    started, last_printed = time.monotonic(), 0.0
     trainer = run.train()
-    while (passed := time.monotonic() - started) < seconds:
-        if passed - said > LINE_SECONDS:
-            said = passed
-            print(f"  {passed:4.0f} s  {_steps(run):>9,} steps  {tally}", flush=True)
+    while (elapsed := time.monotonic() - started) < seconds:
+        if elapsed - last_printed > PRINT_SECONDS:
+            last_printed = elapsed
+            print(f"  {elapsed:4.0f} s  {_steps(run):>9,} steps  {counts}", flush=True)
         _pause(trainer, rng.uniform(0.2, 2.5))
-        deed = rng.choices(list(DEEDS), list(DEEDS.values()))[0]
-        if deed == "kill the trainer":
+        fault = rng.choices(list(FAULTS), list(FAULTS.values()))[0]
+        if fault == "kill the trainer":
             trainer.kill()
-            tally.trainers += 1
-            trainer = run.go_on()
-        elif _is_under_way(trainer):  # before its first step, a fault would be one of the set-up
-            hit = trainer.hit(signal.SIGKILL if deed == "kill a worker" else signal.SIGSTOP, rng)
-            tally.killed += hit and deed == "kill a worker"
-            tally.stopped += hit and deed == "stop a worker"
+            counts.trainers += 1
+            trainer = run.resume_or_train()
+        elif _is_under_way(trainer):  # a fault before the first step would end the run
+            was_sent = trainer.signal_random_worker(signal.SIGKILL if fault == "kill a worker" else signal.SIGSTOP, rng)
+            counts.killed += was_sent and fault == "kill a worker"
+            counts.stopped += was_sent and fault == "stop a worker"
     trainer.wait_for(lambda: _is_under_way(trainer), "a last iteration")
     trainer.signal(signal.SIGTERM)
     trainer.wait(143)
 
 
 def _pause(trainer: Trainer, seconds: float) -> None:
+    """Wait; fail if the trainer ends meanwhile."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if trainer.process.poll() is not None:
-            trainer.wait(143)  # says that it ended by itself, and with which words
+            trainer.wait(143)  # fails, and shows the exit code and the output
         time.sleep(0.02)
 
 
@@ -76,53 +77,62 @@ def _steps(run: Run) -> int:
     return int(run.rows[-1]["time/total_timesteps"]) if run.rows else 0
 
 
-def try_env(env: str, backend: str, seconds: float, rng: random.Random, place: Path) -> bool:
-    """Whether a tormented run and its undisturbed twin end with the same weights."""
+def check_env(env: str, backend: str, seconds: float, rng: random.Random, directory: Path) -> bool:
+    """Return whether a run with faults and an undisturbed run end with the same weights."""
     kwargs = {"step_ms": 0.2} if env == "toy-work" else {}
     settings = {**SETTINGS, "backend": backend, "env_kwargs": kwargs, "step_timeout": STEP_TIMEOUT}
-    run, tally = Run(place / env, env, **settings, timesteps=10**9), Tally()
+    run, counts = Run(directory / env, env, **settings, timesteps=10**9), FaultCounts()
     print(f"{env}, backend {backend}", flush=True)
     try:
-        torment(run, seconds, rng, tally)
-        done = run.summary
-        print(f"  {done['steps']:,} steps; {tally}; {done['restarts']} restarts", flush=True)
-        twin = Run(place / f"{env}-twin", env, **settings, timesteps=done["steps"])
-        twin.train().wait(seconds=600 + 3 * seconds)
-        assert twin.summary["steps"] == done["steps"], "the twin made another number of steps"
-        assert twin.summary["weights_sha256"] == done["weights_sha256"], "the weights differ from the twin's"
+        disturb(run, seconds, rng, counts)
+        summary = run.summary
+        print(f"  {summary['steps']:,} steps; {counts}; {summary['restarts']} restarts", flush=True)
+        undisturbed = Run(directory / f"{env}-undisturbed", env, **settings, timesteps=summary["steps"])
+        undisturbed.train().wait(seconds=600 + 3 * seconds)
+        assert undisturbed.summary["steps"] == summary["steps"], "the undisturbed run made another number of steps"
+        assert undisturbed.summary["weights_sha256"] == summary["weights_sha256"], (
+            "the weights differ from those of the undisturbed run"
+        )
     except AssertionError as error:
-        print(f"  FAIL: {error}\n  what it left is in {place}", flush=True)
+        print(f"  FAIL: {error}\n  its files are in {directory}", flush=True)
         return False
     finally:
         for trainer in run.trainers:
             trainer.kill_all()
-    print("  PASS: same weights as undisturbed", flush=True)
+    print("  PASS: same weights as without faults", flush=True)
     return True
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code 0 if all was well."""
+    """Return 0 if all runs have the same weights as without faults."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.chaos", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=5.0, help="of torment, all envs together [5]")
-    parser.add_argument("--seed", type=int, help="to repeat a sequence of deeds [drawn]")
+    parser.add_argument("--minutes", type=float, default=5.0, help="how long runs get faults, all envs together [5]")
+    parser.add_argument("--seed", type=int, help="to repeat a sequence of faults [random]")
     parser.add_argument("--backend", choices=("process", "worker"), help="[both in turn]")
     parser.add_argument("--env", choices=ENVS, action="append", help="[all]")
     options = parser.parse_args(argv)
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
-    rng, place = random.Random(seed), Path(tempfile.mkdtemp(prefix="chaos-"))
+    rng, directory = random.Random(seed), Path(tempfile.mkdtemp(prefix="chaos-"))
     envs, backends = options.env or ENVS, [options.backend] if options.backend else ["process", "worker"]
     pairs = [(env, backend) for env in envs for backend in backends]
     seconds = 60 * options.minutes / len(pairs)
-    print(f"chaos with --seed {seed}: {len(pairs)} runs, {seconds:.0f} s of torment each", flush=True)
-    outcomes = {(env, backend): try_env(env, backend, seconds, rng, _new(place / backend)) for env, backend in pairs}
-    bad = [f"{env} with backend {backend}" for (env, backend), good in outcomes.items() if not good]
-    if not bad:
-        shutil.rmtree(place)
-    print(f"FAIL: {', '.join(bad)}; again with --seed {seed}" if bad else f"PASS: all {len(pairs)} runs, --seed {seed}")
-    return 1 if bad else 0
+    print(f"chaos with --seed {seed}: {len(pairs)} runs, {seconds:.0f} s of faults each", flush=True)
+    outcomes = {
+        (env, backend): check_env(env, backend, seconds, rng, _make_directory(directory / backend))
+        for env, backend in pairs
+    }
+    failed = [f"{env} with backend {backend}" for (env, backend), passed in outcomes.items() if not passed]
+    if not failed:
+        shutil.rmtree(directory)
+    if failed:
+        print(f"FAIL: {', '.join(failed)}; again with --seed {seed}")
+    else:
+        print(f"PASS: all {len(pairs)} runs, --seed {seed}")
+    return 1 if failed else 0
 
 
-def _new(path: Path) -> Path:
+def _make_directory(path: Path) -> Path:
+    """Create a directory and return its path."""
     path.mkdir(exist_ok=True)
     return path
 

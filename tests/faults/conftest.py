@@ -1,4 +1,4 @@
-"""What fault tests share: runs that are ended with the test, whatever happened."""
+"""Fixtures for fault tests: runs whose processes end with the test, even if it fails."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import pytest
 from tests.faults.harness import WALK, Run
 
 if sys.platform == "win32":
-    collect_ignore_glob = ["test_*.py"]  # all about POSIX signals
+    collect_ignore_glob = ["test_*.py"]  # these tests need POSIX signals
 
 
 @pytest.fixture(scope="session")
-def warm():
-    """Commands in processes that have Corral loaded already."""
-    from tests.faults.warm import WarmCommands  # which Windows could not import
+def forked_commands():
+    """Run ``corral`` commands in forks of a process that has imported Corral already."""
+    from tests.faults.forked_commands import ForkedCommands  # cannot be imported on Windows
 
-    commands = WarmCommands()
+    commands = ForkedCommands()
     yield commands
     commands.close()
 
 
 @pytest.fixture
 def make_run(tmp_path):
-    """Makes runs; their processes do not outlive the test."""
+    """Return a function that makes runs, whose processes are killed after the test."""
     runs = []
 
     def make(env=WALK, **settings):
@@ -40,5 +40,5 @@ def make_run(tmp_path):
 
 @pytest.fixture
 def rng(request):
-    """Random moments and victims, the same in every run of a test."""
+    """Return a random generator for moments and workers, the same in every run of a test."""
     return random.Random(request.node.name)

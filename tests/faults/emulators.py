@@ -1,13 +1,13 @@
-"""Game Boys whose emulator goes wrong once, in the middle of its work."""
+"""A Game Boy env whose emulator crashes once."""
 
 from __future__ import annotations
 
 from corral_games.game_boy.env import GameBoy
-from tests.faults.games import _is_first, go_wrong
+from tests.faults.games import cause_fault, is_first
 
 
 class Crashing(GameBoy):
-    """Goes wrong once in the whole run, inside PyBoy, while it emulates a frame."""
+    """Causes a fault once in the whole run, inside PyBoy, while it emulates a frame."""
 
     def __init__(self, how: str, marker: str, after: int = 50, **kwargs) -> None:
         super().__init__(**kwargs)
@@ -15,8 +15,8 @@ class Crashing(GameBoy):
 
     def step(self, action):
         self.total += 1
-        if self.total == self.after and _is_first(self.marker):
-            # The emulator calls this before the instruction that it executes next, in the middle of its own code.
+        if self.total == self.after and is_first(self.marker):
+            # PyBoy calls the hook before it executes the next instruction, so the fault happens inside its code.
             boy = self._emulator._pyboy
-            boy.hook_register(0, boy.register_file.PC, go_wrong, self.how)
+            boy.hook_register(0, boy.register_file.PC, cause_fault, self.how)
         return super().step(action)

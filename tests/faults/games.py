@@ -1,4 +1,4 @@
-"""One small deterministic game, and variations that go wrong as real simulators do: once, now and then, or always."""
+"""A small deterministic env, and variants with faults that real simulators have: once, at random, or always."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gymnasium import spaces
 
 
 class Walk(gym.Env):
-    """A walk on a line in the wind. What it shows depends on the seed and on every action since the reset."""
+    """A random walk on a line. Observations depend on the seed and on every action since the reset."""
 
     def __init__(self, pause: float = 0.0) -> None:
         self.pause = pause
@@ -27,89 +27,90 @@ class Walk(gym.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.steps, self.speed, self.at = 0, 0.0, float(self.np_random.normal())
+        self.steps, self.speed, self.position = 0, 0.0, float(self.np_random.normal())
         return self._observe(), {}
 
     def step(self, action):
         time.sleep(self.pause)
         self.steps += 1
         self.speed = 0.5 * self.speed + 0.3 * (int(action) - 1) + 0.2 * float(self.np_random.normal())
-        self.at += self.speed
-        lost = abs(self.at) > 4
-        return self._observe(), 1.0 - abs(self.at), lost, not lost and self.steps >= 40, {}
+        self.position += self.speed
+        out_of_bounds = abs(self.position) > 4
+        return self._observe(), 1.0 - abs(self.position), out_of_bounds, not out_of_bounds and self.steps >= 40, {}
 
     def _observe(self):
-        return np.array([self.at, self.speed, self.steps / 40], np.float32)
+        return np.array([self.position, self.speed, self.steps / 40], np.float32)
 
 
-class Once(Walk):
-    """Goes wrong once in the whole run, whoever hosts it: the env that makes the ``marker`` file does it.
+class FailsOnce(Walk):
+    """Causes a fault once in the whole run, in the env that creates the ``marker`` file first.
 
-    ``where`` is ``constructor``, ``reset`` or ``step``; it happens after ``after`` steps.
+    ``how`` names the fault (see ``cause_fault``). It happens in ``where``, which is ``constructor``, ``reset`` or
+    ``step``, after ``after`` steps of the env.
     """
 
     def __init__(self, how: str, marker: str, where: str = "step", after: int = 50, pause: float = 0.0) -> None:
         super().__init__(pause)
         self.how, self.marker, self.where, self.after, self.total = how, marker, where, after, 0
-        self._perhaps("constructor")
+        self._fail_if_due("constructor")
 
     def reset(self, *, seed=None, options=None):
         observation = super().reset(seed=seed)
-        self._perhaps("reset")
+        self._fail_if_due("reset")
         return observation
 
     def step(self, action):
         self.total += 1
         outcome = super().step(action)
-        self._perhaps("step")
+        self._fail_if_due("step")
         return outcome
 
-    def _perhaps(self, where):
-        if where == self.where and self.total >= self.after and _is_first(self.marker):
-            go_wrong(self.how)
+    def _fail_if_due(self, where):
+        if where == self.where and self.total >= self.after and is_first(self.marker):
+            cause_fault(self.how)
 
 
-class Always(Walk):
-    """Goes wrong whenever it is made (``constructor``), reset or stepped."""
+class AlwaysFails(Walk):
+    """Causes a fault in every ``constructor``, ``reset`` or ``step``."""
 
     def __init__(self, how: str, where: str) -> None:
         super().__init__()
         self.how, self.where = how, where
-        self._perhaps("constructor")
+        self._fail_if_due("constructor")
 
     def reset(self, *, seed=None, options=None):
-        self._perhaps("reset")
+        self._fail_if_due("reset")
         return super().reset(seed=seed)
 
     def step(self, action):
-        self._perhaps("step")
+        self._fail_if_due("step")
         return super().step(action)
 
-    def _perhaps(self, where):
+    def _fail_if_due(self, where):
         if where == self.where:
-            go_wrong(self.how)
+            cause_fault(self.how)
 
 
-class Cursed(Walk):
-    """Goes wrong at step ``at`` of one episode in ``one_in``: the same ones, however often they are played."""
+class FailsInSomeEpisodes(Walk):
+    """Causes a fault at step ``at`` of one episode in ``one_in``. The seed decides which, so a replay has the fault, too."""
 
     def __init__(self, how: str = "raise", one_in: int = 1, at: int = 7, pause: float = 0.0) -> None:
         super().__init__(pause)
-        self.how, self.one_in, self.fatal = how, one_in, at
+        self.how, self.one_in, self.fault_step = how, one_in, at
 
     def reset(self, *, seed=None, options=None):
         outcome = super().reset(seed=seed)
-        self.cursed = int(self.np_random.integers(self.one_in)) == 0
+        self.has_fault = int(self.np_random.integers(self.one_in)) == 0
         return outcome
 
     def step(self, action):
-        if self.cursed and self.steps + 1 == self.fatal:
-            go_wrong(self.how)
+        if self.has_fault and self.steps + 1 == self.fault_step:
+            cause_fault(self.how)
         return super().step(action)
 
 
-class Flaky(Walk):
-    """Raises in one step of ``one_in``, by chance that no seed decides; never before it has made a few steps."""
+class RaisesAtRandom(Walk):
+    """Raises in one step of ``one_in`` at random, independently of the seed, but never in its first five steps."""
 
     total = 0
 
@@ -125,8 +126,8 @@ class Flaky(Walk):
         return outcome
 
 
-class Hesitant(Walk):
-    """Takes ``seconds`` for one step in five, holding the GIL or not; never for ever."""
+class SlowSteps(Walk):
+    """Takes ``seconds`` for one step in five; ``in_c`` holds the GIL meanwhile."""
 
     def __init__(self, seconds: float, in_c: bool = False) -> None:
         super().__init__()
@@ -138,8 +139,8 @@ class Hesitant(Walk):
         return super().step(action)
 
 
-class PeerStalled(Walk):
-    """Never comes up."""
+class HangsAtStart(Walk):
+    """Hangs in its constructor or in its reset."""
 
     def __init__(self, where: str) -> None:
         super().__init__()
@@ -153,35 +154,35 @@ class PeerStalled(Walk):
         return super().reset(seed=seed)
 
 
-class Hoarding(Walk):
-    """Loses ``kb`` of memory with every step."""
+class LeaksMemory(Walk):
+    """Leaks ``kb`` kilobytes of memory in every step."""
 
     def __init__(self, kb: int = 256, pause: float = 0.0) -> None:
         super().__init__(pause)
-        self.kb, self.hoard = kb, []
+        self.kb, self.leaked = kb, []
 
     def step(self, action):
-        self.hoard.append(b"x" * (self.kb * 1024 + self.steps))
+        self.leaked.append(b"x" * (self.kb * 1024 + self.steps))
         return super().step(action)
 
 
-class Chatty(Walk):
-    """Prints ``mb`` in its first episode, and a line with every step after that."""
+class PrintsMuch(Walk):
+    """Prints a line in every step, and in the first ``mb`` steps also a megabyte."""
 
     def __init__(self, mb: int = 0, pause: float = 0.0) -> None:
         super().__init__(pause)
-        self.left = mb
+        self.megabytes_left = mb
 
     def step(self, action):
-        if self.left:
-            self.left -= 1
+        if self.megabytes_left:
+            self.megabytes_left -= 1
             sys.stdout.write(("x" * 1023 + "\n") * 1024)
         print("a step", flush=True)
         return super().step(action)
 
 
-class Family(Walk):
-    """Has child processes, as emulators behind a socket do, and after ``after`` steps a step that never ends."""
+class HasChildProcess(Walk):
+    """Starts a child process, as emulators behind a socket do. Step number ``after`` of the env never ends."""
 
     def __init__(self, marks: str, after: int = 10) -> None:
         super().__init__()
@@ -196,8 +197,8 @@ class Family(Walk):
         return super().step(action)
 
 
-def go_wrong(how: str) -> None:
-    """Do what environments should not."""
+def cause_fault(how: str) -> None:
+    """Raise, end or stop the process, or hang, as ``how`` says."""
     match how:
         case "raise":
             raise ValueError("the floor gave way")
@@ -210,7 +211,7 @@ def go_wrong(how: str) -> None:
         case "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
         case "segfault":
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash, but no core file
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # do not write a core file
             ctypes.string_at(0)
         case "loop":
             while True:
@@ -222,11 +223,12 @@ def go_wrong(how: str) -> None:
 
 
 def _sleep_in_c(seconds: float) -> None:
-    """Sleep as C code does that never lets another thread run."""
+    """Sleep in C code that holds the GIL, so that no other thread runs."""
     ctypes.PyDLL(None).usleep(ctypes.c_uint(min(int(seconds * 1e6), 2**32 - 1)))
 
 
-def _is_first(marker: str) -> bool:
+def is_first(marker: str) -> bool:
+    """Return whether this process is the first to create the file ``marker``."""
     try:
         os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
     except FileExistsError:

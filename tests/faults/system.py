@@ -1,4 +1,4 @@
-"""What the system shows of a run and can do to it: processes, shared memory, system calls, namespaces."""
+"""Processes and shared memory of a run as the system shows them, and tests for ``strace`` and mount namespaces."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from pathlib import Path
 import psutil
 
 RUN_ID = "CORRAL_TEST_RUN"
-"""Environment variable that marks every process of a run: what a process starts inherits it."""
+"""Environment variable that marks every process of a run; child processes inherit it."""
 
 SHM = Path("/dev/shm")
 
 
 def processes_of(run_id: str) -> list[psutil.Process]:
-    """Live processes that carry the run's mark."""
-    found = []
+    """Return the live processes of a run."""
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.environ().get(RUN_ID) == run_id and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def shared_memory() -> set[str]:
-    """What lies in shared memory, by name."""
+    """Return the names of all segments of shared memory."""
     return {p.name for p in SHM.iterdir()} if SHM.exists() else set()
 
 
-def is_held(name: str) -> bool:
-    """Whether some process has it mapped: then it belongs to another test, because ours are gone."""
+def is_mapped(name: str) -> bool:
+    """Return whether a process maps the segment, or it is gone by now. Processes of this run have ended: it is of another."""
     path = str(SHM / name).encode()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
@@ -41,34 +41,35 @@ def is_held(name: str) -> bool:
     return not (SHM / name).exists()
 
 
-def name_of(process: psutil.Process) -> str:
-    """The name that the process goes by now, empty if it is gone."""
+def process_name(process: psutil.Process) -> str:
+    """Return the current name of a process, or an empty string if it has ended."""
     with contextlib.suppress(psutil.Error, OSError):
         if process.status() != psutil.STATUS_ZOMBIE:
             return Path(f"/proc/{process.pid}/comm").read_text().strip()
     return ""
 
 
-def words_of(process: psutil.Process) -> list[str]:
+def command_line_of(process: psutil.Process) -> list[str]:
+    """Return the command line of a process, or an empty list if it has ended."""
     with contextlib.suppress(psutil.Error, OSError):
         return process.cmdline()
     return []
 
 
 def attach_strace(pid: int, *options: str) -> subprocess.Popen[str]:
-    """``strace`` on a process that runs already; returns when it is attached, raises if it may not."""
+    """Attach ``strace`` to a running process and return when it is attached; raise PermissionError if it may not."""
     tracer = subprocess.Popen(["strace", *options, "-p", str(pid)], stderr=subprocess.PIPE, text=True)
     assert tracer.stderr is not None
-    said = tracer.stderr.readline()
-    if "attached" not in said:
+    message = tracer.stderr.readline()
+    if "attached" not in message:
         tracer.wait()
-        raise PermissionError(said)
+        raise PermissionError(message)
     return tracer
 
 
 @functools.cache
 def can_trace() -> bool:
-    """Whether ``strace`` is there and may attach to a process."""
+    """Return whether ``strace`` is installed and may attach to a process."""
     if shutil.which("strace") is None:
         return False
     sleeper = subprocess.Popen(["sleep", "60"])
@@ -84,8 +85,7 @@ def can_trace() -> bool:
 
 
 @functools.cache
-@functools.cache
 def can_mount() -> bool:
-    """Whether a file system can be mounted in a namespace of one's own."""
-    test = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
-    return shutil.which("unshare") is not None and subprocess.run(test, capture_output=True).returncode == 0
+    """Return whether a file system can be mounted in a new mount namespace."""
+    command = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    return shutil.which("unshare") is not None and subprocess.run(command, capture_output=True).returncode == 0

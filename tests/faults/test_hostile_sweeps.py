@@ -1,4 +1,4 @@
-"""Directories of sweeps that an enemy made: each is refused in one line, or read safely, and nothing outside changes."""
+"""Malicious sweep directories are refused in one line or read safely, and nothing outside changes."""
 
 import json
 import os
@@ -7,22 +7,33 @@ import shutil
 import pytest
 
 from corral.sweeps.api import sweep as run_sweep
-from tests.faults.test_hostile_runs import look_at
+from tests.faults.test_hostile_runs import contents_of
 
 pytest.importorskip("optuna")
-SMALL = {"timesteps": 64, "n_envs": 2, "n_steps": 32, "batch_size": 32, "n_epochs": 1, "eval_freq": 0, "seed": 1}
-SMALL = {**SMALL, "backend": "serial", "tensorboard": False, "quiet": True}
+SMALL = {
+    "timesteps": 64,
+    "n_envs": 2,
+    "n_steps": 32,
+    "batch_size": 32,
+    "n_epochs": 1,
+    "eval_freq": 0,
+    "seed": 1,
+    "backend": "serial",
+    "tensorboard": False,
+    "quiet": True,
+}
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished_sweep(tmp_path_factory):
+    """Return the directory of a small finished sweep."""
     path = tmp_path_factory.mktemp("finished") / "sweep"
     search = {"learning_rate": "log:1e-4:1e-3"}
     return run_sweep("CartPole-v1", search=search, trials=2, output_dir=str(path), **SMALL).sweep_dir
 
 
-def asked(**changes):
-    """Other lines in ``sweep.yaml``."""
+def change_request(**changes):
+    """Change settings in ``sweep.yaml``."""
 
     def change(sweep):
         file = sweep / "sweep.yaml"
@@ -32,8 +43,8 @@ def asked(**changes):
     return change
 
 
-def added(text):
-    """Another line at the end of the journal."""
+def append_to_journal(text):
+    """Append a line to the journal."""
 
     def change(sweep):
         file = sweep / "journal.log"
@@ -42,8 +53,8 @@ def added(text):
     return change
 
 
-def forged(kind, **changes):
-    """Other values in the journal's lines of one kind; None removes one."""
+def change_events(kind, **changes):
+    """Change values in the journal's events of one kind; None removes a value."""
 
     def change(sweep):
         events = [json.loads(line) for line in (sweep / "journal.log").read_text().splitlines()]
@@ -57,8 +68,8 @@ def forged(kind, **changes):
     return change
 
 
-def removed(kind):
-    """A journal without its lines of one kind."""
+def without_events(kind):
+    """Remove the events of one kind from the journal."""
 
     def change(sweep):
         lines = (sweep / "journal.log").read_text().splitlines(keepends=True)
@@ -67,51 +78,60 @@ def removed(kind):
     return change
 
 
-def told(text):
-    """Other numbers in the summaries of the trials."""
+def append_to_summaries(text):
+    """Append a value to the summaries of all trials."""
 
     def change(sweep):
         for file in sweep.glob("trials/*/summary.json"):
-            whole = file.read_text().rstrip().removesuffix("}").rstrip()
-            file.write_text(f"{whole}, {text}}}")
+            summary = file.read_text().rstrip().removesuffix("}").rstrip()
+            file.write_text(f"{summary}, {text}}}")
 
     return change
 
 
-def half_a_line(sweep):
+def append_incomplete_line(sweep):
+    """Append an incomplete line to the journal."""
     with (sweep / "journal.log").open("a") as file:
         file.write('{"op_code": 0')
 
 
-def second_name(sweep):
-    """The journal is a file outside, and its end is cut off."""
+def hard_linked_journal(sweep):
+    """Replace the journal by a hard link to a file outside that ends in an incomplete line."""
     journal, outside = sweep / "journal.log", sweep.parent / "outside" / "victim.txt"
-    half_a_line(sweep)
+    append_incomplete_line(sweep)
     outside.write_bytes(journal.read_bytes())
     journal.unlink()
     os.link(outside, journal)
 
 
-STATE, PARAM, REACHED = 6, 5, 7
+STATE, PARAM, INTERMEDIATE_VALUE = 6, 5, 7
+"""Kinds of events in Optuna's journal: a trial changed its state, got a parameter, or reported an intermediate value."""
 DAMAGED = [
-    *((f"line-{text[:12]}", added(text), "journal.log is damaged at line") for text in ("[1]", "null", "7", "{")),
-    *((f"line-{text[:12]}", added(text), "journal.log is damaged") for text in ("{}", '{"op_code": 99}')),
-    ("op-code", forged(STATE, op_code=99), "journal.log is damaged"),
-    ("op-code-text", forged(STATE, op_code="x"), "journal.log is damaged"),
-    ("no-trial", forged(STATE, trial_id=None), "journal.log is damaged"),
-    ("distribution", forged(PARAM, distribution='{"name": "Other", "attributes": {}}'), "journal.log is damaged"),
-    ("setting", forged(PARAM, param_name="output_dir"), "journal.log is damaged"),
-    ("param", forged(PARAM, param_value_internal=-1.0), "journal.log is damaged"),
-    ("param-outside", forged(PARAM, param_value_internal=0.5), "journal.log is damaged"),
-    ("no-params", removed(PARAM), "journal.log is damaged"),
-    ("values-text", forged(STATE, values=["x"]), "journal.log is damaged"),
-    ("values-large", forged(STATE, values=[10**400]), "journal.log is damaged"),
-    ("reached", forged(REACHED, intermediate_value="x"), "journal.log is damaged"),
-    ("directions", forged(0, directions=[2, 2]), "journal.log is damaged"),
-    ("direction", forged(0, directions=[1]), "journal.log is damaged"),
-    ("second-name", second_name, "hard link"),
     *(
-        (f"{name}-{text[:6]}", asked(**{name: text}), "sweep.yaml is damaged")
+        (f"line-{text[:12]}", append_to_journal(text), "journal.log is damaged at line")
+        for text in ("[1]", "null", "7", "{")
+    ),
+    *((f"line-{text[:12]}", append_to_journal(text), "journal.log is damaged") for text in ("{}", '{"op_code": 99}')),
+    ("op-code", change_events(STATE, op_code=99), "journal.log is damaged"),
+    ("op-code-text", change_events(STATE, op_code="x"), "journal.log is damaged"),
+    ("no-trial", change_events(STATE, trial_id=None), "journal.log is damaged"),
+    (
+        "distribution",
+        change_events(PARAM, distribution='{"name": "Other", "attributes": {}}'),
+        "journal.log is damaged",
+    ),
+    ("setting", change_events(PARAM, param_name="output_dir"), "journal.log is damaged"),
+    ("param", change_events(PARAM, param_value_internal=-1.0), "journal.log is damaged"),
+    ("param-outside", change_events(PARAM, param_value_internal=0.5), "journal.log is damaged"),
+    ("no-params", without_events(PARAM), "journal.log is damaged"),
+    ("values-text", change_events(STATE, values=["x"]), "journal.log is damaged"),
+    ("values-large", change_events(STATE, values=[10**400]), "journal.log is damaged"),
+    ("reached", change_events(INTERMEDIATE_VALUE, intermediate_value="x"), "journal.log is damaged"),
+    ("directions", change_events(0, directions=[2, 2]), "journal.log is damaged"),
+    ("direction", change_events(0, directions=[1]), "journal.log is damaged"),
+    ("hard-link", hard_linked_journal, "hard link"),
+    *(
+        (f"{name}-{text[:6]}", change_request(**{name: text}), "sweep.yaml is damaged")
         for name, texts in {
             "trials": ("null", "0x" + "F" * 4000, "2.5", "true", "0", "10000000", "x"),
             "jobs": ("true", "1.5", "0", "null"),
@@ -129,36 +149,40 @@ DAMAGED = [
 ]
 
 
-def try_resume(finished, warm, tmp_path, change):
-    place, logs = tmp_path / "place", tmp_path / "logs"
+def try_resume(finished_sweep, forked_commands, tmp_path, change):
+    """Change a copy of the sweep, resume it, and check that nothing outside changed and errors are one line."""
+    directory, logs = tmp_path / "directory", tmp_path / "logs"
     logs.mkdir()
-    shutil.copytree(finished, place / "sweep")
-    (place / "outside").mkdir()
-    (place / "outside" / "victim.txt").write_text("keep me\n")
-    change(place / "sweep")
-    before = look_at(place, leave=place / "sweep")
-    ended = warm.run(("resume", "sweep"), place, logs)
+    shutil.copytree(finished_sweep, directory / "sweep")
+    (directory / "outside").mkdir()
+    (directory / "outside" / "victim.txt").write_text("keep me\n")
+    change(directory / "sweep")
+    before = contents_of(directory, excluding=directory / "sweep")
+    ended = forked_commands.run(("resume", "sweep"), directory, logs)
     assert not ended.timed_out and "Traceback" not in ended.err + ended.out, ended
-    assert look_at(place, leave=place / "sweep") == before, ended
+    assert contents_of(directory, excluding=directory / "sweep") == before, ended
     problems = [line for line in ended.err.splitlines() if line.startswith("corral ")]
     assert len(problems) == (ended.code != 0) and len(ended.err) < 3000, ended
     return ended
 
 
-@pytest.mark.parametrize(("change", "says"), [row[1:] for row in DAMAGED], ids=[row[0] for row in DAMAGED])
-def test_a_hostile_directory_of_a_sweep_is_refused(tmp_path, finished, warm, change, says):
-    ended = try_resume(finished, warm, tmp_path, change)
-    assert ended.code == 2 and says in ended.err, ended
+@pytest.mark.parametrize(("change", "message"), [row[1:] for row in DAMAGED], ids=[row[0] for row in DAMAGED])
+def test_a_hostile_sweep_directory_is_refused(tmp_path, finished_sweep, forked_commands, change, message):
+    ended = try_resume(finished_sweep, forked_commands, tmp_path, change)
+    assert ended.code == 2 and message in ended.err, ended
 
 
 @pytest.mark.parametrize(
     "change",
     [
         lambda sweep: None,
-        half_a_line,
-        *(told(text) for text in ('"steps": 1e999', '"fps": 1' + "0" * 400, '"mean_reward": -1e308', '"seconds": "x"')),
+        append_incomplete_line,
+        *(
+            append_to_summaries(text)
+            for text in ('"steps": 1e999', '"fps": 1' + "0" * 400, '"mean_reward": -1e308', '"seconds": "x"')
+        ),
     ],
-    ids=["nothing", "half-a-line", "steps", "fps", "mean-reward", "seconds"],
+    ids=["unchanged", "incomplete-line", "steps", "fps", "mean-reward", "seconds"],
 )
-def test_what_cannot_be_used_in_the_directory_of_a_sweep_is_left_out(tmp_path, finished, warm, change):
-    assert try_resume(finished, warm, tmp_path, change).code == 0
+def test_unusable_data_in_a_sweep_directory_is_ignored(tmp_path, finished_sweep, forked_commands, change):
+    assert try_resume(finished_sweep, forked_commands, tmp_path, change).code == 0

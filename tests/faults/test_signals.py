@@ -6,16 +6,16 @@ import time
 import pytest
 
 from tests.faults.harness import GAMES, STOP_SECONDS
-from tests.faults.system import attach_strace, can_trace, words_of
+from tests.faults.system import attach_strace, can_trace, command_line_of
 
-CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 ENDLESS = 10**9
 SAVING = ".saving-[0-9]*"
-traced = pytest.mark.skipif(not can_trace(), reason="strace is missing or may not attach to processes")
+needs_strace = pytest.mark.skipif(not can_trace(), reason="strace is missing or may not attach to processes")
 
 
 def check_saved(run, number):
-    """The last whole iteration is on disk, and the summary says how it ended."""
+    """Check that the last complete iteration is saved and the summary has the signal; return the number of steps."""
     steps = run.rows[-1]["time/total_timesteps"]
     assert run.newest.checkpoint.timesteps == run.summary["steps"] == steps
     assert run.summary["exit_reason"] == signal.Signals(number).name
@@ -33,21 +33,21 @@ def check_saved(run, number):
         pytest.param(signal.SIGTERM, "serial", marks=pytest.mark.deep),
     ],
 )
-def test_a_signal_leaves_a_complete_checkpoint_to_go_on_from(make_run, number, backend):
+def test_a_signal_leaves_a_complete_checkpoint_to_resume_from(make_run, number, backend):
     workers = {"num_workers": None} if backend == "serial" else {}
     run = make_run(backend=backend, timesteps=ENDLESS, checkpoint_freq=0, **workers)
     trainer = run.train()
     trainer.wait_for_rows(3)
-    trainer.signal(number, group=number == signal.SIGINT)  # a terminal sends Ctrl-C to all of them
-    assert trainer.wait(CODES[number]).seconds < STOP_SECONDS
+    trainer.signal(number, group=number == signal.SIGINT)  # a terminal sends Ctrl-C to the process group
+    assert trainer.wait(EXIT_CODES[number]).seconds < STOP_SECONDS
     total = check_saved(run, number) + 256
     run.resume("--timesteps", str(total)).wait()
     assert run.summary["steps"] == total
-    assert run.summary["weights_sha256"] == run.undisturbed(timesteps=total)
+    assert run.summary["weights_sha256"] == run.undisturbed_hash(timesteps=total)
 
 
 def test_a_signal_does_not_wait_for_the_end_of_a_long_rollout(make_run):
-    run = make_run("toy-work", env_kwargs={"step_ms": 20}, n_steps=2048)  # it would take minutes
+    run = make_run("toy-work", env_kwargs={"step_ms": 20}, n_steps=2048)  # a rollout would take minutes
     trainer = run.train()
     trainer.wait_for(lambda: run.newest is not None, "the first checkpoint")
     trainer.signal(signal.SIGINT, group=True)
@@ -59,20 +59,21 @@ def test_a_signal_does_not_wait_for_the_end_of_a_long_rollout(make_run):
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.deep)])
 def test_a_signal_does_not_wait_for_a_worker_that_hangs(make_run, tmp_path, how, number):
     marker = tmp_path / "marker"
-    run = make_run(f"{GAMES}:Once", timesteps=ENDLESS, env_kwargs={"how": how, "marker": marker})
+    run = make_run(f"{GAMES}:FailsOnce", timesteps=ENDLESS, env_kwargs={"how": how, "marker": marker})
     trainer = run.train()
     trainer.wait_for(marker.exists, "a worker that hangs")
     trainer.signal(number, group=number == signal.SIGINT)
-    assert trainer.wait(CODES[number]).seconds < STOP_SECONDS
+    assert trainer.wait(EXIT_CODES[number]).seconds < STOP_SECONDS
     check_saved(run, number)
 
 
 @pytest.mark.parametrize("moment", [0.1, *(pytest.param(m, marks=pytest.mark.deep) for m in (0.0, 0.2, 0.3, 0.4))])
-def test_a_signal_while_workers_start_is_quiet(make_run, moment):
+def test_a_signal_while_workers_start_prints_no_error(make_run, moment):
     run = make_run(timesteps=ENDLESS)
     trainer = run.train()
     trainer.wait_for(
-        lambda: any("forkserver" in " ".join(words_of(p)) for p in trainer.family()), "what starts the workers"
+        lambda: any("forkserver" in " ".join(command_line_of(p)) for p in trainer.descendants()),
+        "the process that starts the workers",
     )
     time.sleep(moment)
     trainer.signal(signal.SIGINT, group=True)
@@ -81,8 +82,8 @@ def test_a_signal_while_workers_start_is_quiet(make_run, moment):
     assert not run.path.exists() or run.newest is not None
 
 
-@traced
-def test_a_signal_during_a_save_waits_for_it(make_run):
+@needs_strace
+def test_a_signal_during_a_save_waits_until_it_is_complete(make_run):
     run = make_run(timesteps=ENDLESS)
     trainer = run.train()
     trainer.wait_for_rows(2)
@@ -94,38 +95,38 @@ def test_a_signal_during_a_save_waits_for_it(make_run):
     check_saved(run, signal.SIGTERM)
 
 
-@traced
-def test_a_second_ctrl_c_does_not_even_wait_for_a_save(make_run):
+@needs_strace
+def test_a_second_ctrl_c_does_not_wait_for_a_save(make_run):
     run = make_run(timesteps=ENDLESS)
     trainer = run.train()
     trainer.wait_for_rows(2)
     tracer = attach_strace(trainer.pid, "-o", "/dev/null", "-e", "inject=fsync:delay_enter=1s")
-    files = (run.path / "checkpoints").glob
-    second = f"{SAVING}/optimizer.safetensors"
-    trainer.wait_for(lambda: not list(files(second)) and list(files(SAVING)), "a save that has just begun")
-    before = {path.name for path in files("*")}
+    glob = (run.path / "checkpoints").glob
+    second_file = f"{SAVING}/optimizer.safetensors"
+    trainer.wait_for(lambda: not list(glob(second_file)) and list(glob(SAVING)), "a save that has just started")
+    before = {path.name for path in glob("*")}
     trainer.signal(signal.SIGINT, group=True)
-    trainer.wait_for(lambda: list(files(second)), "a second file: the first signal has been noticed")
+    trainer.wait_for(lambda: list(glob(second_file)), "a second file: the first signal has been noticed")
     trainer.signal(signal.SIGINT, group=True)
     assert trainer.wait(130).seconds < STOP_SECONDS
     tracer.communicate()
-    assert {path.name for path in files("*")} == before  # it was not finished
+    assert {path.name for path in glob("*")} == before  # the save was not finished
     assert not (run.path / "summary.json").exists()
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("backend", ["process", "worker"])
-def test_signals_at_any_moment_from_the_first_import_on(make_run, rng, backend):
-    """While starting, collecting, learning, evaluating, saving: the run goes on from there, as if nothing happened."""
+def test_signals_at_random_moments_change_no_weights(make_run, rng, backend):
+    """Signals come while the run starts, collects, learns, evaluates or saves, and each time it is resumed."""
     settings = {"backend": backend, "eval_freq": 512, "eval_episodes": 3}
     run = make_run(timesteps=ENDLESS, env_kwargs={"pause": 0.002}, **settings)
     for _ in range(12):
-        number = rng.choice(list(CODES))
-        trainer = run.go_on()
+        number = rng.choice(list(EXIT_CODES))
+        trainer = run.resume_or_train()
         time.sleep(rng.uniform(0.6, 5.0))
         trainer.signal(number, group=number == signal.SIGINT)
-        assert trainer.wait(CODES[number]).seconds < STOP_SECONDS
+        assert trainer.wait(EXIT_CODES[number]).seconds < STOP_SECONDS
     total = run.newest.checkpoint.timesteps + 256
-    run.go_on("--timesteps", str(total)).wait()
-    assert run.summary["weights_sha256"] == run.undisturbed(timesteps=total, env_kwargs={})
+    run.resume_or_train("--timesteps", str(total)).wait()
+    assert run.summary["weights_sha256"] == run.undisturbed_hash(timesteps=total, env_kwargs={})

@@ -22,11 +22,11 @@ from tests.snapshot.contents import contents_of, differences
 
 ROOT = Path(__file__).parents[2]
 MAX_LINES = 12
-"""Differences of a run that are printed."""
+"""The largest number of differences of a run that are printed."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Return 0 if every run is equal."""
+    """Compare all runs; return 0 if every run is equal, or 1."""
     parser = argparse.ArgumentParser(prog="python -m tests.snapshot", description=__doc__)
     parser.add_argument("--base", required=True, metavar="COMMIT", help="the commit to compare with")
     parser.add_argument("--short", action="store_true", help="only the runs that cover most")
@@ -38,22 +38,25 @@ def main(argv: list[str] | None = None) -> int:
         for case in CASES
         if (case.short or not options.short) and (options.only is None or options.only in case.name)
     ]
-    place = Path(tempfile.mkdtemp(prefix="snapshot-"))
-    with worktree(options.base, place / "base") as base, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+    directory = Path(tempfile.mkdtemp(prefix="snapshot-"))
+    with (
+        worktree(options.base, directory / "base") as base,
+        concurrent.futures.ThreadPoolExecutor(options.jobs) as pool,
+    ):
         print(f"{len(cases)} runs with {options.base} and with {ROOT}", flush=True)
-        outcomes = [pool.submit(compare, case, base, place) for case in cases]
+        outcomes = [pool.submit(compare, case, base, directory) for case in cases]
         equal = [report(case, outcome.result()) for case, outcome in zip(cases, outcomes, strict=True)]
     if all(equal):
-        shutil.rmtree(place)
+        shutil.rmtree(directory)
         print(f"all {len(cases)} runs are equal")
         return 0
-    print(f"{equal.count(False)} of {len(cases)} runs differ; their files are in {place}")
+    print(f"{equal.count(False)} of {len(cases)} runs differ; their files are in {directory}")
     return 1
 
 
 @contextmanager
 def worktree(commit: str, path: Path) -> Iterator[Path]:
-    """Yield the path of a checkout of ``commit``, which is removed at the end."""
+    """Yield the path of a git worktree of ``commit``, which is removed at the end."""
     git = ["git", "-C", str(ROOT), "worktree"]
     subprocess.run([*git, "add", "--quiet", "--detach", str(path), commit], check=True)
     try:
@@ -62,11 +65,11 @@ def worktree(commit: str, path: Path) -> Iterator[Path]:
         subprocess.run([*git, "remove", "--force", str(path)], check=True)
 
 
-def compare(case: Case, base: Path, place: Path) -> list[str]:
-    """Return how the run of this tree differs from that of the base, a line each."""
+def compare(case: Case, base: Path, directory: Path) -> list[str]:
+    """Return the differences between the run of the base and that of this tree, a line each."""
     contents = []
     for tree, side in ((base, "before"), (ROOT, "now")):
-        run = place / side / case.name.replace(" ", "-")
+        run = directory / side / case.name.replace(" ", "-")
         try:
             train(case, tree, run)
         except subprocess.CalledProcessError as error:
@@ -80,18 +83,20 @@ def compare(case: Case, base: Path, place: Path) -> list[str]:
 def train(case: Case, tree: Path, run: Path) -> None:
     """Run the command lines of a case with the code of one tree."""
     run.parent.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    which = [sys.executable, "-c", "import corral; print(corral.__file__)"]
-    found = subprocess.run(which, cwd=run.parent, env=environment, check=True, capture_output=True, text=True).stdout
-    assert Path(found.strip()).is_relative_to(tree), f"{found.strip()} is not of {tree}"
+    environ = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    find_package = [sys.executable, "-c", "import corral; print(corral.__file__)"]
+    package_file = subprocess.run(
+        find_package, cwd=run.parent, env=environ, check=True, capture_output=True, text=True
+    ).stdout
+    assert Path(package_file.strip()).is_relative_to(tree), f"{package_file.strip()} is not in {tree}"
     if case.copy_of is not None:
         shutil.copytree(case.copy_of, run)
     for command in case.commands:
-        words = [word.replace(RUN, str(run)) for word in command]
+        arguments = [word.replace(RUN, str(run)) for word in command]
         subprocess.run(
-            [sys.executable, "-m", "corral", *words],
+            [sys.executable, "-m", "corral", *arguments],
             cwd=run.parent,
-            env=environment,
+            env=environ,
             check=True,
             capture_output=True,
             text=True,
@@ -99,7 +104,7 @@ def train(case: Case, tree: Path, run: Path) -> None:
 
 
 def report(case: Case, lines: list[str]) -> bool:
-    """Print whether a run is equal, and how it is not."""
+    """Print whether a run is equal, or its differences; return whether it is equal."""
     print(f"{'differs' if lines else 'equal  '}  {case.name}", flush=True)
     for line in lines[:MAX_LINES]:
         print(f"    {line}", flush=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 __all__ = ["CASES", "RUN", "Case"]
 
 RUN = "{run}"
-"""Stands for the run directory in a command line; ``{run}.marker`` is a file beside it."""
+"""Placeholder for the run directory in a command line; ``{run}.marker`` is a file beside it."""
 _ENVS = Path(__file__).with_name("envs.py")
 _SMALL = (
     *("--n-envs", "4", "--n-steps", "32", "--batch-size", "64", "--n-epochs", "2", "--timesteps", "512"),
@@ -22,25 +22,26 @@ _SERIAL = ("--backend", "serial")
 
 @dataclass(frozen=True)
 class Case:
-    """A run: its name, its command lines and whether the short form has it."""
+    """A run: its name, its command lines, and whether ``--short`` includes it."""
 
     name: str
     commands: tuple[tuple[str, ...], ...]
     short: bool = False
     copy_of: Path | None = None
-    """A run directory to begin with."""
+    """A run directory that is copied first, if any."""
 
 
 def _train(name: str, env: str, *flags: str, verb: str = "train", short: bool = False) -> Case:
+    """Return a run of one command."""
     env = env.replace("file:", f"{_ENVS}:")
     return Case(name, ((verb, env, *_SMALL, "--output-dir", RUN, *flags),), short)
 
 
 def _resumed(name: str, env: str, *flags: str, resume: tuple[str, ...] = (), short: bool = False) -> Case:
-    """Return a run that stops half way and is resumed."""
+    """Return a run that stops after half of its steps and is resumed."""
     first = _train(name, env, *flags, "--timesteps", "256")
-    named = ("--env", env.replace("file:", f"{_ENVS}:")) if env.startswith("file:") else ()
-    return Case(name, (*first.commands, ("resume", RUN, *named, "--timesteps", "512", *resume)), short)
+    env_flags = ("--env", env.replace("file:", f"{_ENVS}:")) if env.startswith("file:") else ()
+    return Case(name, (*first.commands, ("resume", RUN, *env_flags, "--timesteps", "512", *resume)), short)
 
 
 def _old_run(name: str) -> Case:
@@ -50,7 +51,7 @@ def _old_run(name: str) -> Case:
 
 
 _CARDS = ("--eval-games", "4", "--net-arch", "16")
-_PAST = ("--snapshot-freq", "128", "--pool-size", "2")
+_PAST_SELVES = ("--snapshot-freq", "128", "--pool-size", "2")
 _MIX = "mixed:checkpoint=1,current=1,random=1,greedy=1"
 _DEADLY = ("file:DeadlyCartPole", "--env-kwargs", f"marker={RUN}.marker")
 
@@ -79,11 +80,11 @@ CASES = (
     _train("own network", "CartPole-v1", *_WORKERS, "--policy", f"{_ENVS}:small_network"),
     _train("env states", "file:StatefulCounter", *_WORKERS),
     _train("env faults", "file:FaultyCartPole", *_WORKERS),
-    _train("self-play", "card-battle", *_SERIAL, *_CARDS, *_PAST, verb="selfplay", short=True),
-    _train("self-play overlap", "card-battle", *_WORKERS, "--overlap", *_CARDS, *_PAST, verb="selfplay"),
+    _train("self-play", "card-battle", *_SERIAL, *_CARDS, *_PAST_SELVES, verb="selfplay", short=True),
+    _train("self-play overlap", "card-battle", *_WORKERS, "--overlap", *_CARDS, *_PAST_SELVES, verb="selfplay"),
     _train("curriculum", "card-battle", *_WORKERS, *_CARDS, verb="curriculum"),
     _train("stages of the env", "territory", *_SERIAL, "--eval-games", "0", verb="curriculum"),
-    _train("hybrid", "card-battle", *_SERIAL, *_CARDS, *_PAST, verb="hybrid"),
+    _train("hybrid", "card-battle", *_SERIAL, *_CARDS, *_PAST_SELVES, verb="hybrid"),
     _train(
         *("warm start", "card-battle", *_WORKERS, "--expert-steps", "256", "--expert-epochs", "2"),
         *("--kl-ref-coef", "0.1", *_CARDS),
@@ -93,7 +94,7 @@ CASES = (
     _resumed("resumed", "CartPole-v1", *_SERIAL, "--normalize-obs", resume=(*_WORKERS,)),
     _resumed("resumed overlap", "toy-maze", *_WORKERS, "--overlap", "--normalize-reward", short=True),
     _resumed(
-        *("resumed recurrent self-play", "card-battle", *_WORKERS, "--opponent", _MIX, *_CARDS, *_PAST),
+        *("resumed recurrent self-play", "card-battle", *_WORKERS, "--opponent", _MIX, *_CARDS, *_PAST_SELVES),
         *("--recurrent", "gru", "--recurrent-size", "8"),
     ),
     _old_run("cartpole"),

@@ -1,4 +1,4 @@
-"""Envs and a network of the snapshot's runs, as a user's file has them: both versions load this file by its path."""
+"""Envs and a network for the compared runs. Both versions of the code load this file by its path, as a user's file."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.wrappers import FrameStackObservation, TimeLimit
 
 KILL_STEP = 40
-"""The step of an env's life at which the first env that gets there kills its own process."""
+"""The number of steps after which the first env that took so many kills its own process."""
 
 
 def stacked_cartpole() -> gym.Env:
@@ -40,7 +40,7 @@ class DeadlyCartPole(CartPoleEnv):
 
 
 class FaultyCartPole(CartPoleEnv):
-    """Raise in every step in which the cart is far to the left: Corral ends the episode and goes on."""
+    """Raise in every step in which the cart is far to the left: Corral truncates the episode and continues."""
 
     def step(self, action):
         result = super().step(action)
@@ -50,7 +50,7 @@ class FaultyCartPole(CartPoleEnv):
 
 
 class StatefulCounter(gym.Env):
-    """Count actions of one kind; its state is JSON, so that Corral saves it rather than the actions."""
+    """Reward the action that is the goal. It has a state, so that Corral saves that rather than the actions."""
 
     observation_space = spaces.Box(0, 1, (3,), np.float32)
     action_space = spaces.Discrete(3)
