@@ -1,6 +1,6 @@
-"""Scenarios for the training loop, and stand-ins for all that computes: each writes what happens to it in a journal.
+"""Scenarios for the training loop, and fakes for everything that computes; each fake logs the calls that it gets.
 
-Weights are a version number that an update raises by 1, and time passes only where a stand-in says so.
+The weights are a version number that an update raises by 1. Time passes only where a fake advances the fake clock.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from corral.training.signals import Interrupted, SignalHandler
 T, N = 2, 2
 SIZE = T * N
 SIGNAL_AT = 2
-"""Signals arrive in the second rollout, update or commit after the start; in the first evaluation or warm start."""
+"""The signal arrives in the second rollout, update or commit; an evaluation or warm start gets it the first time."""
 CALLBACK_AT = 3
-"""The iteration in which a callback stops the run or raises: no evaluation is due in it."""
+"""The iteration in which a callback stops the run or raises. No evaluation is due in it."""
 
 
 class Scenario(NamedTuple):
-    """What a run is made of."""
+    """One combination of features, settings and disturbances of a run; ``VALUES`` lists the values of each field."""
 
     overlap: bool
     expert: bool
@@ -57,27 +57,27 @@ class Scenario(NamedTuple):
     budget: str
 
 
-BOTH = (False, True)
+OFF_OR_ON = (False, True)
 VALUES: dict[str, tuple[Any, ...]] = {
-    "overlap": BOTH,
-    "expert": BOTH,
-    "resumed": BOTH,
-    "kl_reference": BOTH,
+    "overlap": OFF_OR_ON,
+    "expert": OFF_OR_ON,
+    "resumed": OFF_OR_ON,
+    "kl_reference": OFF_OR_ON,
     "stages": ("none", "one ends", "last ends"),
-    "log_episodes": BOTH,
-    "evaluation": BOTH,
-    "checkpoints": BOTH,
+    "log_episodes": OFF_OR_ON,
+    "evaluation": OFF_OR_ON,
+    "checkpoints": OFF_OR_ON,
     "callback": ("none", "logs", "stops", "raises"),
-    "hook": BOTH,
+    "hook": OFF_OR_ON,
     "signal": ("none", "collect", "update", "commit", "evaluation", "warm start"),
-    "faults": BOTH,
+    "faults": OFF_OR_ON,
     "budget": ("timesteps", "num_episodes", "duration"),
 }
-NO_EXTRA_TERMS = Scenario(*(values[0] for values in VALUES.values()))
+SIMPLEST_SCENARIO = Scenario(*(values[0] for values in VALUES.values()))
 
 
 def is_possible(scenario: Scenario) -> bool:
-    """Whether there is something in which the signal can arrive."""
+    """Whether the run has the phase in which the scenario's signal should arrive."""
     if scenario.signal == "warm start":
         return scenario.expert and not scenario.resumed
     return scenario.evaluation or scenario.signal != "evaluation"
@@ -90,7 +90,7 @@ def all_scenarios() -> list[Scenario]:
 
 
 def pairs_in(scenarios: list[Scenario]) -> set[tuple[tuple[int, Any], tuple[int, Any]]]:
-    """All pairs of values, with their places, that occur together in one of the scenarios."""
+    """All pairs of field values, with the fields' indices, that occur together in one of the scenarios."""
     return {pair for scenario in scenarios for pair in itertools.combinations(enumerate(scenario), 2)}
 
 
@@ -124,19 +124,19 @@ def config_of(scenario: Scenario) -> TrainConfig:
     )
 
 
-def numbers(tensors: Any) -> dict[str, Any]:
-    """Named tensors or arrays as text can show them."""
+def tensor_values(tensors: Any) -> dict[str, Any]:
+    """Convert named tensors or arrays to lists of numbers, which can be printed and compared."""
     return {name: tensor.tolist() for name, tensor in tensors.items()}
 
 
 def content_of(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Everything that is in a checkpoint."""
+    """The complete content of a checkpoint as values that can be printed and compared."""
     parts = {field.name: getattr(checkpoint, field.name) for field in dataclasses.fields(checkpoint)}
-    return {name: part if part is None or name == "state" else numbers(part) for name, part in parts.items()}
+    return {name: part if part is None or name == "state" else tensor_values(part) for name, part in parts.items()}
 
 
-class Clock:
-    """Stands in for the module ``time``."""
+class FakeClock:
+    """Replaces the module ``time``."""
 
     seconds = 0.0
 
@@ -144,19 +144,19 @@ class Clock:
         return self.seconds
 
 
-CLOCK = Clock()
+CLOCK = FakeClock()
 
 
-class World:
-    """One run of a scenario: a real ``Run`` of stand-ins, and their journal."""
+class SimulatedRun:
+    """One run of a scenario: a real ``Run`` that is made of fakes, and the events that they log."""
 
     def __init__(self, scenario: Scenario, warm_start_seconds: float = 0.0) -> None:
         self.scenario, self.warm_start_seconds = scenario, warm_start_seconds
-        self.journal: list[str] = []
+        self.events: list[str] = []
         self.rows: list[str] = []
-        """The rows of metrics that were written."""
+        """The metrics rows written so far."""
         self.signals = SignalHandler()
-        self._places: dict[str, int] = {}
+        self._phase_counts: dict[str, int] = {}
         CLOCK.seconds = 1000.0
         self.hooks: list[Hook] = [UserHook(self)] if scenario.hook else []
         self.callback = None if scenario.callback == "none" else self._callback
@@ -164,20 +164,20 @@ class World:
         if scenario.resumed:
             self._resume()
 
-    def enter(self, what: str, *details: Any) -> None:
-        """Add to the journal; details are written down as they are now."""
-        self.journal.append(f"{what}: {', '.join(map(str, details))}")
+    def log_event(self, event: str, *details: Any) -> None:
+        """Append an event; its details are converted to text now, because they may change later."""
+        self.events.append(f"{event}: {', '.join(map(str, details))}")
 
-    def reach(self, place: str, times: int = 1) -> None:
-        """Let the scenario's signal arrive if this is its place, reached so many times."""
-        self._places[place] = self._places.get(place, 0) + 1
-        if self.scenario.signal == place and self._places[place] == times:
-            self.enter("signal", place)
+    def signal_if_due(self, phase: str, nth: int = 1) -> None:
+        """Deliver the scenario's signal if it belongs to this phase and this is the ``nth`` call for the phase."""
+        self._phase_counts[phase] = self._phase_counts.get(phase, 0) + 1
+        if self.scenario.signal == phase and self._phase_counts[phase] == nth:
+            self.log_event("signal", phase)
             self.signals._handle(signal.SIGTERM, None)
 
     def _make_run(self) -> Run:
         scenario, config = self.scenario, config_of(self.scenario)
-        learner = LearnerStandIn(self)
+        learner = FakeLearner(self)
         run = Run(
             config=config,
             factory=None,
@@ -186,10 +186,10 @@ class World:
             backend=None,
             device_reason="",
             batch_layout="",
-            source=SourceStandIn(self),
-            actor=ActorStandIn(),
+            source=FakeSource(self),
+            actor=FakeActor(),
             learner=learner,
-            eval_env=EvalEnvStandIn(self) if scenario.evaluation else None,
+            eval_env=FakeEvalEnv(self) if scenario.evaluation else None,
             make_single_env=lambda seed: None,
             return_scaler=ReturnScaler(N, config.gamma),
             observation_moments={"": RunningMoments((1,))},
@@ -198,14 +198,14 @@ class World:
             env_opponents=(),
             render_modes=(),
             progress=Progress(),
-            opponents=None if scenario.stages == "none" else LeagueStandIn(self),
+            opponents=None if scenario.stages == "none" else FakeLeague(self),
             meter=SimpleNamespace(sample=lambda: {"system/trainer_mb": 1.0}),
         )
-        run.set_outputs(Folder(self, "run"), ReporterStandIn(self))
+        run.set_outputs(FakeDirectory(self, "run"), FakeReporter(self))
         return run
 
     def _resume(self) -> None:
-        """Bring everything to where a run of two iterations left it, as ``restore`` does."""
+        """Set the state after two iterations, as ``restore`` does from a checkpoint."""
         run = self.run
         recent = deque([(1.0, 2), (2.0, 2)], maxlen=100)
         run.progress = Progress(2, 2 * SIZE, 2, 10.0, recent=recent, best_reward=-2.0)
@@ -228,44 +228,44 @@ class World:
 
     def _callback(self, state: Any) -> None:
         CLOCK.seconds += 1
-        what = self.scenario.callback
-        self.enter("callback", state.iteration, state.timesteps, state.episodes, state.metrics)
+        behaviour = self.scenario.callback
+        self.log_event("callback", state.iteration, state.timesteps, state.episodes, state.metrics)
         state.log("callback/iteration", state.iteration)
         if state.iteration == CALLBACK_AT:
-            if "stops" in what:
+            if "stops" in behaviour:
                 state.stop("enough")
-            if "raises" in what:
+            if "raises" in behaviour:
                 raise RuntimeError("callback")
 
 
-def journal_of(world: World, train: Callable[[World], str]) -> list[str]:
-    """Train, and return the journal with how it ended."""
-    run = world.run
+def train_and_log_events(sim: SimulatedRun, train: Callable[[SimulatedRun], str]) -> list[str]:
+    """Train with ``train`` and return all events, ending with how the run ended and what it left."""
+    run = sim.run
     try:
-        world.enter("ended", train(world))
+        sim.log_event("ended", train(sim))
     except (Interrupted, RuntimeError) as error:
-        world.enter("raised", repr(error))
+        sim.log_event("raised", repr(error))
     assert run.recovery_point is not None
-    world.enter("recovery point", content_of(run.recovery_point))
-    world.enter("left behind", run.last_saved_step, run.n_faults_logged, run.overrides, run.progress.state())
-    return world.journal
+    sim.log_event("recovery point", content_of(run.recovery_point))
+    sim.log_event("left behind", run.last_saved_step, run.n_faults_logged, run.overrides, run.progress.state())
+    return sim.events
 
 
-# ---- stand-ins -----------------------------------------------------------------------------------------------
+# ---- fakes -----------------------------------------------------------------------------------------------------------
 
 
-class PolicyStandIn:
-    """Weights, which are a version number, and a buffer of observation statistics."""
+class FakePolicy:
+    """A policy whose weights are a version number, with a buffer of observation statistics."""
 
     log_std = torch.zeros(0)
 
-    def __init__(self, world: World) -> None:
-        self._world, self.normalizer = world, self
+    def __init__(self, sim: SimulatedRun) -> None:
+        self._sim, self.normalizer = sim, self
         self.version, self.mean = torch.tensor([0.0]), torch.tensor([0.0])
 
     def set(self, path: str, mean: Any, deviation: Any) -> None:
-        """Take observation statistics; a commit begins with this."""
-        self._world.reach("commit", SIGNAL_AT)
+        """Set observation statistics, which is the first thing that a commit does."""
+        self._sim.signal_if_due("commit", SIGNAL_AT)
         self.mean = torch.tensor(mean.tolist())
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -275,40 +275,40 @@ class PolicyStandIn:
         return [("mean", self.mean)]
 
 
-class LearnerStandIn:
-    """A learner that is its own engine."""
+class FakeLearner:
+    """A learner that is also its own engine."""
 
-    def __init__(self, world: World) -> None:
-        self._world, self.engine, self.policy = world, self, PolicyStandIn(world)
+    def __init__(self, sim: SimulatedRun) -> None:
+        self._sim, self.engine, self.policy = sim, self, FakePolicy(sim)
         self.n_updates = 0
         self.reference: dict[str, torch.Tensor] | None = None
 
     def set_reference(self, weights: Any) -> None:
-        self._world.enter("reference", numbers(weights))
+        self._sim.log_event("reference", tensor_values(weights))
         self.reference = {name: weight.clone() for name, weight in weights.items()}
 
     def update(self, rollout: Rollout, targets: Any, settings: Any) -> UpdateStats:
         version = self.policy.version.item()
-        self._world.enter("update", version, rollout.actions.tolist(), targets.returns.tolist(), settings)
+        self._sim.log_event("update", version, rollout.actions.tolist(), targets.returns.tolist(), settings)
         self.policy.version = self.policy.version + 0.5
         CLOCK.seconds += 3
-        self._world.reach("update", SIGNAL_AT)
+        self._sim.signal_if_due("update", SIGNAL_AT)
         self.policy.version = self.policy.version + 0.5
         self.n_updates += 2
-        return UpdateStats(*(version + i for i in range(8)), kl_ref=version if settings.terms.kl_ref else None)
+        return UpdateStats(*(version + i for i in range(8)), kl_ref=version if settings.terms.kl_ref_coef else None)
 
     def checkpoint_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         return {"version": self.policy.version.clone()}, {"moments": self.policy.version * 2}
 
-    def evaluate(self, rollout: Rollout, every: int) -> tuple[Any, None]:
+    def evaluate_actions(self, rollout: Rollout, every: int) -> tuple[Any, None]:
         return np.full((T, N), -0.1 * self.policy.version.item(), np.float32)[::every], None
 
 
-class SourceStandIn:
-    """Collects rollouts that show with what and against whom they were begun."""
+class FakeSource:
+    """A rollout source whose actions contain the iteration, the weights' version and the opponent of the rollout."""
 
-    def __init__(self, world: World) -> None:
-        self._world, self._deadline = world, float("inf")
+    def __init__(self, sim: SimulatedRun) -> None:
+        self._sim, self._deadline = sim, float("inf")
         self._published: Any = None
         self._begun: Any = None
         self._collected = 0
@@ -316,43 +316,43 @@ class SourceStandIn:
 
     def publish(self, weights: Any, version: int) -> None:
         self._published = weights["version"].item()
-        self._world.enter("publish", numbers(weights), version)
+        self._sim.log_event("publish", tensor_values(weights), version)
 
     def begin(self, iteration: int) -> None:
-        assert self._begun is None, "a rollout is under way already"
-        league: Any = self._world.run.opponents
-        self._begun = iteration, self._published, 0 if league is None else league.now["drawn"]
-        self._world.enter("begin", self._begun)
+        assert self._begun is None, "a rollout is in progress already"
+        league: Any = self._sim.run.opponents
+        self._begun = iteration, self._published, 0 if league is None else league.current["drawn"]
+        self._sim.log_event("begin", self._begun)
 
     def collect(self) -> Rollout:
         (iteration, version, opponent), self._begun = self._begun, None
         CLOCK.seconds += 2
-        self._world.reach("collect", SIGNAL_AT)
+        self._sim.signal_if_due("collect", SIGNAL_AT)
         if CLOCK.seconds > self._deadline:
-            self._world.enter("deadline passed")
+            self._sim.log_event("deadline passed")
             raise DeadlinePassed
         self._collected += 1
-        self._world.enter("collect", iteration)
-        ended = 1 + iteration % 2
+        self._sim.log_event("collect", iteration)
+        n_episodes = 1 + iteration % 2
         faults = tuple(EnvFault(f"fault {i} of rollout {iteration}", "env 0") for i in range(2))
-        nothing, floats = np.zeros((T, N), np.bool_), np.zeros((T, N), np.float32)
+        no_flags, floats = np.zeros((T, N), np.bool_), np.zeros((T, N), np.float32)
         return Rollout(
             observations={"": np.full((T, N, 1), iteration, np.float32)},
             actions=np.array([iteration, version, opponent]),
             log_probs=floats - np.float32(0.1 * version),
             values=floats,
             rewards=np.full((T, N), iteration + 1.0),
-            terminated=nothing,
-            truncated=nothing,
-            life_lost=nothing,
+            terminated=no_flags,
+            truncated=no_flags,
+            life_lost=no_flags,
             final_values=floats,
-            next_episode=nothing.astype(np.int64),
-            next_opponent=nothing.astype(np.int64),
+            next_episode=no_flags.astype(np.int64),
+            next_opponent=no_flags.astype(np.int64),
             last_values=floats[0],
             last_observations={},
-            episodes=tuple(EpisodeRecord(env, iteration + 0.5, 3, False, row=1) for env in range(ended)),
-            recovery_counts=RecoveryCounts(env_faults=2) if self._world.scenario.faults else RecoveryCounts(),
-            faults=faults if self._world.scenario.faults else (),
+            episodes=tuple(EpisodeRecord(env, iteration + 0.5, 3, False, row=1) for env in range(n_episodes)),
+            recovery_counts=RecoveryCounts(env_faults=2) if self._sim.scenario.faults else RecoveryCounts(),
+            faults=faults if self._sim.scenario.faults else (),
         )
 
     def set_deadline(self, deadline: float) -> None:
@@ -366,62 +366,64 @@ class SourceStandIn:
 
     def drain_recovery_counts(self) -> RecoveryCounts:
         self.drained = True
-        self._world.enter("drain recovery counts")
+        self._sim.log_event("drain recovery counts")
         return RecoveryCounts(restarts=1)
 
 
-class LeagueStandIn:
-    """Opponents in two stages; checkpoints hold their state as it was before the rollout under way was prepared."""
+class FakeLeague:
+    """Opponents in two stages. ``state`` is what it was before the rollout in progress was prepared."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._ends_at = {"one ends": 3 * SIZE, "last ends": 4 * SIZE}[world.scenario.stages]
+    def __init__(self, sim: SimulatedRun) -> None:
+        self._sim = sim
+        self._ends_at = {"one ends": 3 * SIZE, "last ends": 4 * SIZE}[sim.scenario.stages]
         self.stages = [SimpleNamespace(name="first"), SimpleNamespace(name="second")]
         self.opponent_table = SimpleNamespace(spec=SimpleNamespace(env_reset_options=[]))
         self.eval_options = {"opponent": "strongest"}
-        self.last_counted_stage = int(world.scenario.stages == "last ends")
-        self.now = {"stage": self.last_counted_stage, "games": 0, "drawn": 0}
+        self.last_counted_stage = int(sim.scenario.stages == "last ends")
+        self.current = {"stage": self.last_counted_stage, "games": 0, "drawn": 0}
         self._before: dict[str, int] | None = None
         self.finished = False
 
     def prepare(self, weights: Any, timesteps: int, playing: Any) -> None:
-        self._world.enter("prepare opponents", numbers(weights), timesteps, playing.tolist(), self.now)
-        self._before = dict(self.now)
-        self.now["drawn"] = 100 * self.now["stage"] + 10 * self.now["games"] + int(weights["version"].item())
+        self._sim.log_event("prepare opponents", tensor_values(weights), timesteps, playing.tolist(), self.current)
+        self._before = dict(self.current)
+        self.current["drawn"] = (
+            100 * self.current["stage"] + 10 * self.current["games"] + int(weights["version"].item())
+        )
 
     def record_games(self, episodes: Any, timesteps: int) -> str | None:
-        self._world.enter("note games", len(episodes), timesteps)
-        self._before, self.last_counted_stage = None, self.now["stage"]
-        self.now["games"] += len(episodes)
+        self._sim.log_event("record games", len(episodes), timesteps)
+        self._before, self.last_counted_stage = None, self.current["stage"]
+        self.current["games"] += len(episodes)
         if timesteps != self._ends_at:
             return None
-        self.finished = self.now["stage"] == 1
-        self.now["stage"] = 1
+        self.finished = self.current["stage"] == 1
+        self.current["stage"] = 1
         return f"stage {self.last_counted_stage} ended"
 
     def metrics(self) -> dict[str, float]:
         return {"opponents/stage": float(self.last_counted_stage)}
 
     def state(self) -> dict[str, int]:
-        return dict(self._before or self.now)
+        return dict(self._before or self.current)
 
     def weights(self) -> dict[str, Any]:
         return {}
 
 
 class UserHook(Hook):
-    """Has a state, logs, changes settings and asks for a checkpoint."""
+    """A user's hook that has a state, logs, changes settings and requests a checkpoint."""
 
-    def __init__(self, world: World) -> None:
-        self._world, self._seen, self.end = world, 0, None
+    def __init__(self, sim: SimulatedRun) -> None:
+        self._sim, self._seen, self.end = sim, 0, None
 
     def on_start(self, start: Any) -> None:
-        self._world.enter("hook starts", start.resumed, self._seen)
+        self._sim.log_event("hook starts", start.resumed, self._seen)
 
     def after_iteration(self, iteration: Any) -> None:
         CLOCK.seconds += 1
         self._seen += 1
-        self._world.enter("hook", iteration.iteration, iteration.timesteps, iteration.stop_reason, iteration.metrics)
+        self._sim.log_event("hook", iteration.iteration, iteration.timesteps, iteration.stop_reason, iteration.metrics)
         if iteration.iteration % 2:
             iteration.log("hook/seen", self._seen)
             iteration.set("learning_rate", 0.1 * self._seen)
@@ -430,7 +432,7 @@ class UserHook(Hook):
 
     def on_end(self, end: Any) -> None:
         self.end = end
-        self._world.enter("hook ends", self._seen)
+        self._sim.log_event("hook ends", self._seen)
 
     def state_dict(self) -> dict[str, Any]:
         return {"seen": self._seen}
@@ -439,99 +441,99 @@ class UserHook(Hook):
         self._seen = state["seen"]
 
 
-class ActorStandIn:
-    """Takes weights."""
+class FakeActor:
+    """An actor that keeps only the version of the weights."""
 
     def load(self, weights: Any) -> None:
         self.version = weights["version"].item()
 
 
-class EvalEnvStandIn:
-    """An evaluation env, in which something goes wrong if the scenario has faults."""
+class FakeEvalEnv:
+    """An evaluation env that reports a fault if the scenario has faults."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, sim: SimulatedRun) -> None:
+        self.sim = sim
 
     def drain(self) -> Any:
-        faults = (EnvFault("fault in evaluation", "env 0"),) if self.world.scenario.faults else ()
+        faults = (EnvFault("fault in evaluation", "env 0"),) if self.sim.scenario.faults else ()
         return SimpleNamespace(recovery_counts=RecoveryCounts(retries=1), faults=faults)
 
 
-class ReporterStandIn:
-    """A reporter that is its own board: rows of metrics and console lines."""
+class FakeReporter:
+    """A reporter that is also its own console; it logs metrics rows and console lines."""
 
-    def __init__(self, world: World) -> None:
-        self.world, self.console = world, self
+    def __init__(self, sim: SimulatedRun) -> None:
+        self.sim, self.console = sim, self
 
     def write(self, row: dict[str, float], done: float, keep: bool = True) -> None:
-        self.world.rows.append(str(row))
-        self.world.enter("row", row, done, keep)
+        self.sim.rows.append(str(row))
+        self.sim.log_event("row", row, done, keep)
 
     def flush(self) -> None:
-        self.world.enter("flush")
+        self.sim.log_event("flush")
 
     def note(self, line: str) -> None:
-        self.world.enter("console", line)
+        self.sim.log_event("console", line)
 
     def warn(self, line: str) -> None:
-        self.world.enter("console, warning", line)
+        self.sim.log_event("console, warning", line)
 
 
-class Folder:
-    """A directory by its name."""
+class FakeDirectory:
+    """A directory that is only a name."""
 
-    def __init__(self, world: World, name: str) -> None:
-        self.world, self.name = world, name
+    def __init__(self, sim: SimulatedRun, name: str) -> None:
+        self.sim, self.name = sim, name
 
-    def __truediv__(self, name: str) -> Folder:
-        return Folder(self.world, f"{self.name}/{name}")
+    def __truediv__(self, name: str) -> FakeDirectory:
+        return FakeDirectory(self.sim, f"{self.name}/{name}")
 
-    def __getattr__(self, name: str) -> Folder:
-        """The places of a run directory: ``checkpoints``, ``best``, ``path``, ``metrics_file``."""
+    def __getattr__(self, name: str) -> FakeDirectory:
+        """Return any path of a run directory: ``checkpoints``, ``best``, ``path``, ``metrics_file``."""
         return self / name
 
     def mkdir(self, parents: bool, exist_ok: bool) -> None:
-        self.world.enter("make directory", self.name)
+        self.sim.log_event("make directory", self.name)
 
 
-def _save_checkpoint(folder: Folder, checkpoint: Checkpoint) -> None:
-    folder.world.enter("save", folder.name, content_of(checkpoint))
+def _save_checkpoint(directory: FakeDirectory, checkpoint: Checkpoint) -> None:
+    directory.sim.log_event("save", directory.name, content_of(checkpoint))
 
 
-def _prune(folder: Folder, keep: int) -> None:
-    folder.world.enter("prune", folder.name, keep)
+def _prune(directory: FakeDirectory, keep: int) -> None:
+    directory.sim.log_event("prune", directory.name, keep)
 
 
-def _write_stage_rows(metrics: Folder, path: Folder, stage: int, columns: Any) -> None:
-    path.world.enter("rows of stage", path.name, stage, path.world.rows)
+def _write_stage_rows(metrics: FakeDirectory, path: FakeDirectory, stage: int, columns: Any) -> None:
+    path.sim.log_event("rows of stage", path.name, stage, path.sim.rows)
 
 
-def _keep_fault(directory: Folder, config: TrainConfig, fault: EnvFault, env_reset_options: Any) -> None:
-    directory.world.enter("fault file", fault.summary)
+def _write_fault(directory: FakeDirectory, config: TrainConfig, fault: EnvFault, env_reset_options: Any) -> None:
+    directory.sim.log_event("fault file", fault.summary)
 
 
 def _check_replay(run: Any) -> None:
-    run.reporter.world.enter("check replay")
+    run.reporter.sim.log_event("check replay")
 
 
-def _evaluate_actor(env: EvalEnvStandIn, actor: ActorStandIn, plan: EpisodePlan) -> EvaluationResult:
-    env.world.enter("evaluate", actor.version, plan)
+def _evaluate_actor(env: FakeEvalEnv, actor: FakeActor, plan: EpisodePlan) -> EvaluationResult:
+    env.sim.log_event("evaluate", actor.version, plan)
     CLOCK.seconds += 5
-    env.world.reach("evaluation")
+    env.sim.signal_if_due("evaluation")
     return EvaluationResult((-abs(actor.version - 2.5),), (7,), 0, {})
 
 
-def warm_start(run: Any, console: ReporterStandIn) -> None:
-    """Stand in for the imitation of an expert."""
+def warm_start(run: Any, console: FakeReporter) -> None:
+    """Replace the imitation of an expert: change the weights in two halves, with the signal between them."""
     console.note("warm start")
-    CLOCK.seconds += console.world.warm_start_seconds
+    CLOCK.seconds += console.sim.warm_start_seconds
     run.learner.policy.version = run.learner.policy.version + 0.125
-    console.world.reach("warm start")
+    console.sim.signal_if_due("warm start")
     run.learner.policy.version = run.learner.policy.version + 0.125
 
 
-def stand_ins() -> Iterator[pytest.MonkeyPatch]:
-    """Put the stand-ins in the place of functions that the loop and its hooks call."""
+def install_fakes() -> Iterator[pytest.MonkeyPatch]:
+    """Replace functions that the loop and its hooks call by fakes, until the generator is closed."""
     replaced: dict[str, Any] = {
         "progress.time": CLOCK,
         "pipeline.time": CLOCK,
@@ -540,7 +542,7 @@ def stand_ins() -> Iterator[pytest.MonkeyPatch]:
         "evaluate.check_replay": _check_replay,
         "run.save_checkpoint": _save_checkpoint,
         "run.prune": _prune,
-        "run.write_fault": _keep_fault,
+        "run.write_fault": _write_fault,
         "hooks.warm_start.warm_start": warm_start,
         "hooks.stage_files.save_checkpoint": _save_checkpoint,
         "hooks.stage_files.prune": _prune,
@@ -548,6 +550,6 @@ def stand_ins() -> Iterator[pytest.MonkeyPatch]:
         "hooks.stage_files._write_rows": _write_stage_rows,
     }
     with pytest.MonkeyPatch.context() as patch:
-        for name, stand_in in replaced.items():
-            patch.setattr(f"corral.training.{name}", stand_in)
+        for name, fake in replaced.items():
+            patch.setattr(f"corral.training.{name}", fake)
         yield patch

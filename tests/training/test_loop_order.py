@@ -1,7 +1,7 @@
-"""The order in which things happen around an iteration, stated twice: by the loop with its hooks, and by one function.
+"""The order of events in a run: the loop with its hooks must do the same as one function that states the whole order.
 
-Both train the same stand-ins (see ``loop_scenarios``) and must write the same journal. ``-m deep`` compares them in
-every scenario. Deliberate mistakes in the order show that the journals would tell.
+Both train the same fakes (see ``loop_scenarios``) and must log the same events. ``-m deep`` compares them in every
+scenario. Deliberate mistakes in the order, made one at a time, prove that the comparison would detect them.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from corral.training.metrics_row import metrics_row, progress_row
 from corral.training.pipeline import RolloutPipeline
 from corral.training.progress import Stopwatch, budgets_of, exhausted_budget, learning_rate, seconds_left
 from corral.training.run import Run, capture
-from tests.training import loop_scenarios as stand_in
-from tests.training.loop_scenarios import CLOCK, NO_EXTRA_TERMS, VALUES, Scenario, World, journal_of
+from tests.training import loop_scenarios
+from tests.training.loop_scenarios import CLOCK, SIMPLEST_SCENARIO, VALUES, Scenario, SimulatedRun, train_and_log_events
 
-SAMPLE = stand_in.sample_scenarios(150)
+SAMPLE = loop_scenarios.sample_scenarios(150)
 
 
 @pytest.fixture(autouse=True)
 def patch():
-    """Put the stand-ins in place; what a test patches besides is undone with them."""
-    yield from stand_in.stand_ins()
+    """Install the fakes; further patches of a test are undone together with them."""
+    yield from loop_scenarios.install_fakes()
 
 
-# ---- the order, as one function ------------------------------------------------------------------------------
+# ---- the order as one function ---------------------------------------------------------------------------------------
 
 
-def train_inlined(world: World) -> str:
-    """Train as the loop did before it had hooks: every step of an iteration stands here, in its order.
+def train_inlined(sim: SimulatedRun) -> str:
+    """Train with the whole loop written out in one function, without hooks, as the reference for the order.
 
-    Moved on purpose since then: with ``log_episodes``, the lines of episodes and epochs come after the commit, and
-    so do warnings of faults. New since then is the user's hook, which is called before the callback.
+    It is the loop from before hooks existed, with two deliberate changes: episode lines, epoch lines (with
+    ``log_episodes``) and warnings of faults come after the commit, and the user's hook is called before the callback.
     """
-    run, signals, hooks, callback = world.run, world.signals, world.hooks, world.callback
+    run, signals, hooks, callback = sim.run, sim.signals, sim.hooks, sim.callback
     config, progress, learner, source, console = run.config, run.progress, run.learner, run.source, run.reporter.console
     league, policy = run.opponents, run.learner.policy
 
@@ -57,9 +57,9 @@ def train_inlined(world: World) -> str:
         return exhausted_budget(config, progress) or ("stages" if league is not None and league.finished else None)
 
     def save() -> None:
-        stand_in._save_checkpoint(run.directory.checkpoints, run.recovery_point)
+        loop_scenarios._save_checkpoint(run.directory.checkpoints, run.recovery_point)
         console.note(f"checkpoint at {run.recovery_point.timesteps:,} steps")
-        stand_in._prune(run.directory.checkpoints, config.keep_checkpoints)
+        loop_scenarios._prune(run.directory.checkpoints, config.keep_checkpoints)
         run.last_saved_step = run.recovery_point.timesteps
 
     def prepare_opponents(weights: Any, timesteps: int) -> None:
@@ -71,20 +71,20 @@ def train_inlined(world: World) -> str:
         if league is not None:
             path = run.directory.path / "phases" / league.stages[league.last_counted_stage].name
             path.mkdir(parents=True, exist_ok=True)
-            stand_in._write_stage_rows(run.directory.metrics_file, path, league.last_counted_stage, ())
-            stand_in._save_checkpoint(path / "checkpoints", run.recovery_point)
-            stand_in._prune(path / "checkpoints", 1)
+            loop_scenarios._write_stage_rows(run.directory.metrics_file, path, league.last_counted_stage, ())
+            loop_scenarios._save_checkpoint(path / "checkpoints", run.recovery_point)
+            loop_scenarios._prune(path / "checkpoints", 1)
 
     def evaluate_policy() -> dict[str, float]:
         if run.eval_env is None:
             return {}
         started = CLOCK.seconds
         with signals.interruptible():
-            stand_in._check_replay(run)
+            loop_scenarios._check_replay(run)
             run.actor.load(policy.state_dict())
             options = None if league is None else league.eval_options
             plan = EpisodePlan(config.eval_episodes, run.seed, config.eval_max_steps, options, sample=False)
-            result = stand_in._evaluate_actor(run.eval_env, run.actor, plan)
+            result = loop_scenarios._evaluate_actor(run.eval_env, run.actor, plan)
             report = run.eval_env.drain()
         progress.recovery_counts += report.recovery_counts
         run.log_faults(report.faults)
@@ -96,8 +96,8 @@ def train_inlined(world: World) -> str:
             progress.best_reward = result.mean_reward
         run.recovery_point = capture(run)
         if is_best:
-            stand_in._save_checkpoint(run.directory.best, run.recovery_point)
-            stand_in._prune(run.directory.best, 1)
+            loop_scenarios._save_checkpoint(run.directory.best, run.recovery_point)
+            loop_scenarios._prune(run.directory.best, 1)
         console.note(
             f"evaluation at {progress.timesteps:,} steps: reward {result.mean_reward:,.2f} "
             f"(deviation {result.std_reward:,.2f}, {config.eval_episodes} episodes)"
@@ -111,7 +111,7 @@ def train_inlined(world: World) -> str:
         run.recovery_point = capture(run)
         if config.expert is not None:
             with signals.interruptible():
-                stand_in.warm_start(run, console)
+                loop_scenarios.warm_start(run, console)
     for hook in hooks:
         hook.on_start(SimpleNamespace(resumed=resumed))
         run.refresh_recovery_point(hook.name, hook.state_dict())
@@ -123,8 +123,8 @@ def train_inlined(world: World) -> str:
         run.last_saved_step = progress.timesteps
     else:
         save()
-    begun, row = False, {}
-    mark = CLOCK.seconds - progress.eval_seconds  # training time before the last update; evaluations do not count
+    rollout_begun, row = False, {}
+    mark = CLOCK.seconds - progress.eval_seconds  # end of the last iteration, on a clock that stops in evaluations
     run.stopwatch = Stopwatch(progress)
     deadline = None if config.duration is None else CLOCK.seconds + seconds_left(config.duration, progress)
     try:
@@ -133,13 +133,13 @@ def train_inlined(world: World) -> str:
                 started = CLOCK.seconds
                 if deadline is not None and progress.iteration > 0:
                     source.set_deadline(deadline)
-                if not begun:
-                    behind = run.recovery_point.lagged_weights
-                    prepare_opponents(behind or policy.state_dict(), progress.timesteps)
-                    if behind is not None:
-                        source.publish(behind, progress.iteration - 1)
+                if not rollout_begun:
+                    lagged_weights = run.recovery_point.lagged_weights
+                    prepare_opponents(lagged_weights or policy.state_dict(), progress.timesteps)
+                    if lagged_weights is not None:
+                        source.publish(lagged_weights, progress.iteration - 1)
                     source.begin(progress.iteration)
-                    if behind is not None:
+                    if lagged_weights is not None:
                         source.publish(policy.state_dict(), progress.iteration)
                 try:
                     rollout = source.collect()
@@ -155,14 +155,14 @@ def train_inlined(world: World) -> str:
             steps, end = progress.timesteps, progress.timesteps + config.rollout_size
             with signals.interruptible():
                 stage_ended = None if league is None else league.record_games(rollout.episodes, end)
-                begun = config.overlap and not (config.timesteps is not None and end >= config.timesteps)
-                if begun:
+                rollout_begun = config.overlap and not (config.timesteps is not None and end >= config.timesteps)
+                if rollout_begun:
                     prepare_opponents(policy.state_dict(), end)
                     source.begin(progress.iteration + 1)
                 collected = CLOCK.seconds
                 lag = None
                 if config.overlap:
-                    log_probs, _ = learner.engine.evaluate(rollout, 1)
+                    log_probs, _ = learner.engine.evaluate_actions(rollout, 1)
                     lag = float(np.minimum(np.exp(log_probs - rollout.log_probs), 1).mean())
                 targets = run.estimate_advantages(rollout)
                 rate = run.overrides.get("learning_rate", learning_rate(config, end))
@@ -203,8 +203,8 @@ def train_inlined(world: World) -> str:
                     run.refresh_recovery_point(hook.name, hook.state_dict())
                 if callback is not None:
                     callback(state)
-                if state.asked is not None and reason is None:
-                    reason = state.asked
+                if state.requested_stop is not None and reason is None:
+                    reason = state.requested_stop
                     row |= {} if "eval/mean_reward" in row else evaluate_policy()
             finally:
                 save_due = save_due or state.checkpoint_requested
@@ -224,20 +224,20 @@ def train_inlined(world: World) -> str:
 
 
 class CallbackState:
-    """What hooks and callbacks see and may do."""
+    """What hooks and callbacks get: counters, metrics, and methods to log, stop, change settings and save."""
 
     def __init__(self, run: Run, metrics: dict[str, float], stop_reason: str | None) -> None:
         progress = run.progress
         self.iteration, self.timesteps, self.episodes = progress.iteration, progress.timesteps, progress.episodes
         self.metrics, self.stop_reason, self._run = metrics, stop_reason, run
-        self.asked: str | None = None
+        self.requested_stop: str | None = None
         self.checkpoint_requested = False
 
     def log(self, name: str, value: float) -> None:
         self.metrics[name] = float(value)
 
     def stop(self, reason: str) -> None:
-        self.asked = reason
+        self.requested_stop = reason
 
     def set(self, name: str, value: float) -> None:
         self._run.overrides[name] = value
@@ -246,77 +246,79 @@ class CallbackState:
         self.checkpoint_requested = True
 
 
-# ---- the order, as the loop and its hooks have it ------------------------------------------------------------
+# ---- the order in the real loop and its hooks ------------------------------------------------------------------------
 
 
-def train_with_hooks(world: World, order: Any = order_hooks) -> str:
+def train_with_hooks(sim: SimulatedRun, order: Any = order_hooks) -> str:
     """Train with the real loop."""
-    return train_loop(world.run, order(world.run.config, world.hooks, world.callback), world.signals)
+    return train_loop(sim.run, order(sim.run.config, sim.hooks, sim.callback), sim.signals)
 
 
 @functools.lru_cache(maxsize=len(SAMPLE))
-def expected_journal(scenario: Scenario) -> list[str]:
-    """The journal of the inlined loop."""
-    return journal_of(World(scenario), train_inlined)
+def expected_events(scenario: Scenario) -> list[str]:
+    """The events of the loop that is written out in one function."""
+    return train_and_log_events(SimulatedRun(scenario), train_inlined)
 
 
-def differs(scenario: Scenario, order: Any = order_hooks) -> bool:
-    """Whether the real loop writes another journal."""
+def differs_from_reference(scenario: Scenario, order: Any = order_hooks) -> bool:
+    """Whether the real loop logs other events than the reference."""
     train = functools.partial(train_with_hooks, order=order)
-    return journal_of(World(scenario), train) != expected_journal(scenario)
+    return train_and_log_events(SimulatedRun(scenario), train) != expected_events(scenario)
 
 
-def test_the_sample_has_all_pairs_of_values():
-    assert stand_in.pairs_in(SAMPLE) == stand_in.pairs_in(stand_in.all_scenarios())
+def test_the_sampled_scenarios_contain_all_pairs_of_values():
+    assert loop_scenarios.pairs_in(SAMPLE) == loop_scenarios.pairs_in(loop_scenarios.all_scenarios())
     assert [*VALUES] == [*Scenario._fields]
 
 
-def test_the_loop_with_hooks_does_the_same_as_the_inlined_one():
-    """The first scenario that differs is shown entry by entry."""
+def test_the_loop_with_hooks_logs_the_same_events_as_the_inlined_loop():
+    """pytest shows the first scenario that differs, event by event."""
     for scenario in SAMPLE:
-        assert journal_of(World(scenario), train_with_hooks) == expected_journal(scenario), scenario
+        assert train_and_log_events(SimulatedRun(scenario), train_with_hooks) == expected_events(scenario), scenario
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(3600)
-def test_the_loop_with_hooks_does_the_same_in_every_scenario():
-    different = [scenario for scenario in stand_in.all_scenarios() if differs(scenario)]
+def test_the_loop_with_hooks_logs_the_same_events_in_every_scenario():
+    different = [scenario for scenario in loop_scenarios.all_scenarios() if differs_from_reference(scenario)]
     assert not different, f"{len(different)} scenarios, such as {different[0]}"
 
 
-# ---- single scenarios ---------------------------------------------------------------------------------------
+# ---- single scenarios ------------------------------------------------------------------------------------------------
 
 
-def test_update_lines_tell_how_many_epochs_there_were():
-    scenario = NO_EXTRA_TERMS._replace(log_episodes=True)
-    assert journal_of(World(scenario), train_with_hooks) == journal_of(World(scenario), train_inlined)
-
-
-def test_the_time_of_a_warm_start_is_not_training_time():
-    scenario = NO_EXTRA_TERMS._replace(expert=True)
-    worlds = [World(scenario, warm_start_seconds=7) for _ in range(2)]
-    assert journal_of(worlds[0], train_with_hooks) == journal_of(worlds[1], train_inlined)
-
-
-def test_a_run_that_was_interrupted_ends_without_a_reason():
-    """``End.reason`` is documented to be None if something was raised."""
-    world = World(
-        NO_EXTRA_TERMS._replace(resumed=True, evaluation=True, hook=True, signal="evaluation", budget="duration")
+def test_update_lines_contain_the_number_of_epochs():
+    scenario = SIMPLEST_SCENARIO._replace(log_episodes=True)
+    assert train_and_log_events(SimulatedRun(scenario), train_with_hooks) == train_and_log_events(
+        SimulatedRun(scenario), train_inlined
     )
-    journal = journal_of(world, train_with_hooks)
-    assert "deadline passed: " in journal and any(line.startswith("raised: Interrupted") for line in journal)
-    assert world.hooks[0].end.reason is None
 
 
-# ---- deliberate mistakes -------------------------------------------------------------------------------------
-# Each is made with `wrong`; without it, the same machinery keeps the right order and must change nothing.
+def test_the_time_of_a_warm_start_does_not_count_as_training_time():
+    scenario = SIMPLEST_SCENARIO._replace(expert=True)
+    sims = [SimulatedRun(scenario, warm_start_seconds=7) for _ in range(2)]
+    assert train_and_log_events(sims[0], train_with_hooks) == train_and_log_events(sims[1], train_inlined)
 
 
-def rearranged(change: Any = lambda parts: None, kind: type[HookList] = HookList) -> Any:
-    """Like ``order_hooks``, but the lists of hooks are changed, or called in another way."""
+def test_on_end_of_an_interrupted_run_gets_no_reason():
+    """``End.reason`` is documented to be None if something was raised."""
+    sim = SimulatedRun(
+        SIMPLEST_SCENARIO._replace(resumed=True, evaluation=True, hook=True, signal="evaluation", budget="duration")
+    )
+    events = train_and_log_events(sim, train_with_hooks)
+    assert "deadline passed: " in events and any(line.startswith("raised: Interrupted") for line in events)
+    assert sim.hooks[0].end.reason is None
 
-    def order(*given: Any) -> HookList:
-        hooks = order_hooks(*given)
+
+# ---- deliberate mistakes ---------------------------------------------------------------------------------------------
+# Each function patches the loop. With `wrong=True` the order is wrong; with `wrong=False` the patch keeps it, as a control.
+
+
+def reordering(change: Any = lambda parts: None, kind: type[HookList] = HookList) -> Any:
+    """Return a variant of ``order_hooks`` that changes the lists of hooks or uses another class of list."""
+
+    def order(*args: Any) -> HookList:
+        hooks = order_hooks(*args)
         parts = {name: [*getattr(hooks, f"_{name}")] for name in ("before", "users", "after", "always", "last")}
         change(parts)
         return kind(**parts)
@@ -325,7 +327,7 @@ def rearranged(change: Any = lambda parts: None, kind: type[HookList] = HookList
 
 
 def rows_only_when_all_hooks_succeed(patch, wrong):
-    class HooksInARow(HookList):
+    class SequentialHooks(HookList):
         def after_iteration(self, iteration):
             try:
                 for hook in (*self._before, *self._users, *self._after):
@@ -344,7 +346,7 @@ def rows_only_when_all_hooks_succeed(patch, wrong):
             for hook in self._always:
                 hook.after_iteration(iteration)
 
-    return rearranged(kind=HooksInARow)
+    return reordering(kind=SequentialHooks)
 
 
 def no_recovery_point_after_evaluation(patch, wrong):
@@ -366,11 +368,11 @@ def user_hooks_before_evaluation(patch, wrong):
         else:
             parts["before"].append(evaluation)
 
-    return rearranged(change)
+    return reordering(change)
 
 
 def no_final_evaluation(patch, wrong):
-    return rearranged(lambda parts: parts["after"].clear() if wrong else None)
+    return reordering(lambda parts: parts["after"].clear() if wrong else None)
 
 
 def checkpoints_before_writers(patch, wrong):
@@ -378,14 +380,14 @@ def checkpoints_before_writers(patch, wrong):
         checkpoints = parts["last"].pop()
         parts["after" if wrong else "last"].append(checkpoints)
 
-    return rearranged(change)
+    return reordering(change)
 
 
-def rate_and_loss_terms_from_one_clock(patch, wrong):
-    right = Run.next_update_settings
+def loss_terms_from_the_steps_after_the_rollout(patch, wrong):
+    original = Run.next_update_settings
 
     def next_update_settings(run):
-        settings, steps = right(run), run.progress.timesteps + wrong * run.config.rollout_size
+        settings, steps = original(run), run.progress.timesteps + wrong * run.config.rollout_size
         adjusted = {name: getattr(settings.terms, name) for name in ("clip_range", "ent_coef")}
         return dataclasses.replace(settings, terms=dataclasses.replace(loss_terms_at(run.config, steps), **adjusted))
 
@@ -405,7 +407,7 @@ def episode_log_from_counters_after_the_commit(patch, wrong):
     return order_hooks
 
 
-def games_noted_after_the_next_rollout_began(patch, wrong):
+def games_recorded_after_the_next_rollout_began(patch, wrong):
     class LatePipeline(RolloutPipeline):
         def next_rollout(self):
             run, source = self._run, self._run.source
@@ -420,17 +422,17 @@ def games_noted_after_the_next_rollout_began(patch, wrong):
                 return None
             steps = run.progress.timesteps + run.config.rollout_size
             if not wrong:
-                self._note(rollout, steps)
+                self._record_games(rollout, steps)
             self._has_begun = run.config.overlap and not self._is_last()
             if self._has_begun:
                 self._choose_opponents(run.learner.policy.state_dict(), steps)
                 source.begin(run.progress.iteration + 1)
             if wrong:
-                self._note(rollout, steps)
+                self._record_games(rollout, steps)
             run.stopwatch.end_rollout()
             return rollout
 
-        def _note(self, rollout, steps):
+        def _record_games(self, rollout, steps):
             league = self._run.opponents
             self.stage_end_message = None if league is None else league.record_games(rollout.episodes, steps)
 
@@ -439,33 +441,33 @@ def games_noted_after_the_next_rollout_began(patch, wrong):
 
 
 def no_save_at_the_end(patch, wrong):
-    right = Run.save_recovery_point
+    original = Run.save_recovery_point
 
     def save_recovery_point(run, again=False):
-        if not (wrong and run.source.drained):  # which the loop does right before
-            right(run, again)
+        if not (wrong and run.source.drained):  # the loop drains the source right before its last save
+            original(run, again)
 
     patch.setattr(Run, "save_recovery_point", save_recovery_point)
     return order_hooks
 
 
 def warm_start_after_the_first_publish(patch, wrong):
-    right, waiting = Run.publish_weights, []
+    original, postponed = Run.publish_weights, []
 
     class LateStart(HookList):
         def on_start(self, start):
             if wrong:
-                waiting.append(functools.partial(super().on_start, start))
+                postponed.append(functools.partial(super().on_start, start))
             else:
                 super().on_start(start)
 
     def publish_weights(run):
-        right(run)
-        if waiting:
-            waiting.pop()()
+        original(run)
+        if postponed:
+            postponed.pop()()
 
     patch.setattr(Run, "publish_weights", publish_weights)
-    return rearranged(kind=LateStart)
+    return reordering(kind=LateStart)
 
 
 MISTAKES = [
@@ -474,27 +476,27 @@ MISTAKES = [
     user_hooks_before_evaluation,
     no_final_evaluation,
     checkpoints_before_writers,
-    rate_and_loss_terms_from_one_clock,
+    loss_terms_from_the_steps_after_the_rollout,
     episode_log_from_counters_after_the_commit,
-    games_noted_after_the_next_rollout_began,
+    games_recorded_after_the_next_rollout_began,
     no_save_at_the_end,
     warm_start_after_the_first_publish,
 ]
 
 
 def count_differences(mistake: Any, wrong: bool, scenarios: list[Scenario], patch: pytest.MonkeyPatch) -> int:
-    """In how many scenarios a mistake shows, or the machinery that makes it."""
+    """Count the scenarios in which the patched loop differs from the reference."""
     for scenario in scenarios:
-        expected_journal(scenario)  # before anything is patched
+        expected_events(scenario)  # computed and cached before anything is patched
     order = mistake(patch, wrong)
-    return sum(differs(scenario, order) for scenario in scenarios)
+    return sum(differs_from_reference(scenario, order) for scenario in scenarios)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
-def test_a_mistake_in_the_order_is_noticed(mistake, patch):
+def test_a_mistake_in_the_order_is_detected(mistake, patch):
     assert count_differences(mistake, True, SAMPLE, patch) > 0
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
-def test_what_makes_a_mistake_changes_nothing_where_the_order_is_right(mistake, patch):
+def test_the_patches_that_make_mistakes_change_nothing_with_the_right_order(mistake, patch):
     assert count_differences(mistake, False, SAMPLE, patch) == 0
