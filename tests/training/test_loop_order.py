@@ -311,7 +311,7 @@ def test_on_end_of_an_interrupted_run_gets_no_reason():
 
 
 # ---- deliberate mistakes ---------------------------------------------------------------------------------------------
-# Each function patches the loop. With `wrong=True` the order is wrong; with `wrong=False` the patch keeps it, as a control.
+# Each function patches the loop. With `wrong=True` the order is wrong; with `wrong=False` (the control) it is right.
 
 
 def reordering(change: Any = lambda parts: None, kind: type[HookList] = HookList) -> Any:
