@@ -287,7 +287,10 @@ def test_the_replay_log_holds_the_actions_since_the_last_reset_or_state(events, 
     restored_log.restore([replay_log.position(i, {}, None) for i in range(3)])
     restored_log.append()
     for i in range(3):
-        restored, position = restored_log.position(i, {}, None, undone=True), replay_log.position(i, {}, None)
+        restored, position = (
+            restored_log.position(i, {}, None, without_last_action=True),
+            replay_log.position(i, {}, None),
+        )
         assert (restored.episode, restored.seed) == (position.episode, position.seed)
         assert (restored.steps, restored.state) == (position.steps, position.state)
         assert restored.repeatable == position.repeatable and (

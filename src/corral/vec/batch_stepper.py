@@ -57,7 +57,7 @@ class BatchStepper:
 
     def __init__(self, vector: VectorEnv, arrays: StepArrays, options: StepperOptions) -> None:
         assert isinstance(options.factory, EnvFactory)
-        self.vector, self.arrays, self.first_env, self.infos = vector, arrays, options.first_env, options.infos
+        self.vector, self.arrays, self.first_env, self.info_mode = vector, arrays, options.first_env, options.infos
         self.heartbeat: Any = [0, 0, 0] if options.heartbeat is None else options.heartbeat
         self.opponent_sampler: OpponentSampler | None = None  # set by callers of any stepper; vector envs do not use it
         self._factory, self._seed, self._may_recover = options.factory, options.seed, options.heal
@@ -103,7 +103,7 @@ class BatchStepper:
             return self._reset_some(reset_mask, seeds) if any(reset_mask) else []
         self.arrays.episode[...] += 1
         infos = self._reset_all(seeds)
-        return [] if self.infos == "summed" else [InfoRow(i, self._public_info(infos, i)) for i in range(self._n)]
+        return [] if self.info_mode == "summed" else [InfoRow(i, self._public_info(infos, i)) for i in range(self._n)]
 
     def _reset_some(self, reset_mask: Sequence[bool], seeds: Sequence[int | None]) -> list[InfoRow]:
         """Begin a new episode in the envs where ``reset_mask`` is true, and return their infos."""
@@ -123,7 +123,7 @@ class BatchStepper:
         except ENV_EXCEPTIONS as error:
             raise self._make_fault(error) from error
         self._seeds = [seeds[i] if reset_mask[i] else self._seeds[i] for i in range(self._n)]
-        if self.infos == "summed":
+        if self.info_mode == "summed":
             return []
         rows = new_episodes.row_by_env()
         return [InfoRow(i, self._public_info(new_episodes.infos, row)) for i, row in rows.items()]
@@ -133,7 +133,7 @@ class BatchStepper:
         self.heartbeat[STEPS_STARTED] += 1
         self.heartbeat[CURRENT_ENV] = 0
         self._ledger.steps += 1
-        if self._ledger.lost:
+        if self._ledger.unrestored:
             return self._truncate_all_episodes()
         longest = int(self._ledger.steps.max()) if self._faults_without_progress else 0
         try:
@@ -171,7 +171,7 @@ class BatchStepper:
         if not any(position.observation for position in positions):
             self._reset_all([None] * self._n)
             return []
-        self._ledger.mark_lost(range(self._n))
+        self._ledger.mark_unrestored(range(self._n))
         return list(range(self._n))
 
     def close(self) -> None:
@@ -196,7 +196,7 @@ class BatchStepper:
             return self._begin_next_episodes(ended, leaves, infos)
         self.row_writer.check_all_finite()
         self._write_masks(infos)
-        if self.infos == "summed":
+        if self.info_mode == "summed":
             self._info_sums.add(infos)
             return []
         return [InfoRow(i, self._public_info(infos, i)) for i in range(self._n)]
@@ -230,7 +230,7 @@ class BatchStepper:
         self._write_first_observations(new_episodes)
         self._ended[envs] = True
         self._write_masks(infos, new_episodes)
-        if self.infos == "full":
+        if self.info_mode == "full":
             return self._info_rows(infos, final_infos, new_episodes)
         if final_infos is infos:
             self._info_sums.add(infos)
@@ -290,7 +290,7 @@ class BatchStepper:
             final[...] = arrays.observations[path]
         arrays.episode[...] += 1
         self._reset_all([None] * self._n, make_new=True)
-        return [] if self.infos == "summed" else [InfoRow(i, {}, {}) for i in range(self._n)]
+        return [] if self.info_mode == "summed" else [InfoRow(i, {}, {}) for i in range(self._n)]
 
     def _reset_all(self, seeds: Sequence[int | None], make_new: bool = False) -> Infos:
         """Begin a new episode in every env and return the infos; ``make_new``: in a new vector env."""
@@ -300,7 +300,7 @@ class BatchStepper:
         try:
             observations, infos = self._seed_and_reset(seeds, make_new)
             self._ledger.steps[...], self._ended[...] = 0, False
-            self._ledger.lost.clear()
+            self._ledger.unrestored.clear()
             if self._lives is not None:
                 self._lives[...] = 0
             self.row_writer.detect_masks(self._call_mask_methods is not None, infos)
@@ -361,7 +361,7 @@ class BatchStepper:
     # ---- errors ----------------------------------------------------------------------------------------------
 
     def _handle_exception(self, error: BaseException) -> None:
-        """Count an exception of the vector env and mark all envs as lost; raise if it cannot recover from it."""
+        """Count an exception of the vector env and mark all envs as unrestored; raise if it cannot recover from it."""
         for i in range(self._n):
             action = self._action_layout.read(self.arrays.actions, i)
             self.row_writer.check_action(self.first_env + i, action, describe_error(error))
@@ -373,7 +373,7 @@ class BatchStepper:
             raise fault from error
         self._ledger.count(env_faults=1)
         self._ledger.keep_fault(fault, "the vector env was replaced by a new one")
-        self._ledger.mark_lost(range(self._n))
+        self._ledger.mark_unrestored(range(self._n))
 
     def _raise_invalid_data(self, invalid: InvalidRow) -> NoReturn:
         self._ledger.raise_invalid_data(invalid, self._location(invalid.row or 0))

@@ -1,14 +1,21 @@
 """Step Gymnasium envs one after another and write what they return into arrays.
 
-``Stepper`` resets and steps the envs of one process. The serial backend runs it in the trainer's process, the process
-and worker backends run it in worker processes, so that an env behaves the same under every backend.
+``Stepper`` resets and steps the envs of one process. With the serial backend this is the trainer's process. With the
+process backend it is a worker that only steps envs, and with the worker backend a worker that also chooses actions. All
+of them use this class, so an env behaves the same under every backend.
 
 For each env, a step calls ``env.step``, checks the returned values and copies them into the env's row of the arrays. If
-the episode ended, the same step resets the env for its next episode (Gymnasium's ``AutoresetMode.SAME_STEP``).
+the episode ended, the same step resets the env for its next episode (Gymnasium's ``AutoresetMode.SAME_STEP``). An env
+may mask its actions in two ways: with a method ``action_masks()``, or with ``info["action_mask"]``.
 
 If an env raises an exception, the stepper replaces the env by a new copy, restores the copy to the position before the
-exception (same seed, same actions), and repeats the failed call. An episode that cannot be continued is truncated, and
-the next one begins. Recovery needs a factory that makes new copies; without one, an exception ends the run.
+exception, and repeats the failed call. A position is a point in an episode, with the data to reach it again: the seed
+and options of the reset and the actions since then; or, for envs that have ``get_state``, a state that was read during
+the episode and the actions since then. An episode that cannot be continued is truncated, and the next one begins.
+
+An exception ends the run if recovery is switched off (``StepperOptions.heal``), or if no step was completed before: the
+env is then probably set up wrongly, and a new copy would raise too. It also ends the run if ``_retry_step`` or
+``_begin_episode`` give up, or if three episodes in a row of one env ended in an exception (``MAX_FAULTY_EPISODES``).
 """
 
 from __future__ import annotations
@@ -39,39 +46,45 @@ Env = gym.Env[Any, Any]
 CURRENT_ENV, STEPS_STARTED, OTHER_CALLS = 0, 1, 2
 """Indices into ``Stepper.heartbeat``: the env in use, how many steps were started, and how many other calls (resets,
 replayed steps, reading of states). A parent process watches these numbers to detect that its worker hangs."""
-_MAX_TRIES_PER_STEP = 3  # tries of one step, as long as each raises another type of exception
-_STATE_INTERVAL = 100  # ``get_state`` may be slow: read states again after 100 times as long as reading them took
+_MAX_STEP_ATTEMPTS = 3
+"""Calls of one step at most, the first included, while each raises another type of exception than the call before."""
+_STATE_WAIT_FACTOR = 100
+"""``get_state`` may be slow. If reading all states took ``x`` seconds, they are read again after ``100 x`` seconds."""
 
 
 class Stepper:
-    """Steps a list of envs; env ``i`` of the list writes row ``i`` of ``arrays``.
+    """Steps a list of envs, and writes what env ``i`` of the list returns into row ``i`` of ``arrays``.
 
-    The options (see ``StepperOptions``) say which index env 0 of the list has in the whole run, how episodes are
-    seeded, whether infos are returned or summed, and whether an env that raises is replaced by a new copy.
+    Observations and actions of nested spaces are stored flat: ``arrays.observations`` and ``arrays.actions`` are
+    dictionaries with one array, called a leaf, for each path in the space.
     """
 
     def __init__(self, envs: Sequence[Env], arrays: StepArrays, options: StepperOptions) -> None:
-        first_env, seed = options.first_env, options.seed
-        self.arrays, self.first_env, self.infos = arrays, first_env, options.infos
+        self.arrays = arrays
+        self.first_env = options.first_env
+        """The index in the whole run of env 0 of this stepper; workers hold consecutive envs of the run."""
+        self.info_mode = options.infos
+        """``full``: ``reset`` and ``step`` return infos. ``summed``: ``drain`` returns sums of the numbers in infos."""
         self.opponent_sampler: OpponentSampler | None = None
-        """Chooses the opponents of new episodes; None: the env does."""
+        """Chooses the opponents of new episodes; None: the envs choose their opponents themselves, if they have any."""
         self.heartbeat: Any = [0, 0, 0] if options.heartbeat is None else options.heartbeat
         self.row_writer = RowWriter(envs[0].observation_space, envs[0].action_space, arrays)
         self._restorable = RestorableEnvs(
             envs,
             self.row_writer,
-            options.factory if options.heal else None,
-            first_env,
-            seed if options.seed_globals else None,
+            factory=options.factory if options.heal else None,  # without a factory, envs are not replaced
+            first_env=options.first_env,
+            globals_seed=options.seed if options.seed_globals else None,  # for Python's and numpy's global generators
         )
         self.envs = self._restorable.envs
         self._mask_methods = self._restorable.action_mask_methods
-        self._write_observation = self.row_writer.copy_observation
+        self._copy_observation = self.row_writer.copy_observation  # one call less than ``write_observation``
         self._read_action = self.row_writer.codec.layout.reader(arrays.actions)
-        self._next_state_time = 0.0
-        self._replay_log = ReplayLog(arrays.actions, first_env, seed)
-        self._ledger = EpisodeLedger(arrays, [0] * len(envs), first_env, options.infos, options.known_to_work)
-        self._info_sums: list[dict[str, InfoSums]] = [{} for _ in envs]
+        self._next_state_time = 0.0  # when states may be read again, on the clock of ``time.perf_counter``
+        self._replay_log = ReplayLog(arrays.actions, options.first_env, options.seed)
+        steps_in_episode = [0] * len(envs)  # kept by the ledger, which also counts faults and makes the errors
+        self._ledger = EpisodeLedger(arrays, steps_in_episode, options.first_env, options.infos, options.known_to_work)
+        self._info_sums: list[dict[str, InfoSums]] = [{} for _ in envs]  # by env; filled in mode ``summed``
 
     @property
     def has_masks(self) -> bool | None:
@@ -84,15 +97,16 @@ class Stepper:
         options: Sequence[dict[str, Any] | None],
         reset_mask: Sequence[bool] | None = None,
     ) -> list[InfoRow]:
-        """Begin a new episode in every env, or where ``reset_mask`` is true, and return the infos.
+        """Begin a new episode in every env, or in the envs where ``reset_mask`` [N] is true, and return the infos.
 
-        Where ``seeds`` has None, the seed of the episode follows from the root seed.
+        Where ``seeds`` has None, the seed of the episode follows from the root seed (``StepperOptions.seed``), if there
+        is one, and from the numbers of the env and the episode.
         """
         rows: list[InfoRow] = []
         for i in range(len(self.envs)) if reset_mask is None else itertools.compress(itertools.count(), reset_mask):
-            self._ledger.lost.discard(i)
+            self._ledger.unrestored.discard(i)
             info = self._begin_episode(i, seeds[i], options[i])
-            if info and self.infos == "full":  # mode ``summed`` adds up only the infos of steps
+            if info and self.info_mode == "full":  # mode ``summed`` adds up only the infos of steps
                 rows.append(InfoRow(i, public_info(info)))
         return rows
 
@@ -100,19 +114,20 @@ class Stepper:
         """Step every env with its row of ``arrays.actions`` and return the infos; reset envs whose episode ended."""
         rows: list[InfoRow] = []
         heartbeat, action_mask_methods, ledger = self.heartbeat, self._mask_methods, self._ledger
-        steps, lost = ledger.steps, ledger.lost
-        self._replay_log.append()
+        steps, unrestored = ledger.steps, ledger.unrestored
+        self._replay_log.append()  # the actions of this step, for all envs
         self.arrays.life_lost.fill(False)
         heartbeat[STEPS_STARTED] += 1
         for i, env in enumerate(self.envs):
             heartbeat[CURRENT_ENV] = i
             action = self._read_action(i)
             steps[i] += 1
-            if lost and i in lost:  # the env could not be restored to its position
+            if unrestored and i in unrestored:  # the env is not at its position, so the step would be wrong
                 self._truncate_episode(i, rows)
                 continue
             try:
                 outcome = env.step(action)
+                # ``mask_after`` calls the method unless the outcome ends the episode. Most envs have no such method.
                 mask = None if action_mask_methods[i] is None else lifecycle.mask_after(action_mask_methods[i], outcome)
             except ENV_EXCEPTIONS as error:
                 if (retried := self._retry_step(i, action, error)) is None:
@@ -124,7 +139,7 @@ class Stepper:
             except InvalidRow as invalid:
                 self._raise_invalid_data(i, invalid, action)
         try:
-            self.row_writer.check_all_finite()
+            self.row_writer.check_all_finite()  # all rows at once: faster than one by one
         except InvalidRow as invalid:
             assert invalid.row is not None
             was_reset = steps[invalid.row] == 0  # because its episode ended in this step
@@ -133,7 +148,7 @@ class Stepper:
         return rows
 
     def drain(self) -> EnvReport:
-        """Return the sums of infos, recovery counts and faults since the last call, and, now and then, env states."""
+        """Return the sums of infos, recovery counts and faults since the last call, and env states if they are due."""
         states = self._read_states()
         info_sums, self._info_sums = self._info_sums, [{} for _ in self.envs]
         return self._ledger.drain(info_sums, states)
@@ -141,20 +156,27 @@ class Stepper:
     def _read_states(self) -> dict[int, bytes]:
         """Return the state of each env that has ``get_state``; nothing if states were read a short time ago.
 
-        From then on, the replay log needs only the actions after that state. If an opponent may be a recurrent policy,
-        no states are read: its hidden state is not part of the env's, so that episodes are replayed from their reset.
+        The replay log then drops the actions before that state, because a new copy of the env can start from it. If an
+        opponent may be a recurrent policy, no states are read: its hidden state is not part of the env's state, so its
+        episodes have to be replayed from their reset.
         """
         started = time.perf_counter()
-        is_due = started >= self._next_state_time or self._replay_log.near_limit
+        # ``near_limit``: an episode has nearly as many logged actions as can be replayed.
+        if started < self._next_state_time and not self._replay_log.near_limit:
+            return {}
+        if self.opponent_sampler is not None and self.opponent_sampler.is_recurrent:
+            return {}
         states: dict[int, bytes] = {}
-        if is_due and not (self.opponent_sampler and self.opponent_sampler.is_recurrent):
-            for i, methods in enumerate(self._restorable.state_methods):
-                self._count_call(i)
-                if methods is not None and i not in self._ledger.lost and (state := methods.get()) is not None:
-                    states[i] = state
-                    self._replay_log.start_from_state(i, state)
+        for i, methods in enumerate(self._restorable.state_methods):
+            self._update_heartbeat(i)
+            if methods is None or i in self._ledger.unrestored:
+                continue
+            state = methods.get()
+            if state is not None:  # None if ``get_state`` raised or did not return bytes
+                states[i] = state
+                self._replay_log.start_from_state(i, state)
         elapsed = time.perf_counter() - started
-        self._next_state_time = max(self._next_state_time, started + _STATE_INTERVAL * elapsed)
+        self._next_state_time = started + _STATE_WAIT_FACTOR * elapsed
         return states
 
     def close(self) -> None:
@@ -179,46 +201,48 @@ class Stepper:
         if not isinstance(info, dict):
             raise InvalidRow(f"info is {describe_value(info)}, expected a dict")
         try:
-            self._write_observation(i, observation)
+            self._copy_observation(i, observation)
         except ValueError:
-            self.row_writer.write_observation(i, observation)  # raises an error that says what is wrong
-        if type(reward) is float:
+            self.row_writer.write_observation(i, observation)  # raises the error as ``InvalidRow``
+        if type(reward) is float:  # the usual case, which needs no check of the type
             arrays.rewards[i] = reward
         else:
             self.row_writer.write_reward(i, reward)
         arrays.terminated[i], arrays.truncated[i] = terminated, truncated
         if terminated or truncated:
-            self.row_writer.check_finite(i, with_reward=True)
-            self._ledger.faulty_in_a_row[i] = 0
+            self.row_writer.check_finite(i, with_reward=True)  # now, because the reset overwrites the observation
+            self._ledger.consecutive_faulty_episodes[i] = 0
             self._end_episode(i, info, rows)
             return
         if self.row_writer.has_masks or mask is not None or MASK in info:
             self.row_writer.write_mask(i, info.get(MASK) if mask is None else mask)
         if info:
             self.row_writer.write_life_lost(i, info.get(LIFE_LOST, False))
-            if self.infos == "full":
-                rows.append(InfoRow(i, public_info(info)))
+            if self.info_mode == "full":
+                rows.append(InfoRow(i, public_info(info)))  # without the mask, which ``arrays`` holds
             else:
                 add_numbers(self._info_sums[i], info)
 
     def _end_episode(self, i: int, info: dict[str, Any], rows: list[InfoRow]) -> None:
         """Keep the final observation and info of env ``i``, then begin its next episode.
 
-        Both are copied before the reset, because an env may return the same array or dictionary again.
+        Both are copied before the reset, because an env may return the same array or dictionary again. In the info,
+        the dictionary and the arrays directly in it are copied; objects nested deeper are not.
         """
         for path, leaf in self.arrays.final_observations.items():
             leaf[i] = self.arrays.observations[path][i]
-        if self.infos == "full":
-            final = {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in info.items()}
-            rows.append(InfoRow(i, public_info(self._begin_episode(i, None, None)), final))
+        if self.info_mode == "full":
+            final_info = {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in info.items()}
+            reset_info = self._begin_episode(i, None, None)
+            rows.append(InfoRow(i, public_info(reset_info), final_info))
         else:
             add_numbers(self._info_sums[i], info)
             self._begin_episode(i, None, None)
 
     def _truncate_episode(self, i: int, rows: list[InfoRow]) -> None:
-        """End an episode that cannot be continued: truncated at the last observation, with reward 0."""
+        """End an episode that cannot be continued: truncated at its last observation, with reward 0."""
         arrays = self.arrays
-        self._ledger.lost.discard(i)
+        self._ledger.unrestored.discard(i)
         arrays.rewards[i], arrays.terminated[i], arrays.truncated[i] = 0.0, False, True
         self._end_episode(i, {}, rows)
 
@@ -227,8 +251,10 @@ class Stepper:
     def _begin_episode(self, i: int, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any]:
         """Reset env ``i`` for its next episode, write its first observation and mask, and return the info.
 
-        If ``reset`` raises, a new copy of the env tries to reset for the same episode. If that raises the same type of
-        exception, the episode is skipped; but an episode that the caller asked for, by ``seed`` or ``options``, is not.
+        If ``reset`` raises, a new copy of the env is reset for the same episode. If that raises the same type of
+        exception, this episode is skipped, and the env is reset for the episode after it. The run ends with an
+        ``EnvFault`` if no new copy can be made, after ``MAX_ATTEMPTS`` resets (those for skipped episodes included),
+        or if the episode would be skipped although the caller requested it, with ``seed`` or ``options``.
         """
         is_requested = seed is not None or options is not None
         last_fault: EnvFault | None = None  # from the last reset for this episode, if it raised
@@ -243,7 +269,8 @@ class Stepper:
             except InvalidRow as invalid:
                 self._raise_invalid_data(i, invalid, None)
             except ENV_EXCEPTIONS as error:
-                fault = self._make_fault(i, error, None, self._replay_log.position(i, {}, None).reproduction(None))
+                start = self._replay_log.position(i, observation={}, mask=None)  # seed and options, no actions
+                fault = self._make_fault(i, error, None, start.reproduction(last_action=None))
                 may_retry = self._ledger.completed_first_step and attempts < MAX_ATTEMPTS
                 if not may_retry or not self._restorable.replace(i):
                     raise fault from error
@@ -251,19 +278,19 @@ class Stepper:
                 if is_repeated and is_requested:
                     raise fault from error
                 if is_repeated:
-                    self._ledger.count_repeated_fault(i, fault, "reset")
+                    self._ledger.record_repeated_fault(i, fault, "reset")  # raises if there were too many in a row
                     self.arrays.episode[i] += 1  # skip the episode, and try the next one
                     last_fault, last_type = None, None
                 else:
                     last_fault, last_type = fault, type(error)  # try the same episode again
                 continue
             if last_fault is not None:
-                self._ledger.count_successful_retry(last_fault)
+                self._ledger.record_successful_retry(last_fault)
             return info
 
     def _try_to_begin(self, i: int, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any]:
         """Reset env ``i`` once, write its first observation and mask, and return the info."""
-        self._count_call(i)
+        self._update_heartbeat(i)
         options = self._log_episode(i, seed, options)
         observation, mask, info = self._restorable.reset(i, self._replay_log.seed(i), options, self.opponent_sampler)
         self.row_writer.write_observation(i, observation)
@@ -273,14 +300,16 @@ class Stepper:
         return info
 
     def _log_episode(self, i: int, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Record a new episode in the replay log; return its options, with an opponent if one was sampled."""
-        number = int(self.arrays.episode[i])
-        self._replay_log.begin(i, number, seed, options)
+        """Record a new episode in the replay log; return its options, with an opponent if one was sampled.
+
+        The opponent is drawn with the episode's seed, so that a replay has the same one. Without a seed, none is drawn.
+        """
+        self._replay_log.begin(i, int(self.arrays.episode[i]), seed, options)
         if options is None and self.opponent_sampler is not None:
             episode_seed = self._replay_log.seed(i)
             if episode_seed is not None:
                 options = {OPPONENT: self.opponent_sampler.draw(episode_seed)}
-                self._replay_log.begin(i, number, seed, options)
+                self._replay_log.set_options(i, options)
         self.arrays.opponent[i] = opponent_number(options)
         return options
 
@@ -291,46 +320,52 @@ class Stepper:
 
         Returns None if the episode has to be truncated: because no new copy could be restored to the position before
         the step, or because the new copy raised the same type of exception. After another type of exception the step is
-        tried once more; if each try raises another type, the run ends with the first exception.
+        repeated in one more copy. After ``_MAX_STEP_ATTEMPTS`` calls the run ends with an ``EnvFault``, which describes
+        the first exception and has the last one as its cause.
         """
+        # If the action is not in the action space, the caller is at fault, not the env: this raises ``InvalidAction``.
         self.row_writer.check_action(self.first_env + i, action, describe_error(error))
         position = self._position_before_step(i)
-        action_row = {path: leaf[i].copy() for path, leaf in self.arrays.actions.items()}
-        fault = self._make_fault(i, error, action, position.reproduction(action_row))
+        action_leaves = {
+            path: leaf[i].copy() for path, leaf in self.arrays.actions.items()
+        }  # ``action`` as it is stored
+        fault = self._make_fault(i, error, action, position.reproduction(action_leaves))
         if not self._restorable.can_replace or not self._ledger.completed_first_step:
             raise fault from error
-        for _ in range(_MAX_TRIES_PER_STEP - 1):
+        for _ in range(_MAX_STEP_ATTEMPTS - 1):
+            # If no copy can be made, the closed env stays in the list, and the next episode begins with its reset.
             if not self._restorable.replace(i) or not self._restore_env(i, position):
-                self._ledger.count_unrestored_episode(i, fault)
+                self._ledger.record_unrestored_episode(i, fault)
                 return None
-            self._ledger.steps[i] += 1
+            self._ledger.steps[i] += 1  # again, because restoring has set it to the steps before this one
             try:
-                outcome = self.envs[i].step(action)
+                outcome = self.envs[i].step(action)  # the heartbeat has counted this step already
                 mask = lifecycle.mask_after(self._mask_methods[i], outcome)
             except ENV_EXCEPTIONS as next_error:
                 if type(next_error) is type(error):
-                    self._ledger.count_repeated_fault(i, fault, "step")
+                    self._ledger.record_repeated_fault(i, fault, "step")
                     return None
                 error = next_error
             else:
-                self._ledger.count_successful_retry(fault)
+                self._ledger.record_successful_retry(fault)
                 return outcome, mask
         raise fault from error
 
     def _position_before_step(self, i: int) -> EnvPosition:
-        """Return where env ``i`` was before the current step, which has not written its row yet."""
+        """Return the position before the current step, which has logged its action but not yet written row ``i``."""
         observation = {path: leaf[i].copy() for path, leaf in self.arrays.observations.items()}
         mask = self.arrays.masks[i].copy() if self.has_masks else None
-        return self._replay_log.position(i, observation, mask, undone=True)
+        return self._replay_log.position(i, observation, mask, without_last_action=True)
 
     # ---- restoring positions ---------------------------------------------------------------------------------
 
     def restore(
         self, positions: Sequence[EnvPosition], has_masks: bool, at_position: Collection[int] = ()
     ) -> list[int]:
-        """Bring every env to its position, except those in ``at_position``, which are at theirs already.
+        """Bring every env to its position: in a new worker, after a resume, or when envs move between workers.
 
-        Returns the envs that could not be restored; their episodes are truncated in the next step.
+        Envs in ``at_position`` are at their positions already, because this worker had them before the move. Returns
+        the envs that could not be restored; their episodes are truncated in the next step.
         """
         self.row_writer.has_masks = has_masks
         for i, position in enumerate(positions):
@@ -339,13 +374,16 @@ class Stepper:
             else:
                 self._restore_env(i, position)
         self._replay_log.restore(positions)
-        return sorted(self._ledger.lost)
+        return sorted(self._ledger.unrestored)
 
     def _restore_env(self, i: int, position: EnvPosition) -> bool:
-        """Bring env ``i`` to a position; if it cannot be restored, mark it as lost and return False."""
-        is_restored = self._restorable.restore(i, position, self.opponent_sampler, self._count_call)
+        """Bring env ``i`` to a position; if that fails, mark it as unrestored and return False.
+
+        Also then the position is written: the env's episode will be truncated, with this as its last observation.
+        """
+        is_restored = self._restorable.restore(i, position, self.opponent_sampler, self._update_heartbeat)
         if not is_restored:
-            self._ledger.mark_lost([i])
+            self._ledger.mark_unrestored([i])
         self._write_position(i, position)
         return is_restored
 
@@ -353,17 +391,18 @@ class Stepper:
         """Write the observation, mask, counters and opponent that env ``i`` has at a position."""
         self._ledger.write_position(i, position)
         self.arrays.opponent[i] = opponent_number(position.options)
+        # Episodes are counted from 0. Beyond the first reset, the env has completed steps, in this process or another.
         self._ledger.completed_first_step |= position.steps > 0 or position.episode > 0
 
     # ---- heartbeat and errors --------------------------------------------------------------------------------
 
-    def _count_call(self, i: int) -> None:
-        """Change the heartbeat before a call of env ``i`` that is not a step of the rollout and may take long."""
+    def _update_heartbeat(self, i: int) -> None:
+        """Show the parent process progress: the next call resets, replays or reads the state of env ``i``."""
         self.heartbeat[OTHER_CALLS] += 1
         self.heartbeat[CURRENT_ENV] = i
 
     def _raise_invalid_data(self, i: int, invalid: InvalidRow, action: Any) -> NoReturn:
-        """Raise ``InvalidEnvData``, which says what env ``i`` returned and at which step."""
+        """Raise ``InvalidEnvData``, which ends the run: the message of ``invalid`` with the env, episode and step."""
         self._ledger.raise_invalid_data(invalid, self._location(i, action))
 
     def _make_fault(self, i: int, error: BaseException, action: Any, reproduction: Any) -> EnvFault:

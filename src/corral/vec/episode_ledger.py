@@ -1,4 +1,4 @@
-"""The record that both kinds of steppers keep of their envs: lengths of episodes, faults, recoveries and lost envs."""
+"""The record that both kinds of steppers keep of their envs: steps of episodes, faults, recoveries, unrestored envs."""
 
 from __future__ import annotations
 
@@ -27,57 +27,66 @@ class EpisodeLedger:
     """Counts the steps, faults and recoveries of envs; ``drain`` reports the counts.
 
     ``steps`` is the list or array in which the stepper counts the steps of each env's episode. ``first_env`` is the
-    index in the run of the env in row 0. ``known_to_work``: the envs have completed steps elsewhere.
+    index in the run of the env in row 0. ``known_to_work``: the env has completed steps elsewhere, or before a resume.
     """
 
-    def __init__(self, arrays: StepArrays, steps: Any, first_env: int, infos: InfoMode, known_to_work: bool) -> None:
-        self._arrays, self._first_env, self._infos = arrays, first_env, infos
+    def __init__(
+        self, arrays: StepArrays, steps: Any, first_env: int, info_mode: InfoMode, known_to_work: bool
+    ) -> None:
+        self._arrays, self._first_env, self._info_mode = arrays, first_env, info_mode
         self.steps = steps
         """The steps that each env has taken in its current episode."""
-        self.lost: set[int] = set()
+        self.unrestored: set[int] = set()
         """Envs that could not be restored to their position; their episodes are truncated in the next step."""
-        self.faulty_in_a_row = [0] * len(arrays.rewards)
+        self.consecutive_faulty_episodes = [0] * len(arrays.rewards)
         """By env: how many episodes have ended in a fault since the last one that did not."""
         self.completed_first_step = known_to_work
-        """Whether a step was ever completed. Before that, a fault counts as a mistake in the set-up (exit code 2)."""
+        """Whether a step was ever completed, here or elsewhere. Before that, a fault counts as a mistake in the set-up
+        (exit code 2), and the env is not replaced."""
         self._counts, self._faults = RecoveryCounts(), list[EnvFault]()
 
     def count(self, **counts: int) -> None:
         """Add to the counts of ``RecoveryCounts``, by name."""
         self._counts += RecoveryCounts(**counts)
 
-    def mark_lost(self, envs: Iterable[int]) -> None:
-        """Mark envs that could not be restored to their position."""
-        if newly_lost := set(envs) - self.lost:
-            self.lost |= newly_lost
-            self.count(inexact=len(newly_lost))
+    def mark_unrestored(self, envs: Iterable[int]) -> None:
+        """Mark envs that could not be restored to their position, and count their episodes as ``inexact``."""
+        if newly_marked := set(envs) - self.unrestored:
+            self.unrestored |= newly_marked
+            self.count(inexact=len(newly_marked))
 
     def keep_fault(self, fault: EnvFault, remedy: str = "the env was replaced by a new copy") -> None:
         """Keep a fault that did not end the run until ``drain``; in mode ``full``, which has no drain, warn instead."""
-        if self._infos == "full":
+        if self._info_mode == "full":
             warnings.warn(f"{fault.summary} ({fault.location}); {remedy}", stacklevel=3)
         elif len(self._faults) < _MAX_KEPT_FAULTS:
             self._faults.append(fault)
 
-    def count_successful_retry(self, fault: EnvFault) -> None:
-        """Count a call that raised ``fault`` and then succeeded in a new copy of the env."""
+    def record_successful_retry(self, fault: EnvFault) -> None:
+        """Count a call that raised ``fault`` and then succeeded in a new copy of the env; keep the fault."""
         self.count(retries=1)
         self.keep_fault(fault)
 
-    def count_repeated_fault(self, i: int, fault: EnvFault, call: str) -> None:
-        """Count an episode that ends because a new copy of env ``i`` raised the same exception in the same ``call``."""
+    def record_repeated_fault(self, i: int, fault: EnvFault, call: str) -> None:
+        """Count an episode that ends because a new copy of env ``i`` raised the same exception in the same ``call``.
+
+        Keeps the fault. Raises an ``EnvFault`` if this is the last of ``MAX_FAULTY_EPISODES`` such episodes in a row.
+        """
         self.count(env_faults=1)
-        self._count_faulty_episode(i, fault, f"so did a new copy of it in the same {call}")
+        self._record_faulty_episode(i, fault, f"so did a new copy of it in the same {call}")
 
-    def count_unrestored_episode(self, i: int, fault: EnvFault) -> None:
-        """Count an episode that ends because env ``i`` raised and could not be restored to its position."""
-        self.mark_lost([i])
-        self._count_faulty_episode(i, fault, "the env could not be restored")
+    def record_unrestored_episode(self, i: int, fault: EnvFault) -> None:
+        """Count an episode that ends because env ``i`` raised and could not be restored to its position.
 
-    def _count_faulty_episode(self, i: int, fault: EnvFault, reason: str) -> None:
+        Keeps the fault, and raises in the same case as ``record_repeated_fault``.
+        """
+        self.mark_unrestored([i])
+        self._record_faulty_episode(i, fault, "the env could not be restored")
+
+    def _record_faulty_episode(self, i: int, fault: EnvFault, reason: str) -> None:
         """Count an episode that ends in a fault; raise if there were ``MAX_FAULTY_EPISODES`` in a row."""
-        self.faulty_in_a_row[i] += 1
-        if self.faulty_in_a_row[i] >= MAX_FAULTY_EPISODES:
+        self.consecutive_faulty_episodes[i] += 1
+        if self.consecutive_faulty_episodes[i] >= MAX_FAULTY_EPISODES:
             summary = f"{fault.summary}; {reason}, in {MAX_FAULTY_EPISODES} episodes in a row"
             raise EnvFault(summary, fault.location, fault.env_traceback, False, fault.reproduction)
         self.keep_fault(fault)

@@ -33,18 +33,18 @@ class PositionTracker:
             if arrays.terminated[i] or arrays.truncated[i]:
                 self.replay_log.begin(i, int(arrays.episode[i]), None, arrays.opponent_options(i))
 
-    def position(self, i: int, masked: bool, undone: bool = False, saved: bool = False) -> EnvPosition:
+    def position(self, i: int, masked: bool, before_step: bool = False, saved: bool = False) -> EnvPosition:
         """Return the position of env ``i``.
 
-        ``undone``: before the step under way. ``saved``: with the observation that ``save_observations`` copied.
+        ``before_step``: before the step under way. ``saved``: with the observation that ``save_observations`` copied.
         """
         observations = self._observations_before if saved else self._arrays.observations
         masks = self._masks_before if saved else self._arrays.masks
         observation = {path: leaf[i].copy() for path, leaf in observations.items()}
-        return self.replay_log.position(i, observation, masks[i].copy() if masked else None, undone)
+        return self.replay_log.position(i, observation, masks[i].copy() if masked else None, before_step)
 
     def crash_site(self, env: int, masked: bool, actions: Layout) -> CrashSite:
         """Return the step of ``env`` that is under way; ``actions`` is the layout of the action space."""
         row = {path: leaf[env].copy() for path, leaf in self._arrays.actions.items()}
         action = actions.read(self._arrays.actions, env)
-        return CrashSite(env, self.position(env, masked, undone=True, saved=True), action, row)
+        return CrashSite(env, self.position(env, masked, before_step=True, saved=True), action, row)

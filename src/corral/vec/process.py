@@ -305,7 +305,7 @@ class ProcessVectorEnv(CorralVectorEnv):
         if self._tracker is not None and restore:
             masked, stepping = bool(self.has_masks), self._signal.is_stepping(w)
             saved = stepping or saved
-            positions = [self._tracker.position(i, masked, undone=stepping, saved=saved) for i in w.envs]
+            positions = [self._tracker.position(i, masked, before_step=stepping, saved=saved) for i in w.envs]
             if stepping and self._signal.has_started(w):
                 env = w.envs[min(self._signal.heartbeat(w)[0], len(w.envs) - 1)]
                 crash_site = self._tracker.crash_site(env, masked, self.codec.layout)

@@ -51,12 +51,12 @@ class EnvPosition:
         """Whether another copy of the env can get there."""
         return self.actions is not None and (self.seed is not None or self.state is not None)
 
-    def reproduction(self, last: Leaves | None) -> Mapping[str, Any] | None:
+    def reproduction(self, last_action: Leaves | None) -> Mapping[str, Any] | None:
         """Return the position as plain data, with one more action at the end if given; None if it is not repeatable."""
         if not self.repeatable or self.actions is None:
             return None
         actions = {path: rows.tolist() for path, rows in self.actions.items()}
-        for path, action in (last or {}).items():
+        for path, action in (last_action or {}).items():
             actions[path].append(action.tolist())
         state = None if self.state is None else base64.b64encode(self.state).decode()
         return {"seed": self.seed, "options": self.options, "state": state, "actions": actions}
@@ -103,8 +103,12 @@ class ReplayLog:
         self._used = used + 1
 
     def begin(self, i: int, number: int, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Begin the log of a new episode of env ``i``, after its reset."""
+        """Begin the log of a new episode of env ``i``, which has no actions yet."""
         self._episodes[i] = _Episode(number, seed, options, self._used)
+
+    def set_options(self, i: int, options: dict[str, Any]) -> None:
+        """Set the reset options of the episode of env ``i``, which has just begun."""
+        self._episodes[i].options = options
 
     def start_from_state(self, i: int, state: bytes) -> None:
         """Drop the actions of env ``i`` so far, because a copy can start from ``state`` instead."""
@@ -125,10 +129,10 @@ class ReplayLog:
         return episode.seed
 
     def position(
-        self, i: int, observation: Leaves, mask: npt.NDArray[np.bool_] | None, undone: bool = False
+        self, i: int, observation: Leaves, mask: npt.NDArray[np.bool_] | None, without_last_action: bool = False
     ) -> EnvPosition:
-        """Return where env ``i`` is, or, if its last logged action is ``undone``, where it was before."""
-        episode, stop = self._episodes[i], self._used - undone
+        """Return where env ``i`` is after its logged actions, or where it was before the last of them."""
+        episode, stop = self._episodes[i], self._used - without_last_action
         length = stop - episode.first_row
         actions = None
         if length <= self._limit:

@@ -22,7 +22,7 @@ __all__ = ["MAX_ATTEMPTS", "ResetResult", "RestorableEnvs"]
 
 Env = gym.Env[Any, Any]
 MAX_ATTEMPTS = 10
-"""Resets for one new episode, or replays up to one position. An env that raises at random may raise during them too."""
+"""Resets until a new episode begins, or replays up to one position. An env that raises at random may raise in them."""
 
 
 class ResetResult(NamedTuple):
@@ -86,7 +86,10 @@ class RestorableEnvs:
         return ResetResult(observation, info.get(MASK) if method is None else method(), info)
 
     def replace(self, i: int) -> bool:
-        """Close env ``i`` and put a new copy in its place; return False if no copy can be made."""
+        """Close env ``i`` and put a new copy in its place.
+
+        Returns False if there is no factory, or if it raises; then the closed env stays in its place.
+        """
         if self._factory is None:
             return False
         number = self._first_env + i
