@@ -1,4 +1,4 @@
-"""Runs of policies with a memory: they learn what others cannot, and learn the same wherever they act."""
+"""Recurrent policies: they solve tasks that need memory of past steps, and every backend gives the same weights."""
 
 import itertools
 from pathlib import Path
@@ -32,7 +32,7 @@ SMALL = {
     "seed": 3,
 }
 RECALL = {"delay": 5, "masked": True}
-PLACES = [{"backend": "serial"}, {"backend": "worker", "num_workers": 2}, {"backend": "process", "num_workers": 2}]
+BACKENDS = [{"backend": "serial"}, {"backend": "worker", "num_workers": 2}, {"backend": "process", "num_workers": 2}]
 
 
 def train(env, **settings):
@@ -43,15 +43,15 @@ def weights(env, **settings):
     return train(env, **settings).weights_sha256
 
 
-# ---- learning ------------------------------------------------------------------------------------------------
+# ---- learning --------------------------------------------------------------------------------------------------------
 
 QUICK = {"seed": 1, "eval_freq": 10**9, "tensorboard": False, "quiet": True, "backend": "serial"}
 FAST = {"recurrent_size": 64, "learning_rate_end": 0.0, "timesteps": 36_000}
-RATE = {"gru": 3e-3, "lstm": 1.5e-3}  # twice that, and an LSTM soon forgets again what it had learned
+RATE = {"gru": 3e-3, "lstm": 1.5e-3}  # with twice that rate, an LSTM soon loses what it has learned
 
 
-def remembered(**settings):
-    """The reward of an evaluation, at the end of the budget or when nearly every answer was right."""
+def recall_reward(**settings):
+    """Train on toy-recall until the budget is used up or nearly every answer is right; return the evaluation reward."""
 
     def stop(state):
         if state.metrics.get("rollout/ep_rew_mean", 0.0) >= 0.98:
@@ -70,23 +70,23 @@ def remembered(**settings):
     ],
 )
 def test_a_cue_is_remembered_for_twenty_steps(kind, masked):
-    assert remembered(recurrent=kind, env_kwargs={"masked": masked}, learning_rate=RATE[kind], **FAST) > 0.95
+    assert recall_reward(recurrent=kind, env_kwargs={"masked": masked}, learning_rate=RATE[kind], **FAST) > 0.95
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
-def test_it_is_remembered_with_its_own_settings_and_any_seed(kind, masked, seed):
+def test_recall_is_solved_with_the_default_settings_of_the_env_for_every_seed(kind, masked, seed):
     settings = {**QUICK, "recurrent": kind, "env_kwargs": {"masked": masked}, "seed": seed}
     assert corral.train("toy-recall", **settings).summary.eval_reward > 0.95
 
 
-def test_without_a_memory_answers_are_guesses():
-    assert 0.1 < remembered(recurrent="none", timesteps=20_480, eval_episodes=300) < 0.4
+def test_a_policy_without_recurrence_only_guesses():
+    assert 0.1 < recall_reward(recurrent="none", timesteps=20_480, eval_episodes=300) < 0.4
 
 
-# ---- the same everywhere -------------------------------------------------------------------------------------
+# ---- the same weights on every backend -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -103,74 +103,74 @@ def test_without_a_memory_answers_are_guesses():
         pytest.param(lambda: Shuffled(), {"recurrent": "lstm"}, marks=pytest.mark.deep),
         pytest.param("envpool:CartPole-v1", {"timesteps": 1024}, marks=pytest.mark.deep),
     ],
-    ids=["masked", "nested, overlapping", "pictures", "cut off, uneven", "scored", "envpool"],
+    ids=["masked", "nested, overlap", "images", "truncated, 5 envs", "scored actions", "envpool"],
 )
-def test_weights_do_not_depend_on_who_acts(env, settings):
-    found = [weights(env, **place, **settings) for place in PLACES]
-    assert len(set(found)) == 1, found
+def test_weights_do_not_depend_on_the_backend(env, settings):
+    hashes = [weights(env, **backend, **settings) for backend in BACKENDS]
+    assert len(set(hashes)) == 1, hashes
 
 
 @pytest.mark.deep
-def test_envs_may_move_in_the_middle_of_a_run(monkeypatch):
-    shares = itertools.cycle([[range(1), range(1, 4)], [range(4), range(0)], [range(0), range(4)]])
-    alone = weights("CartPole-v1", backend="serial")
-    monkeypatch.setattr("corral.rollout.load_balancer.LoadBalancer.proposal", lambda balance, now: next(shares))
-    assert weights("CartPole-v1", num_workers=2, adaptive=True) == alone
+def test_moving_envs_between_workers_does_not_change_the_weights(monkeypatch):
+    assignments = itertools.cycle([[range(1), range(1, 4)], [range(4), range(0)], [range(0), range(4)]])
+    serial_weights = weights("CartPole-v1", backend="serial")
+    monkeypatch.setattr("corral.rollout.load_balancer.LoadBalancer.proposal", lambda balance, now: next(assignments))
+    assert weights("CartPole-v1", num_workers=2, adaptive=True) == serial_weights
 
 
 @pytest.mark.parametrize(
-    ("settings", "places"),
+    ("settings", "backends"),
     [
         ({"recurrent": "lstm", "overlap": True}, (1, 0)),
         ({"kl_ref_coef": 0.5, "kl_ref_steps": 512, "critic_warmup": 128}, (0, 2)),
     ],
-    ids=["overlap", "near a reference"],
+    ids=["overlap", "KL reference"],
 )
-def test_a_resumed_run_ends_as_one_that_was_never_stopped(settings, places):
-    """CartPole's episodes go on across the end of a rollout, and so does what is remembered of them."""
-    whole = train("CartPole-v1", **settings)
-    train("CartPole-v1", timesteps=256, output_dir="run", **settings, **PLACES[places[0]])
-    memory = newest_checkpoint(Path("run/checkpoints")).checkpoint.envs["memory"]
-    assert memory.shape == (4, 32 if "recurrent" in settings else 16) and memory.abs().sum() > 0
-    again = corral.resume("run", timesteps=512, quiet=True, **PLACES[places[1]]).summary
-    assert (again.weights_sha256, again.mean_reward) == (whole.weights_sha256, whole.mean_reward)
+def test_a_resumed_run_equals_an_uninterrupted_run(settings, backends):
+    """CartPole's episodes continue across the end of a rollout, so checkpoints must contain the recurrent state."""
+    uninterrupted = train("CartPole-v1", **settings)
+    train("CartPole-v1", timesteps=256, output_dir="run", **settings, **BACKENDS[backends[0]])
+    recurrent_state = newest_checkpoint(Path("run/checkpoints")).checkpoint.envs["memory"]
+    assert recurrent_state.shape == (4, 32 if "recurrent" in settings else 16) and recurrent_state.abs().sum() > 0
+    resumed = corral.resume("run", timesteps=512, quiet=True, **BACKENDS[backends[1]]).summary
+    assert (resumed.weights_sha256, resumed.mean_reward) == (uninterrupted.weights_sha256, uninterrupted.mean_reward)
 
 
-PLAY = {"opponent": "mixed:checkpoint=0.4,current=0.4,random=0.2", "snapshot_freq": 128, "pool_size": 2}
+SELF_PLAY = {"opponent": "mixed:checkpoint=0.4,current=0.4,random=0.2", "snapshot_freq": 128, "pool_size": 2}
 
 
-def test_self_play_against_policies_that_remember_goes_on_exactly():
-    """An opponent's memory is that of the game, which is played again, also where an env could say where it is."""
-    whole = weights(HighCard, **PLAY)
-    train(HighCardWithState, timesteps=256, output_dir="run", **PLAY, **PLACES[1])
+def test_self_play_against_recurrent_policies_resumes_exactly():
+    """Opponents' recurrent states are rebuilt by replaying the game, also for an env with ``get_state``."""
+    uninterrupted = weights(HighCard, **SELF_PLAY)
+    train(HighCardWithState, timesteps=256, output_dir="run", **SELF_PLAY, **BACKENDS[1])
     resumed = corral.resume("run", env=HighCardWithState, timesteps=512, backend="serial", quiet=True).summary
-    assert resumed.weights_sha256 == whole
+    assert resumed.weights_sha256 == uninterrupted
 
 
 @pytest.mark.deep
-def test_workers_that_die_leave_no_trace_in_such_games():
+def test_worker_deaths_in_self_play_do_not_change_the_weights():
     Path("deaths").mkdir()
     kwargs = {"directory": str(Path("deaths").absolute())}
-    healed = train(MortalHighCard, env_kwargs=kwargs, **PLAY, **PLACES[1])
-    assert healed.restarts > 0 and healed.weights_sha256 == weights(HighCard, **PLAY)
+    summary = train(MortalHighCard, env_kwargs=kwargs, **SELF_PLAY, **BACKENDS[1])
+    assert summary.restarts > 0 and summary.weights_sha256 == weights(HighCard, **SELF_PLAY)
 
 
-def test_two_policies_that_remember_meet_and_forget_between_games(monkeypatch):
+def test_matches_of_recurrent_policies_are_reproducible_and_reset_the_state_between_games(monkeypatch):
     monkeypatch.setattr(matches, "available_cores", lambda: 1)
     train(HighCard, opponent="random", output_dir="run")
-    side = corral.load("run").frozen("run")
-    match = play_match(resolve_env(HighCard), side, side, 40, seed=0)
-    assert match == play_match(resolve_env(HighCard), side, side, 40, seed=0)
-    player = side.player()
-    mask, seen = np.ones(8, np.bool_), np.ones(18, np.float32)
-    first = player.for_new_game()
+    policy = corral.load("run").frozen("run")
+    result = play_match(resolve_env(HighCard), policy, policy, 40, seed=0)
+    assert result == play_match(resolve_env(HighCard), policy, policy, 40, seed=0)
+    player = policy.player()
+    mask, observation = np.ones(8, np.bool_), np.ones(18, np.float32)
+    first_game = player.for_new_game()
     for _ in range(3):
-        first(seen, mask, np.random.default_rng(0))
-    assert first._states.any() and not player._states.any() and not first.for_new_game()._states.any()
+        first_game(observation, mask, np.random.default_rng(0))
+    assert first_game._states.any() and not player._states.any() and not first_game.for_new_game()._states.any()
 
 
-class Shown(HighCard):
-    """Can be looked at."""
+class RenderedHighCard(HighCard):
+    """HighCard with a render mode."""
 
     def __init__(self, render_mode=None):
         super().__init__()
@@ -180,26 +180,26 @@ class Shown(HighCard):
         return ""
 
 
-def test_an_opponent_that_is_shown_forgets_between_games(monkeypatch):
+def test_an_opponent_in_rendered_games_resets_its_state_between_games(monkeypatch):
     train(HighCard, opponent="random", output_dir="run")
-    player, seen = corral.load("run").frozen("run").player(), []
+    player, has_state = corral.load("run").frozen("run").player(), []
     choose = PolicyPlayer.__call__
 
-    def watched(player, *args):
-        seen.append(bool(player._states.any()))
+    def record_and_choose(player, *args):
+        has_state.append(bool(player._states.any()))
         return choose(player, *args)
 
-    monkeypatch.setattr(PolicyPlayer, "__call__", watched)
+    monkeypatch.setattr(PolicyPlayer, "__call__", record_and_choose)
     plan = EpisodePlan(episodes=3, seed=0, max_steps=50, options={"opponent": player})
-    moments = play_episodes(resolve_env(Shown), None, plan, render_mode="ansi")
-    assert sum(moment.done for moment in moments) == 3
-    assert seen.count(False) == 3 and seen.count(True) > 3
+    steps = play_episodes(resolve_env(RenderedHighCard), None, plan, render_mode="ansi")
+    assert sum(step.done for step in steps) == 3
+    assert has_state.count(False) == 3 and has_state.count(True) > 3
 
 
-# ---- acting outside of training ------------------------------------------------------------------------------
+# ---- prediction and evaluation ---------------------------------------------------------------------------------------
 
 
-def test_predict_takes_and_gives_what_is_remembered():
+def test_predict_takes_and_gives_what_is_recall_reward():
     train("CartPole-v1", output_dir="run", timesteps=128)
     model = corral.load("run")
     seen = np.random.default_rng(0).standard_normal((5, 4), dtype=np.float32)
@@ -218,29 +218,29 @@ def test_predict_takes_and_gives_what_is_remembered():
         model.predict(seen[:2], state=np.zeros((3, 16)))
 
 
-def test_predict_without_a_memory_gives_none():
+def test_predict_of_a_policy_without_recurrence_returns_no_state():
     train("CartPole-v1", output_dir="run", timesteps=128, recurrent="none", recurrent_size=128)
     assert corral.load("run").predict(np.zeros(4, np.float32), state=None, episode_start=True)[1] is None
 
 
-def test_an_evaluation_is_what_predict_plays():
-    env = {"delay": 3, "cues": 2}
-    summary = train("toy-recall", env_kwargs=env, eval_freq=512, eval_episodes=20, output_dir="run")
-    model, one, rewards = corral.load("run", checkpoint="latest"), corral.make_env("toy-recall", **env), []
+def test_evaluation_chooses_the_same_actions_as_predict():
+    env_kwargs = {"delay": 3, "cues": 2}
+    summary = train("toy-recall", env_kwargs=env_kwargs, eval_freq=512, eval_episodes=20, output_dir="run")
+    model, env, rewards = corral.load("run", checkpoint="latest"), corral.make_env("toy-recall", **env_kwargs), []
     for episode in range(20):
-        (seen, _), state, done = one.reset(seed=episode_seed(3, EVALUATION, episode)), None, False
+        (observation, _), state, done = env.reset(seed=episode_seed(3, EVALUATION, episode)), None, False
         while not done:
-            action, state = model.predict(seen, state=state)
-            seen, reward, done, _, _ = one.step(action)
+            action, state = model.predict(observation, state=state)
+            observation, reward, done, _, _ = env.step(action)
         rewards.append(reward)
     assert summary.eval_reward == np.mean(rewards)
 
 
-# ---- what is refused -----------------------------------------------------------------------------------------
+# ---- refused settings ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"policy": lambda a, b: None}, "a network of your own gets no recurrent state; leave one"),
         ({"compile": True}, "a loop over steps does not compile well"),
@@ -251,10 +251,19 @@ def test_an_evaluation_is_what_predict_plays():
         ({"recurrent": "none"}, "recurrent_size 16 has no effect without recurrent"),
         ({"expert": "miser", "env": HighCard}, "imitation learns from single steps"),
     ],
-    ids=["network", "compile", "numpy", "length", "nothing in common", "shares", "size", "expert"],
+    ids=[
+        "custom network",
+        "compile",
+        "numpy",
+        "sequence length",
+        "no common sequence length",
+        "shares",
+        "size",
+        "expert",
+    ],
 )
-def test_what_does_not_go_together_is_refused(settings, said):
+def test_settings_that_contradict_recurrent_are_refused(settings, message):
     settings = dict(settings)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         train(settings.pop("env", "CartPole-v1"), **settings)
     assert not Path("runs").exists()
