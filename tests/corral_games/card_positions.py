@@ -1,4 +1,4 @@
-"""Positions for tests of card battle, set up by card name, and moves by their words."""
+"""Card battle positions for tests, set up by card names, and actions chosen by their descriptions."""
 
 import random
 from collections.abc import Sequence
@@ -8,74 +8,86 @@ from corral_games.card_battle.engine.cards import CARD_NUMBERS, CARDS
 from corral_games.card_battle.engine.pieces import PASS, Action, Creature
 from corral_games.card_battle.engine.rules import Duel, describe, new_duel
 
-__all__ = ["arena", "creature", "do", "names", "number", "play_randomly", "words"]
+__all__ = [
+    "card_names",
+    "card_number",
+    "find_creature",
+    "legal_descriptions",
+    "make_duel",
+    "play_actions",
+    "play_randomly",
+]
 
 
-def number(name: str) -> int:
+def card_number(name: str) -> int:
     return CARD_NUMBERS[name]
 
 
-def names(cards: Sequence[int]) -> list[str]:
+def card_names(cards: Sequence[int]) -> list[str]:
     return [CARDS[card].name for card in cards]
 
 
-def arena(
-    mine: Sequence[str] = (),
-    theirs: Sequence[str] = (),
+def make_duel(
+    creatures: Sequence[str] = (),
+    opponent_creatures: Sequence[str] = (),
     hand: Sequence[str] = (),
-    their_hand: Sequence[str] = (),
+    opponent_hand: Sequence[str] = (),
     lands: int = 9,
-    their_lands: int = 9,
+    opponent_lands: int = 9,
 ) -> Duel:
-    """Player 0 is in the main phase of a turn in the middle of a game; the land of the turn has been played.
+    """Return a duel in which player 0 is in the main phase of a turn and has played the land of this turn.
 
-    With creatures and no hand it is time to attack already. Both have lands of every colour, and nothing but lands left in their libraries.
+    With creatures and an empty hand, the duel is in the attack phase already. Both players have lands of every colour
+    on the board, and only lands in their libraries.
     """
     duel = Duel((0, 0))
     duel.turn = 9
-    for seat, board, cards, count in ((0, mine, hand, lands), (1, theirs, their_hand, their_lands)):
+    for seat, board, cards, count in (
+        (0, creatures, hand, lands),
+        (1, opponent_creatures, opponent_hand, opponent_lands),
+    ):
         side = duel.sides[seat]
         side.library = [0] * 20
-        side.hand = sorted(number(name) for name in cards)
+        side.hand = sorted(card_number(name) for name in cards)
         side.lands = [count] * 5
         side.untapped = [count] * 5
         side.land_played = True
         for name in board:
-            enter(duel, seat, number(name))
+            enter(duel, seat, card_number(name))
             side.creatures[-1].sick = False
     duel.log = []
-    if mine and not hand:
+    if creatures and not hand:
         duel.apply(Action(PASS))
     return duel
 
 
-def words(duel: Duel) -> list[str]:
-    """What is legal, in words."""
+def legal_descriptions(duel: Duel) -> list[str]:
+    """Return the descriptions of all legal actions."""
     return [describe(duel, action) for action in duel.legal()]
 
 
-def do(duel: Duel, *beginnings: str) -> None:
-    """Play one action after the other, each the first legal one whose words begin like this."""
-    for beginning in beginnings:
+def play_actions(duel: Duel, *starts: str) -> None:
+    """Play one action after the other: each time the first legal one whose description starts with the text."""
+    for start in starts:
         for action in duel.legal():
-            if describe(duel, action).startswith(beginning):
+            if describe(duel, action).startswith(start):
                 duel.apply(action)
                 break
         else:
-            raise AssertionError(f"{beginning!r} is not among {words(duel)}")
+            raise AssertionError(f"{start!r} is not among {legal_descriptions(duel)}")
 
 
-def creature(duel: Duel, name: str) -> Creature:
-    """The first creature of that name on the board."""
+def find_creature(duel: Duel, name: str) -> Creature:
+    """Return the first creature of that name on the board."""
     for side in duel.sides:
-        for found in side.creatures:
-            if CARDS[found.card].name == name:
-                return found
+        for creature in side.creatures:
+            if CARDS[creature.card].name == name:
+                return creature
     raise AssertionError(f"no {name} on the board")
 
 
 def play_randomly(seed: int, steps: int, decks: tuple[str, str] = ("random", "random")) -> Duel:
-    """A duel after some random actions, or at its end."""
+    """Return a duel after that many random actions, or at its end."""
     duel = new_duel(decks, seed)
     rng = random.Random(seed)
     for _ in range(steps):

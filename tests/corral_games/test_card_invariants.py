@@ -1,4 +1,4 @@
-"""What holds in every duel, whatever is played."""
+"""Invariants of card battle: properties that hold in every duel, whatever is played."""
 
 import os
 import random
@@ -47,7 +47,7 @@ DECK = st.sampled_from([*DECK_NAMES, "random"])
 
 
 def cards_of(duel, seat):
-    """All cards of a player, wherever they lie."""
+    """Return all cards of a player, in all zones."""
     side = duel.sides[seat]
     cards = side.hand + side.library + side.graveyard + side.exile + side.charms
     cards += [land for land, count in enumerate(side.lands) for _ in range(count)]
@@ -63,12 +63,12 @@ def cards_of(duel, seat):
     return sorted(cards)
 
 
-def check(duel):
-    """Everything that is always true between two decisions."""
+def check_invariants(duel):
+    """Assert what is always true when a player has to decide."""
     for seat, side in enumerate(duel.sides):
         assert cards_of(duel, seat) == list(DECKS[duel.deck_names[seat]])
         assert side.hand == sorted(side.hand)
-        assert all(0 <= free <= all_of_them for free, all_of_them in zip(side.untapped, side.lands, strict=True))
+        assert all(0 <= untapped <= lands for untapped, lands in zip(side.untapped, side.lands, strict=True))
         assert len(side.creatures) <= BOARD_LIMIT
         assert all(creature.seat == seat == creature.uid & 1 for creature in side.creatures)
         if duel.winner is None:
@@ -81,7 +81,7 @@ def check(duel):
     if duel.winner is None:
         assert 1 < len(options) <= MAX_OPTIONS
         assert len(set(options)) == len(options)
-        assert options == sorted(options, key=canonical)
+        assert options == sorted(options, key=canonical_key)
         if duel.phase != BLOCKING:
             assert options[0] == Action(PASS)
     else:
@@ -89,8 +89,8 @@ def check(duel):
         assert duel.winner in (0, 1, 2)
 
 
-def canonical(action):
-    """Kinds in their order, then lands and spells by cost and number; choices of creatures stay as they are."""
+def canonical_key(action):
+    """Return the key by which legal actions are sorted: by kind, then lands and spells by cost and card number."""
     kind = action.kind
     return (kind, COST[action.subject], action.subject) if kind in (LAND, CAST) else (kind, 0, 0)
 
@@ -100,98 +100,108 @@ def canonical(action):
 def test_random_games_keep_all_cards_and_end(seed, first, second):
     duel = new_duel((first, second), seed)
     rng = random.Random(seed)
-    check(duel)
+    check_invariants(duel)
     for _ in range(2000):
         if duel.winner is not None:
             break
         duel.apply(rng.choice(duel.legal()))
-        check(duel)
+        check_invariants(duel)
     assert duel.winner is not None
 
 
-def allowed(duel, action):
-    """The rules in other words than the game's own: whether ``to_act`` may do this."""
+def is_allowed(duel, action):
+    """Return whether the player to act may take an action, by an implementation of the rules of its own."""
     kind, subject, target = action
-    me = duel.to_act
-    mine, foe = duel.sides[me], duel.sides[1 - me]
-    creatures = {creature.uid: creature for side in duel.sides for creature in side.creatures}
-    half_blocked = [c for c in foe.creatures if c.attacking and has(c, "menace") and c.blocked == 1]
+    seat = duel.to_act
+    own_side, opponent = duel.sides[seat], duel.sides[1 - seat]
+    creatures = {c.uid: c for side in duel.sides for c in side.creatures}
+    half_blocked = [c for c in opponent.creatures if c.attacking and has_keyword(c, "menace") and c.blocked == 1]
     if kind == PASS:
         return not (duel.phase == BLOCKING and half_blocked)
-    quiet = duel.phase == MAIN and not duel.stack
+    at_sorcery_speed = duel.phase == MAIN and not duel.stack
     if kind == LAND:
-        return quiet and CARDS[subject].kind == TERRAIN and subject in mine.hand and not mine.land_played
+        return (
+            at_sorcery_speed
+            and CARDS[subject].kind == TERRAIN
+            and subject in own_side.hand
+            and not own_side.land_played
+        )
     if kind == CAST:
         card = CARDS[subject]
-        if card.kind == TERRAIN or subject not in mine.hand or not payable(card, mine.untapped):
+        if card.kind == TERRAIN or subject not in own_side.hand or not can_pay(card, own_side.untapped):
             return False
-        if not quiet and (card.kind != INSTANT or not (duel.stack or duel.phase == FIGHTING)):
+        if not at_sorcery_speed and (card.kind != INSTANT or not (duel.stack or duel.phase == FIGHTING)):
             return False
-        if card.kind == CREATURE and len(mine.creatures) == BOARD_LIMIT:
+        if card.kind == CREATURE and len(own_side.creatures) == BOARD_LIMIT:
             return False
         if card.target == SPELL:
             return bool(duel.stack) and target == duel.stack[-1].uid
-        aims = {
+        targets = {
             NOTHING: [],
-            FRIEND: [c.uid for c in mine.creatures],
-            FOE: [c.uid for c in foe.creatures],
-            FOE_OR_FACE: [FACE, *(c.uid for c in foe.creatures)],
+            FRIEND: [c.uid for c in own_side.creatures],
+            FOE: [c.uid for c in opponent.creatures],
+            FOE_OR_FACE: [FACE, *(c.uid for c in opponent.creatures)],
         }[card.target]
-        may_miss = card.target == NOTHING or (card.kind == CREATURE and not aims)
-        return target in aims or (target == 0 and may_miss)
-    one = creatures.get(subject)
-    if one is None or one.seat != me or one.tapped or has(one, "bound") or duel.stack:
+        target_is_optional = card.target == NOTHING or (card.kind == CREATURE and not targets)
+        return target in targets or (target == 0 and target_is_optional)
+    creature = creatures.get(subject)
+    if creature is None or creature.seat != seat or creature.tapped or has_keyword(creature, "bound") or duel.stack:
         return False
     if kind == ATTACK:
-        ready = not one.attacking and not has(one, "defender") and (not one.sick or has(one, "haste"))
-        return duel.phase == RAIDING and me == duel.active and ready
-    other = creatures.get(target)
-    if duel.phase != BLOCKING or me == duel.active or other is None or not other.attacking or one.blocking:
+        ready = (
+            not creature.attacking
+            and not has_keyword(creature, "defender")
+            and (not creature.sick or has_keyword(creature, "haste"))
+        )
+        return duel.phase == RAIDING and seat == duel.active and ready
+    attacker = creatures.get(target)
+    if duel.phase != BLOCKING or seat == duel.active or attacker is None or not attacker.attacking or creature.blocking:
         return False
-    able = [c for c in mine.creatures if not c.tapped and not c.blocking and reaches(c, other)]
-    if one not in able or (half_blocked and other not in half_blocked):
+    able_blockers = [c for c in own_side.creatures if not c.tapped and not c.blocking and can_block(c, attacker)]
+    if creature not in able_blockers or (half_blocked and attacker not in half_blocked):
         return False
-    return not has(other, "menace") or other.blocked > 0 or len(able) > 1
+    return not has_keyword(attacker, "menace") or attacker.blocked > 0 or len(able_blockers) > 1
 
 
-def has(creature, keyword):
+def has_keyword(creature, keyword):
     return bool(creature.keywords & KEYWORDS[keyword])
 
 
-def reaches(blocker, attacker):
-    flies = not has(attacker, "flying") or has(blocker, "flying") or has(blocker, "reach")
-    return flies and not has(blocker, "bound")
+def can_block(blocker, attacker):
+    can_reach = not has_keyword(attacker, "flying") or has_keyword(blocker, "flying") or has_keyword(blocker, "reach")
+    return can_reach and not has_keyword(blocker, "bound")
 
 
-def payable(card, untapped):
-    left = list(untapped)
+def can_pay(card, untapped):
+    remaining = list(untapped)
     for colour, number in card.pips:
-        left[colour] -= number
-    return min(left) >= 0 and sum(left) >= card.generic
+        remaining[colour] -= number
+    return min(remaining) >= 0 and sum(remaining) >= card.generic
 
 
 @settings(max_examples=40, deadline=None)
 @given(SEEDS)
-def test_what_is_legal_is_what_the_rules_say(seed):
+def test_legal_actions_equal_a_second_implementation_of_the_rules(seed):
     duel = new_duel(("random", "random"), seed)
     rng = random.Random(seed)
     while duel.winner is None and duel.turn < 40:
         legal = duel.legal()
-        right = {action for action in conceivable(duel, duel.sides[duel.to_act].hand) if allowed(duel, action)}
-        assert right >= set(legal)
-        shown = {kinds_of(duel, action) for action in legal}  # of creatures that are alike, one is enough
-        assert {kinds_of(duel, action) for action in right} == shown
+        expected = {action for action in all_actions(duel, duel.sides[duel.to_act].hand) if is_allowed(duel, action)}
+        assert expected >= set(legal)
+        # Of several equal creatures, the legal actions contain only one.
+        legal_by_names = {describe_by_names(duel, action) for action in legal}
+        assert {describe_by_names(duel, action) for action in expected} == legal_by_names
         duel.apply(rng.choice(legal))
 
 
 @settings(max_examples=30, deadline=None)
 @given(SEEDS, STEPS)
-def test_what_is_not_legal_is_not_accepted(seed, steps):
+def test_illegal_actions_are_refused_and_do_not_change_the_duel(seed, steps):
     duel = play_randomly(seed, steps)
     legal = set(duel.legal())
     before = duel.get_state()
-    strange = {Action(9), Action(CAST, -1), Action(ATTACK, 10**6)}
-    for action in (conceivable(duel, range(len(CARDS))) | strange) - legal:
+    malformed = {Action(9), Action(CAST, -1), Action(ATTACK, 10**6)}
+    for action in (all_actions(duel, range(len(CARDS))) | malformed) - legal:
         with pytest.raises(ValueError, match="not legal"):
             duel.apply(action)
     assert duel.get_state() == before
@@ -200,25 +210,29 @@ def test_what_is_not_legal_is_not_accepted(seed, steps):
     assert duel.get_state() == before
 
 
-def conceivable(duel, cards):
-    """All actions that can be put into words, with these cards."""
+def all_actions(duel, cards):
+    """Return all actions with these cards and with everything on the board and on the stack, legal or not."""
     uids = [creature.uid for side in duel.sides for creature in side.creatures]
     uids += [spell.uid for spell in duel.stack]
     actions = {Action(PASS)} | {Action(LAND, card) for card in cards}
     actions |= {Action(CAST, card, target) for card in cards for target in (0, FACE, *uids)}
-    return actions | {Action(ATTACK, uid) for uid in uids} | {Action(BLOCK, one, two) for one in uids for two in uids}
+    return (
+        actions
+        | {Action(ATTACK, uid) for uid in uids}
+        | {Action(BLOCK, blocker, attacker) for blocker in uids for attacker in uids}
+    )
 
 
-def kinds_of(duel, action):
-    """An action with cards in place of creatures."""
-    at = {creature.uid: CARDS[creature.card].name for side in duel.sides for creature in side.creatures}
-    subject = action.subject if action.kind in (LAND, CAST) else at.get(action.subject)
-    return action.kind, subject, at.get(action.target, action.target)
+def describe_by_names(duel, action):
+    """Return an action with the names of creatures in place of their uids."""
+    names_by_uid = {creature.uid: CARDS[creature.card].name for side in duel.sides for creature in side.creatures}
+    subject = action.subject if action.kind in (LAND, CAST) else names_by_uid.get(action.subject)
+    return action.kind, subject, names_by_uid.get(action.target, action.target)
 
 
 @settings(max_examples=60, deadline=None)
 @given(SEEDS, STEPS)
-def test_clones_and_saves_go_on_in_the_same_way(seed, steps):
+def test_clones_and_restored_duels_continue_exactly(seed, steps):
     duel = play_randomly(seed, steps)
     data = duel.get_state()
     copies = [duel.clone(), Duel.from_state(data), Duel((0, 0))]
@@ -236,7 +250,7 @@ def test_clones_and_saves_go_on_in_the_same_way(seed, steps):
 
 @settings(max_examples=40, deadline=None)
 @given(SEEDS, STEPS)
-def test_a_clone_shares_nothing_that_changes(seed, steps):
+def test_playing_a_clone_does_not_change_the_original(seed, steps):
     duel = play_randomly(seed, steps)
     before = duel.get_state()
     legal = list(duel.legal())
@@ -249,15 +263,15 @@ def test_a_clone_shares_nothing_that_changes(seed, steps):
 
 
 def visible(duel, seat):
-    """All that a player sees, as plain data."""
-    mine, other = duel.sides[seat], duel.sides[1 - seat]
-    both = [
+    """Return everything that a player sees, as plain data."""
+    own, opponent = duel.sides[seat], duel.sides[1 - seat]
+    sides = [
         (side.life, side.land_played, side.lands, side.untapped, side.grants, side.graveyard, side.exile, side.charms)
-        for side in (mine, other)
+        for side in (own, opponent)
     ]
-    boards = [[creature.to_ints() for creature in side.creatures] for side in (mine, other)]
-    counts = [len(mine.library), len(other.library), len(other.hand), sorted(mine.library)]
-    table = (
+    boards = [[creature.to_ints() for creature in side.creatures] for side in (own, opponent)]
+    counts = [len(own.library), len(opponent.library), len(opponent.hand), sorted(own.library)]
+    public = (
         duel.decks,
         duel.stack,
         duel.turn,
@@ -268,31 +282,33 @@ def visible(duel, seat):
         duel.winner,
         duel.uids,
     )
-    return both, boards, counts, mine.hand, sorted(other.hand + other.library), table
+    return sides, boards, counts, own.hand, sorted(opponent.hand + opponent.library), public
 
 
 @settings(max_examples=60, deadline=None)
 @given(SEEDS, STEPS, st.integers(0, 1))
-def test_determinized_moves_only_hidden_cards(seed, steps, seat):
+def test_determinized_changes_only_hidden_cards(seed, steps, seat):
     duel = play_randomly(seed, steps)
     before = duel.get_state()
-    dealt = duel.determinized(seat, random.Random(1))
+    redealt = duel.determinized(seat, random.Random(1))
     assert duel.get_state() == before
-    assert visible(dealt, seat) == visible(duel, seat)
+    assert visible(redealt, seat) == visible(duel, seat)
     if duel.to_act == seat:
-        assert dealt.legal() == duel.legal()
+        assert redealt.legal() == duel.legal()
     elif duel.winner is None:
-        assert dealt.legal()
-    again = dealt.determinized(seat, random.Random(2)).determinized(seat, random.Random(1))
-    assert again.get_state() == dealt.get_state(), "it follows from what is seen and from the generator alone"
+        assert redealt.legal()
+    redealt_twice = redealt.determinized(seat, random.Random(2)).determinized(seat, random.Random(1))
+    assert redealt_twice.get_state() == redealt.get_state(), (
+        "the result depends only on visible cards and the random generator"
+    )
     rng = random.Random(seed)
-    while dealt.winner is None:
-        dealt.apply(rng.choice(dealt.legal()))
+    while redealt.winner is None:
+        redealt.apply(rng.choice(redealt.legal()))
     for player in (0, 1):
-        assert cards_of(dealt, player) == cards_of(duel, player)
+        assert cards_of(redealt, player) == cards_of(duel, player)
 
 
-def test_determinized_deals_every_unseen_card_at_some_time():
+def test_determinized_can_deal_every_unseen_card():
     duel = play_randomly(5, 10, ("ember", "tide"))
     hands = [duel.determinized(0, random.Random(seed)).sides[1].hand for seed in range(200)]
     unseen = set(duel.sides[1].hand + duel.sides[1].library)
@@ -302,7 +318,7 @@ def test_determinized_deals_every_unseen_card_at_some_time():
 
 @settings(max_examples=40, deadline=None)
 @given(SEEDS)
-def test_a_menacing_attacker_never_ends_with_one_blocker(seed):
+def test_a_menace_attacker_never_ends_with_one_blocker(seed):
     duel = new_duel(("gloom-ember", "gloom"), seed)
     rng = random.Random(seed)
     while duel.winner is None:
@@ -313,23 +329,23 @@ def test_a_menacing_attacker_never_ends_with_one_blocker(seed):
         duel.apply(rng.choice(options))
 
 
-def test_a_log_changes_nothing():
-    quiet, told = new_duel(("random", "random"), 4), new_duel(("random", "random"), 4)
-    told.log = []
+def test_logging_does_not_change_the_duel():
+    without_log, with_log = new_duel(("random", "random"), 4), new_duel(("random", "random"), 4)
+    with_log.log = []
     rng = random.Random(4)
-    while quiet.winner is None:
-        action = rng.choice(quiet.legal())
-        quiet.apply(action)
-        told.apply(action)
-    assert quiet.get_state() == told.get_state()
-    assert len(told.log) > 20
+    while without_log.winner is None:
+        action = rng.choice(without_log.legal())
+        without_log.apply(action)
+        with_log.apply(action)
+    assert without_log.get_state() == with_log.get_state()
+    assert len(with_log.log) > 20
 
 
-def _play_games(first, count):
-    """Random games without checks but those of the rules; how many ended."""
-    rng = random.Random(first)
+def _play_games(first_seed, count):
+    """Play random games, with the invariants checked only at the end of each; return how many ended."""
+    rng = random.Random(first_seed)
     ended = 0
-    for seed in range(first, first + count):
+    for seed in range(first_seed, first_seed + count):
         duel = new_duel(("random", "random"), seed)
         decisions = 0
         while duel.winner is None:
@@ -338,7 +354,7 @@ def _play_games(first, count):
             duel.apply(options[int(rng.random() * len(options))])
             decisions += 1
             assert decisions < 5000
-        check(duel)
+        check_invariants(duel)
         ended += 1
     return ended
 

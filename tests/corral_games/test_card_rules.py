@@ -1,4 +1,4 @@
-"""The turn, the stack, mana, hands and decks."""
+"""Rules of card battle: turns, phases, the stack, mana, hands, decks, legal actions and saved duels."""
 
 import pytest
 
@@ -9,7 +9,15 @@ from corral_games.card_battle.engine.options import MAX_OPTIONS
 from corral_games.card_battle.engine.pieces import BLOCKING, CAST, FIGHTING, MAIN, PASS, RAIDING, Action
 from corral_games.card_battle.engine.rules import Duel, describe, new_duel
 from corral_games.card_battle.engine.wording import card_text
-from tests.corral_games.card_positions import arena, creature, do, names, number, play_randomly, words
+from tests.corral_games.card_positions import (
+    card_names,
+    card_number,
+    find_creature,
+    legal_descriptions,
+    make_duel,
+    play_actions,
+    play_randomly,
+)
 
 
 def test_a_new_duel_has_two_shuffled_decks_and_seven_cards_each():
@@ -25,7 +33,7 @@ def test_a_new_duel_has_two_shuffled_decks_and_seven_cards_each():
     assert duel.to_act == duel.active == 0
 
 
-def test_everything_follows_from_the_seed():
+def test_the_seed_determines_decks_and_shuffles():
     assert new_duel(("random", "random"), 8).get_state() == new_duel(("random", "random"), 8).get_state()
     assert new_duel(("sun", "sun"), 8).get_state() != new_duel(("sun", "sun"), 9).get_state()
     assert {new_duel(("random", "sun"), seed).deck_names[0] for seed in range(100)} == set(DECK_NAMES)
@@ -36,7 +44,7 @@ def test_an_unknown_deck_is_refused():
         new_duel(("sun", "moon"), 0)
 
 
-def test_opening_hands_are_smoothed():
+def test_opening_hands_rarely_have_too_few_or_too_many_lands():
     lands = [sum(card < 5 for card in new_duel(("sun", "wild"), seed).sides[0].hand) for seed in range(600)]
     assert sum(count <= 1 or count >= 6 for count in lands) / len(lands) < 0.06, "a plain shuffle gives about 0.16"
 
@@ -53,16 +61,16 @@ def test_a_deck_has_sixty_cards_that_its_lands_can_pay(name):
         assert CARDS[card].kind == TERRAIN or deck.count(card) <= 4
 
 
-def test_there_are_many_cards_and_each_is_in_a_deck():
+def test_there_are_sixty_cards_or_more_and_each_is_in_a_deck():
     cards = [card for card in CARDS if not card.token and card.kind != TERRAIN]
     assert len(cards) >= 60
     assert len({card.name for card in CARDS}) == len(CARDS)
     used = set().union(*DECKS.values())
-    assert [card.name for card in cards if number(card.name) not in used] == []
+    assert [card.name for card in cards if card_number(card.name) not in used] == []
 
 
-def test_card_numbers_go_by_kind_of_land_and_then_by_cost():
-    assert [CARDS[place].pips[0][0] for place in range(5)] == [0, 1, 2, 3, 4]
+def test_cards_are_numbered_lands_first_then_by_cost():
+    assert [CARDS[land].pips[0][0] for land in range(5)] == [0, 1, 2, 3, 4]
     costs = [card.cost for card in CARDS[5:] if not card.token]
     assert costs == sorted(costs)
 
@@ -76,32 +84,32 @@ def test_the_first_player_does_not_draw_in_the_first_turn():
     assert len(duel.sides[1].hand) == 8
 
 
-def test_one_land_a_turn():
-    duel = arena(["Briar Wolf"], hand=["Meadow", "Crag"], lands=0)
+def test_one_land_can_be_played_each_turn():
+    duel = make_duel(["Briar Wolf"], hand=["Meadow", "Crag"], lands=0)
     duel.sides[0].land_played = False
-    assert words(duel) == ["pass", "play Meadow", "play Crag"]
-    do(duel, "play Crag")
+    assert legal_descriptions(duel) == ["pass", "play Meadow", "play Crag"]
+    play_actions(duel, "play Crag")
     assert duel.phase == RAIDING
     assert duel.sides[0].lands == [0, 0, 0, 1, 0] == duel.sides[0].untapped
 
 
-def test_new_creatures_are_sick_for_a_turn():
-    duel = arena(hand=["Briar Wolf"], their_hand=["Firespit"], theirs=["Tusked Grazer"])
-    do(duel, "cast Briar Wolf", "no answer")
-    assert duel.active == 1, "nothing to attack with"
-    assert creature(duel, "Briar Wolf").sick
-    do(duel, "pass", "done", "pass")
+def test_creatures_cannot_attack_in_the_turn_they_are_cast():
+    duel = make_duel(hand=["Briar Wolf"], opponent_hand=["Firespit"], opponent_creatures=["Tusked Grazer"])
+    play_actions(duel, "cast Briar Wolf", "no answer")
+    assert duel.active == 1, "the attack phase is skipped without a creature that can attack"
+    assert find_creature(duel, "Briar Wolf").sick
+    play_actions(duel, "pass", "done", "pass")
     assert duel.active == 0
-    assert not creature(duel, "Briar Wolf").sick
-    assert "attack with Briar Wolf (3/2)" in words(duel)
+    assert not find_creature(duel, "Briar Wolf").sick
+    assert "attack with Briar Wolf (3/2)" in legal_descriptions(duel)
 
 
-def test_options_come_in_canonical_order():
-    duel = arena(
+def test_legal_actions_are_in_canonical_order():
+    duel = make_duel(
         ["Briar Wolf"], ["Bog Stalker"], hand=["Old Mammoth", "Ember Bolt", "Lantern Squire", "Crag", "Meadow"]
     )
     duel.sides[0].land_played = False
-    assert words(duel) == [
+    assert legal_descriptions(duel) == [
         "pass",
         "play Meadow",
         "play Crag",
@@ -112,230 +120,236 @@ def test_options_come_in_canonical_order():
     ]
 
 
-def test_equal_choices_are_listed_once():
-    duel = arena(["Briar Wolf"] * 3, ["Bog Stalker"] * 2, hand=["Ember Bolt"] * 3)
+def test_equivalent_actions_are_listed_once():
+    duel = make_duel(["Briar Wolf"] * 3, ["Bog Stalker"] * 2, hand=["Ember Bolt"] * 3)
     assert len(duel.legal()) == 3
-    creature(duel, "Bog Stalker").damage = 1
+    find_creature(duel, "Bog Stalker").damage = 1
     duel.options = None
     assert len(duel.legal()) == 4
-    do(duel, "pass")
-    assert words(duel) == ["done attacking", "attack with Briar Wolf (3/2)"]
-    do(duel, "attack", "attack", "done")
-    assert words(duel) == [
+    play_actions(duel, "pass")
+    assert legal_descriptions(duel) == ["done attacking", "attack with Briar Wolf (3/2)"]
+    play_actions(duel, "attack", "attack", "done")
+    assert legal_descriptions(duel) == [
         "done blocking",
         "block Briar Wolf (3/2) with Bog Stalker (3/1)",
         "block Briar Wolf (3/2) with Bog Stalker (3/2)",
     ]
-    do(duel, "block Briar Wolf (3/2) with Bog Stalker (3/1)")
+    play_actions(duel, "block Briar Wolf (3/2) with Bog Stalker (3/1)")
     assert len(duel.legal()) == 3, "the blocked wolf and the other one are no longer the same"
 
 
-def test_a_creature_in_different_condition_is_another_choice():
-    duel = arena(["Briar Wolf"] * 2, hand=["Deep Roots"])
-    creature(duel, "Briar Wolf").counters = 1
+def test_equal_creatures_in_different_states_are_listed_separately():
+    duel = make_duel(["Briar Wolf"] * 2, hand=["Deep Roots"])
+    find_creature(duel, "Briar Wolf").counters = 1
     assert len(duel.legal()) == 3
 
 
-def test_mana_is_paid_coloured_first_and_then_from_what_is_least_needed():
-    duel = arena(hand=["Ember Bolt", "Quiet Blade", "Forge Runt"], theirs=["Briar Wolf"], lands=0)
+def test_mana_pays_coloured_costs_first_and_keeps_scarce_colours():
+    duel = make_duel(hand=["Ember Bolt", "Quiet Blade", "Forge Runt"], opponent_creatures=["Briar Wolf"], lands=0)
     duel.sides[0].lands = [0, 0, 3, 3, 0]
     duel.sides[0].untapped = [0, 0, 3, 3, 0]
-    do(duel, "cast Ember Bolt at the other")
+    play_actions(duel, "cast Ember Bolt at the other")
     assert duel.sides[0].untapped == [0, 0, 2, 2, 0]
-    assert "cast Quiet Blade on Briar Wolf (3/2)" in words(duel)
-    do(duel, "cast Forge Runt")
+    assert "cast Quiet Blade on Briar Wolf (3/2)" in legal_descriptions(duel)
+    play_actions(duel, "cast Forge Runt")
     assert duel.sides[0].untapped == [0, 0, 1, 1, 0]
 
 
 def test_spells_that_cannot_be_paid_are_not_legal():
-    duel = arena(["Briar Wolf"], hand=["Chapel Sentry", "Marching Hymn"], lands=0)
+    duel = make_duel(["Briar Wolf"], hand=["Chapel Sentry", "Marching Hymn"], lands=0)
     duel.sides[0].untapped = [1, 5, 0, 0, 0]
-    assert words(duel) == ["pass", "cast Chapel Sentry"]
+    assert legal_descriptions(duel) == ["pass", "cast Chapel Sentry"]
 
 
-def test_lands_untap_in_ones_own_turn():
-    duel = arena(hand=["Briar Wolf"], lands=1)
-    do(duel, "cast Briar Wolf")
+def test_lands_untap_at_the_start_of_their_owners_turn():
+    duel = make_duel(hand=["Briar Wolf"], lands=1)
+    play_actions(duel, "cast Briar Wolf")
     assert duel.active == 1
     assert sum(duel.sides[0].untapped) == 3, "mana stays spent in the other player's turn"
-    do(duel, "pass")
+    play_actions(duel, "pass")
     assert sum(duel.sides[0].untapped) == 5
 
 
-def test_a_spell_may_be_answered_and_the_answer_too():
-    duel = arena(["Briar Wolf"], ["Bog Stalker"], hand=["Surge of Sap", "Ember Bolt"], their_hand=["Ember Bolt"])
-    do(duel, "cast Ember Bolt on Bog Stalker")
+def test_a_response_to_a_spell_can_be_responded_to():
+    duel = make_duel(["Briar Wolf"], ["Bog Stalker"], hand=["Surge of Sap", "Ember Bolt"], opponent_hand=["Ember Bolt"])
+    play_actions(duel, "cast Ember Bolt on Bog Stalker")
     assert duel.to_act == 1
-    assert words(duel)[0] == "no answer"
-    do(duel, "cast Ember Bolt on Briar Wolf")
+    assert legal_descriptions(duel)[0] == "no answer"
+    play_actions(duel, "cast Ember Bolt on Briar Wolf")
     assert duel.to_act == 0
-    do(duel, "cast Surge of Sap on Briar Wolf")
+    play_actions(duel, "cast Surge of Sap on Briar Wolf")
     assert duel.stack == []
-    assert creature(duel, "Briar Wolf").damage == 3
-    assert names(duel.sides[1].graveyard) == ["Ember Bolt", "Bog Stalker"]
+    assert find_creature(duel, "Briar Wolf").damage == 3
+    assert card_names(duel.sides[1].graveyard) == ["Ember Bolt", "Bog Stalker"]
     assert duel.phase == RAIDING
 
 
-def test_a_spell_whose_target_is_gone_does_nothing():
-    duel = arena(["Briar Wolf"], hand=["Oak Skin"], their_hand=["Firespit"])
-    do(duel, "cast Oak Skin on Briar Wolf", "cast Firespit on Briar Wolf")
-    assert sorted(names(duel.sides[0].graveyard)) == ["Briar Wolf", "Oak Skin"]
+def test_a_spell_whose_target_has_left_has_no_effect():
+    duel = make_duel(["Briar Wolf"], hand=["Oak Skin"], opponent_hand=["Firespit"])
+    play_actions(duel, "cast Oak Skin on Briar Wolf", "cast Firespit on Briar Wolf")
+    assert sorted(card_names(duel.sides[0].graveyard)) == ["Briar Wolf", "Oak Skin"]
     assert "0: Oak Skin has lost its target" in duel.log
 
 
-def test_a_creature_comes_though_its_target_is_gone():
-    duel = arena(theirs=["Night Moth"], hand=["Undertow Trickster"], their_hand=["Nullwave", "Choke the Candle"])
-    do(duel, "cast Undertow Trickster on Night Moth", "no answer")
-    assert creature(duel, "Undertow Trickster").power == 3
-    assert "Night Moth" in names(duel.sides[1].hand)
+def test_a_creature_with_a_targeted_effect_enters_the_board():
+    duel = make_duel(
+        opponent_creatures=["Night Moth"], hand=["Undertow Trickster"], opponent_hand=["Nullwave", "Choke the Candle"]
+    )
+    play_actions(duel, "cast Undertow Trickster on Night Moth", "no answer")
+    assert find_creature(duel, "Undertow Trickster").power == 3
+    assert "Night Moth" in card_names(duel.sides[1].hand)
 
 
-def test_a_countered_spell_never_happens():
-    duel = arena(["Lantern Squire"], hand=["Briar Wolf"], their_hand=["Nullwave"])
-    do(duel, "cast Briar Wolf", "cast Nullwave against Briar Wolf")
-    assert names(duel.sides[0].graveyard) == ["Briar Wolf"]
-    assert names(duel.sides[1].graveyard) == ["Nullwave"]
+def test_a_countered_spell_has_no_effect():
+    duel = make_duel(["Lantern Squire"], hand=["Briar Wolf"], opponent_hand=["Nullwave"])
+    play_actions(duel, "cast Briar Wolf", "cast Nullwave against Briar Wolf")
+    assert card_names(duel.sides[0].graveyard) == ["Briar Wolf"]
+    assert card_names(duel.sides[1].graveyard) == ["Nullwave"]
 
 
 def test_a_counter_can_be_countered():
-    duel = arena(["Lantern Squire"], hand=["Briar Wolf", "Nullwave"], their_hand=["Nullwave"])
-    do(duel, "cast Briar Wolf", "cast Nullwave against Briar Wolf", "cast Nullwave against Nullwave")
-    assert creature(duel, "Briar Wolf")
-    assert names(duel.sides[1].graveyard) == ["Nullwave"]
+    duel = make_duel(["Lantern Squire"], hand=["Briar Wolf", "Nullwave"], opponent_hand=["Nullwave"])
+    play_actions(duel, "cast Briar Wolf", "cast Nullwave against Briar Wolf", "cast Nullwave against Nullwave")
+    assert find_creature(duel, "Briar Wolf")
+    assert card_names(duel.sides[1].graveyard) == ["Nullwave"]
 
 
 def test_a_counter_needs_a_spell_to_counter():
-    duel = arena(["Lantern Squire"], hand=["Nullwave"])
-    assert words(duel) == ["pass"]
+    duel = make_duel(["Lantern Squire"], hand=["Nullwave"])
+    assert legal_descriptions(duel) == ["pass"]
 
 
-def test_who_cannot_answer_is_not_asked_and_nothing_shows_it():
-    quiet = arena(["Briar Wolf"], hand=["Lantern Squire"], their_hand=["Quiet Blade"], their_lands=0)
-    empty = arena(["Briar Wolf"], hand=["Lantern Squire"], their_hand=["Old Mammoth"], their_lands=0)
-    for duel in (quiet, empty):
-        do(duel, "cast Lantern Squire")
+def test_a_player_without_a_response_is_skipped_and_the_log_does_not_reveal_it():
+    with_instant = make_duel(["Briar Wolf"], hand=["Lantern Squire"], opponent_hand=["Quiet Blade"], opponent_lands=0)
+    without_instant = make_duel(
+        ["Briar Wolf"], hand=["Lantern Squire"], opponent_hand=["Old Mammoth"], opponent_lands=0
+    )
+    for duel in (with_instant, without_instant):
+        play_actions(duel, "cast Lantern Squire")
         assert duel.to_act == 0
-    assert quiet.log == empty.log
-    empty.sides[1].hand = quiet.sides[1].hand
-    assert quiet.get_state() == empty.get_state()
+    assert with_instant.log == without_instant.log
+    without_instant.sides[1].hand = with_instant.sides[1].hand
+    assert with_instant.get_state() == without_instant.get_state()
 
 
-def test_sorceries_are_for_ones_own_main_phase():
-    duel = arena(["Briar Wolf"], ["Bog Stalker"], hand=["Lesson of Fangs"], their_hand=["Leech Rite", "Quiet Blade"])
-    do(duel, "cast Lesson of Fangs on Bog Stalker")
-    assert words(duel) == ["no answer", "cast Quiet Blade on Briar Wolf (3/2)"]
+def test_sorceries_can_only_be_cast_in_ones_own_main_phase():
+    duel = make_duel(
+        ["Briar Wolf"], ["Bog Stalker"], hand=["Lesson of Fangs"], opponent_hand=["Leech Rite", "Quiet Blade"]
+    )
+    play_actions(duel, "cast Lesson of Fangs on Bog Stalker")
+    assert legal_descriptions(duel) == ["no answer", "cast Quiet Blade on Briar Wolf (3/2)"]
 
 
-def test_both_may_use_instants_after_blocks_the_attacker_first():
-    duel = arena(["Briar Wolf"], ["Tusked Grazer"], hand=["Surge of Sap"], their_hand=["Firespit", "Ember Bolt"])
-    do(duel, "pass", "attack", "block")
+def test_both_players_may_cast_instants_after_blocks_attacker_first():
+    duel = make_duel(["Briar Wolf"], ["Tusked Grazer"], hand=["Surge of Sap"], opponent_hand=["Firespit", "Ember Bolt"])
+    play_actions(duel, "pass", "attack", "block")
     assert (duel.phase, duel.to_act) == (FIGHTING, 0)
-    do(duel, "pass")
+    play_actions(duel, "pass")
     assert (duel.phase, duel.to_act) == (FIGHTING, 1)
-    do(duel, "cast Firespit at the other player")
-    assert duel.to_act == 0, "the first player may answer"
-    do(duel, "no answer")
-    assert (duel.phase, duel.to_act) == (FIGHTING, 0), "and is asked again after it has happened"
-    do(duel, "cast Surge of Sap", "no answer", "pass")
-    assert names(duel.sides[1].graveyard) == ["Firespit", "Tusked Grazer"]
-    assert (creature(duel, "Briar Wolf").power, creature(duel, "Briar Wolf").damage) == (3, 0)
+    play_actions(duel, "cast Firespit at the other player")
+    assert duel.to_act == 0, "the first player may respond"
+    play_actions(duel, "no answer")
+    assert (duel.phase, duel.to_act) == (FIGHTING, 0), "the first player may act again after the spell has resolved"
+    play_actions(duel, "cast Surge of Sap", "no answer", "pass")
+    assert card_names(duel.sides[1].graveyard) == ["Firespit", "Tusked Grazer"]
+    assert (find_creature(duel, "Briar Wolf").power, find_creature(duel, "Briar Wolf").damage) == (3, 0)
 
 
-def test_there_is_no_fight_without_attackers():
-    duel = arena(["Briar Wolf"], ["Tusked Grazer"], hand=["Surge of Sap"], their_hand=["Firespit"])
-    do(duel, "pass", "done")
+def test_without_attackers_the_combat_phase_is_skipped():
+    duel = make_duel(["Briar Wolf"], ["Tusked Grazer"], hand=["Surge of Sap"], opponent_hand=["Firespit"])
+    play_actions(duel, "pass", "done")
     assert (duel.turn, duel.phase, duel.to_act) == (10, MAIN, 1)
 
 
-def test_attackers_tap_and_cannot_block_in_the_next_turn():
-    duel = arena(["Briar Wolf"], ["Tusked Grazer"])
-    do(duel, "attack", "done blocking")
+def test_attackers_are_tapped_and_cannot_block_in_the_next_turn():
+    duel = make_duel(["Briar Wolf"], ["Tusked Grazer"])
+    play_actions(duel, "attack", "done blocking")
     assert duel.active == 1
-    do(duel, "pass", "attack with Tusked Grazer")
+    play_actions(duel, "pass", "attack with Tusked Grazer")
     assert duel.sides[0].life == 16
     assert duel.active == 0
 
 
-def test_damage_is_shared_among_blockers_weakest_first():
-    duel = arena(["Tusked Grazer"], ["Canopy Weaver", "Bog Stalker"])
-    do(duel, "attack", "block Tusked Grazer (4/4) with Canopy", "block Tusked Grazer (4/4) with Bog")
-    assert names(duel.sides[1].graveyard) == ["Bog Stalker"]
-    assert names(duel.sides[0].graveyard) == ["Tusked Grazer"]
+def test_an_attacker_deals_damage_to_the_weakest_blocker_first():
+    duel = make_duel(["Tusked Grazer"], ["Canopy Weaver", "Bog Stalker"])
+    play_actions(duel, "attack", "block Tusked Grazer (4/4) with Canopy", "block Tusked Grazer (4/4) with Bog")
+    assert card_names(duel.sides[1].graveyard) == ["Bog Stalker"]
+    assert card_names(duel.sides[0].graveyard) == ["Tusked Grazer"]
 
 
 def test_damage_and_boosts_end_with_the_turn():
-    duel = arena(["Tusked Grazer"], ["Briar Wolf"], hand=["Surge of Sap"])
-    do(duel, "cast Surge of Sap", "attack", "block")
-    grazer = creature(duel, "Tusked Grazer")
+    duel = make_duel(["Tusked Grazer"], ["Briar Wolf"], hand=["Surge of Sap"])
+    play_actions(duel, "cast Surge of Sap", "attack", "block")
+    grazer = find_creature(duel, "Tusked Grazer")
     assert (grazer.power, grazer.toughness, grazer.damage, grazer.attacking, grazer.blocked) == (4, 4, 0, False, 0)
 
 
-def test_no_life_loses():
-    duel = arena(["Briar Wolf"])
+def test_a_player_without_life_loses():
+    duel = make_duel(["Briar Wolf"])
     duel.sides[1].life = 3
-    do(duel, "attack")
+    play_actions(duel, "attack")
     assert duel.winner == 0
     assert duel.legal() == []
 
 
-def test_both_without_life_is_a_draw():
-    duel = arena(["Ash Acolyte"], ["Furnace Hound"])
+def test_if_both_players_lose_all_life_the_duel_is_a_draw():
+    duel = make_duel(["Ash Acolyte"], ["Furnace Hound"])
     duel.sides[0].life = 1
     duel.sides[1].life = 1
-    duel.sides[0].creatures[0].card = number("Furnace Hound")
-    do(duel, "attack", "block")
+    duel.sides[0].creatures[0].card = card_number("Furnace Hound")
+    play_actions(duel, "attack", "block")
     assert duel.winner == 2
 
 
-def test_who_cannot_draw_loses():
-    duel = arena(["Briar Wolf"])
+def test_a_player_who_cannot_draw_loses():
+    duel = make_duel(["Briar Wolf"])
     duel.sides[1].library = []
-    do(duel, "done")
+    play_actions(duel, "done")
     assert duel.winner == 0
     assert duel.log[-1] == "1: has no card left to draw"
 
 
-def test_the_hand_is_cut_to_seven_at_the_end_of_the_turn_the_costliest_first():
-    duel = arena(["Briar Wolf"], hand=["Crag"] * 5 + ["Old Mammoth", "Pit Ogre", "Firespit", "Nullwave"], lands=0)
-    do(duel, "pass", "done")
-    assert names(duel.sides[0].hand) == ["Crag"] * 5 + ["Firespit", "Nullwave"]
-    assert names(duel.sides[0].graveyard) == ["Old Mammoth", "Pit Ogre"]
+def test_the_hand_is_discarded_to_seven_at_the_end_of_the_turn_costliest_first():
+    duel = make_duel(["Briar Wolf"], hand=["Crag"] * 5 + ["Old Mammoth", "Pit Ogre", "Firespit", "Nullwave"], lands=0)
+    play_actions(duel, "pass", "done")
+    assert card_names(duel.sides[0].hand) == ["Crag"] * 5 + ["Firespit", "Nullwave"]
+    assert card_names(duel.sides[0].graveyard) == ["Old Mammoth", "Pit Ogre"]
 
 
-def test_no_more_creatures_than_the_board_holds():
-    duel = arena(["Briar Wolf"] * BOARD_LIMIT, hand=["Briar Wolf", "Litter of Wolves", "Spark Juggler"])
-    assert words(duel) == ["pass", "cast Litter of Wolves"]
-    do(duel, "cast Litter of Wolves")
+def test_no_creatures_beyond_the_board_limit():
+    duel = make_duel(["Briar Wolf"] * BOARD_LIMIT, hand=["Briar Wolf", "Litter of Wolves", "Spark Juggler"])
+    assert legal_descriptions(duel) == ["pass", "cast Litter of Wolves"]
+    play_actions(duel, "cast Litter of Wolves")
     assert len(duel.sides[0].creatures) == BOARD_LIMIT
 
 
-def test_options_are_cut_at_the_limit_and_what_is_cut_is_not_legal():
-    duel = arena(["Briar Wolf"] * (BOARD_LIMIT - 1), ["Briar Wolf"] * BOARD_LIMIT, hand=["Crag"])
+def test_legal_actions_are_limited_and_those_beyond_the_limit_are_refused():
+    duel = make_duel(["Briar Wolf"] * (BOARD_LIMIT - 1), ["Briar Wolf"] * BOARD_LIMIT, hand=["Crag"])
     for side in duel.sides:
-        for place, wolf in enumerate(side.creatures):
-            wolf.counters = place
-    duel.sides[0].hand = [place for place, card in enumerate(CARDS) if card.target in (FOE, FRIEND, FOE_OR_FACE)]
+        for index, wolf in enumerate(side.creatures):
+            wolf.counters = index
+    duel.sides[0].hand = [index for index, card in enumerate(CARDS) if card.target in (FOE, FRIEND, FOE_OR_FACE)]
     assert len(duel.legal()) == len(set(duel.legal())) == MAX_OPTIONS
-    dearest = duel.sides[0].hand[-1]
+    costliest = duel.sides[0].hand[-1]
     with pytest.raises(ValueError, match="not legal"):
-        duel.apply(Action(CAST, dearest, duel.sides[1].creatures[-1].uid))
+        duel.apply(Action(CAST, costliest, duel.sides[1].creatures[-1].uid))
 
 
 def test_an_illegal_action_is_refused_and_changes_nothing():
-    duel = arena(["Briar Wolf"], hand=["Ember Bolt"])
+    duel = make_duel(["Briar Wolf"], hand=["Ember Bolt"])
     before = duel.get_state()
     with pytest.raises(
         ValueError, match=r"Action\(.*\) is not legal for player 0 in the main phase; choose one of legal"
     ):
-        duel.apply(Action(CAST, number("Old Mammoth")))
+        duel.apply(Action(CAST, card_number("Old Mammoth")))
     assert duel.get_state() == before
     duel.sides[1].life = 2
-    do(duel, "cast Ember Bolt at")
+    play_actions(duel, "cast Ember Bolt at")
     with pytest.raises(ValueError, match="after the end"):
         duel.apply(Action(PASS))
 
 
-def test_a_damaged_save_is_refused():
+def test_a_damaged_saved_duel_is_refused():
     duel = new_duel(("sun", "tide"), 1)
     data = duel.get_state()
     with pytest.raises(ValueError, match="not a saved duel"):
@@ -346,9 +360,9 @@ def test_a_damaged_save_is_refused():
         Duel.from_state(b"\1\2\3\4" + data[4:])
 
 
-def test_the_log_tells_what_happens_and_a_clone_keeps_none():
-    duel = arena(["Briar Wolf"], ["Bog Stalker"], hand=["Ember Bolt"])
-    do(duel, "cast Ember Bolt on Bog Stalker", "attack")
+def test_the_log_records_events_and_a_clone_has_no_log():
+    duel = make_duel(["Briar Wolf"], ["Bog Stalker"], hand=["Ember Bolt"])
+    play_actions(duel, "cast Ember Bolt on Bog Stalker", "attack")
     assert duel.log == [
         "0: cast Ember Bolt on Bog Stalker (3/2)",
         "1: Bog Stalker dies",
@@ -366,16 +380,16 @@ def test_every_action_can_be_described():
         assert all(text and "gone" not in text for text in texts)
 
 
-def test_a_sensible_curve():
+def test_average_cost_and_creature_count_of_each_deck_are_in_range():
     for name, deck in DECKS.items():
-        spells = [COST[card] for card in deck if CARDS[card].kind != TERRAIN]
-        assert 2.3 <= sum(spells) / len(spells) <= 3.5, name
+        costs = [COST[card] for card in deck if CARDS[card].kind != TERRAIN]
+        assert 2.3 <= sum(costs) / len(costs) <= 3.5, name
         assert sum(CARDS[card].kind == CREATURE for card in deck) >= 20, name
 
 
 def test_blocks_are_chosen_by_the_defender():
-    duel = arena(["Briar Wolf"], ["Tusked Grazer"])
-    do(duel, "attack")
+    duel = make_duel(["Briar Wolf"], ["Tusked Grazer"])
+    play_actions(duel, "attack")
     assert (duel.phase, duel.to_act, duel.active) == (BLOCKING, 1, 0)
 
 
@@ -391,8 +405,8 @@ def test_blocks_are_chosen_by_the_defender():
         ("Wolf", "Wolf (creature 2/2)"),
     ],
 )
-def test_cards_can_be_read(name, text):
-    assert card_text(CARDS[number(name)]) == text
+def test_card_text_describes_a_card(name, text):
+    assert card_text(CARDS[card_number(name)]) == text
 
 
 def test_every_card_has_a_text_without_gaps():
@@ -401,18 +415,20 @@ def test_every_card_has_a_text_without_gaps():
     assert not any("{" in text or "  " in text or "None" in text for text in texts)
 
 
-def test_nobody_lives_on_without_toughness_once_a_boost_has_ended():
-    duel = arena(theirs=["Briar Wolf"], hand=["Withering Brand"], their_hand=["Surge of Sap"])
-    do(duel, "cast Withering Brand", "cast Surge of Sap")
+def test_a_creature_dies_if_the_end_of_a_boost_leaves_it_no_toughness():
+    duel = make_duel(opponent_creatures=["Briar Wolf"], hand=["Withering Brand"], opponent_hand=["Surge of Sap"])
+    play_actions(duel, "cast Withering Brand", "cast Surge of Sap")
     while duel.turn == 9 and duel.winner is None:
         duel.apply(Action(PASS))
-    assert not duel.sides[1].creatures and number("Briar Wolf") in duel.sides[1].graveyard
+    assert not duel.sides[1].creatures and card_number("Briar Wolf") in duel.sides[1].graveyard
 
 
-def test_twins_can_be_told_apart_while_a_spell_is_aimed_at_one_of_them():
-    duel = arena(
-        theirs=["Briar Wolf", "Briar Wolf"], hand=["Quiet Blade", "Ember Bolt"], their_hand=["Glint of Insight"]
+def test_equal_creatures_are_separate_targets_while_a_spell_targets_one_of_them():
+    duel = make_duel(
+        opponent_creatures=["Briar Wolf", "Briar Wolf"],
+        hand=["Quiet Blade", "Ember Bolt"],
+        opponent_hand=["Glint of Insight"],
     )
-    assert sum("Ember Bolt on Briar Wolf" in text for text in words(duel)) == 1
-    do(duel, "cast Quiet Blade", "cast Glint of Insight")
-    assert sum("Ember Bolt on Briar Wolf" in text for text in words(duel)) == 2
+    assert sum("Ember Bolt on Briar Wolf" in text for text in legal_descriptions(duel)) == 1
+    play_actions(duel, "cast Quiet Blade", "cast Glint of Insight")
+    assert sum("Ember Bolt on Briar Wolf" in text for text in legal_descriptions(duel)) == 2
