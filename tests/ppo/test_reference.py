@@ -88,7 +88,7 @@ def test_numpy_and_autograd_agree_on_updates_with_a_reference_policy(name, norma
         learner.set_reference(
             {key: weight.abs() + 0.5 if "deviation" in key else weight for key, weight in reference.items()}
         )
-        stats = learner.update(rollout, estimate, UpdateSettings(0, 1e-3, LossTerms(kl_ref=0.7)))
+        stats = learner.update(rollout, estimate, UpdateSettings(0, 1e-3, LossTerms(kl_ref_coef=0.7)))
         learners.append((learner, stats))
     (numpy_learner, numpy_stats), (torch_learner, torch_stats) = learners
     assert numpy_stats.kl_ref == pytest.approx(torch_stats.kl_ref, rel=1e-3) and numpy_stats.kl_ref > 0
@@ -103,8 +103,8 @@ def test_a_large_kl_coefficient_keeps_the_policy_near_its_reference(kind, name):
     def mean_change(kl_ref):
         rollout, estimate, learner = rollout_and_learner(ENVS[name], kind, kl_ref_coef=1.0)
         learner.set_reference(learner.policy.state_dict())
-        learner.update(rollout, estimate, UpdateSettings(0, 3e-3, LossTerms(kl_ref=kl_ref)))
-        log_probs, _ = learner.engine.evaluate(rollout)
+        learner.update(rollout, estimate, UpdateSettings(0, 3e-3, LossTerms(kl_ref_coef=kl_ref)))
+        log_probs, _ = learner.engine.evaluate_actions(rollout)
         return float(np.abs(log_probs - rollout.log_probs).mean())
 
     assert mean_change(1000.0) < 0.25 * mean_change(0.0)
@@ -114,7 +114,7 @@ def test_a_large_kl_coefficient_keeps_the_policy_near_its_reference(kind, name):
 def test_a_large_kl_coefficient_moves_the_policy_to_its_reference(kind):
     rollout, estimate, learner = rollout_and_learner(ENVS["scored"], kind, kl_ref_coef=1.0, n_epochs=5)
     learner.set_reference(perturbed_weights(learner.policy, scale=0.2))
-    stats = [learner.update(rollout, estimate, UpdateSettings(i, 3e-3, LossTerms(kl_ref=100.0))) for i in range(6)]
+    stats = [learner.update(rollout, estimate, UpdateSettings(i, 3e-3, LossTerms(kl_ref_coef=100.0))) for i in range(6)]
     assert stats[-1].kl_ref < 0.2 * stats[0].kl_ref
 
 
@@ -124,7 +124,7 @@ def test_a_frozen_policy_keeps_every_bit_while_values_are_learned(kind, name):
     rollout, estimate, learner = rollout_and_learner(ENVS[name], kind, kl_ref_coef=0.5, ent_coef=0.01, n_epochs=2)
     learner.set_reference(perturbed_weights(learner.policy))
     before = {key: weight.clone() for key, weight in learner.policy.state_dict().items()}
-    stats = learner.update(rollout, estimate, UpdateSettings(0, 1e-3, LossTerms(kl_ref=0.5, freeze_policy=True)))
+    stats = learner.update(rollout, estimate, UpdateSettings(0, 1e-3, LossTerms(kl_ref_coef=0.5, freeze_policy=True)))
     after = learner.policy.state_dict()
     for key, weight in before.items():
         is_value = key.startswith("network.vf.")
@@ -141,7 +141,7 @@ def test_numpy_and_autograd_agree_after_a_critic_warm_up():
         _, moments = learner.engine.checkpoint_tensors()
         _, _, restored = rollout_and_learner("CartPole-v1", kind, n_epochs=2)
         restored.policy.load_state_dict(learner.policy.state_dict())
-        restored.engine.restore(moments)
+        restored.engine.restore_moments(moments)
         for each in (learner, restored):
             each.update(rollout, estimate, UpdateSettings(1, 1e-3))
         for p, q in zip(learner.policy.parameters(), restored.policy.parameters(), strict=True):
@@ -173,11 +173,11 @@ def test_freezing_the_policy_freezes_a_trunk_that_policy_and_value_share():
 
 def test_the_kl_coefficient_falls_linearly_to_zero():
     config = parse_config({"env": "x", "kl_ref_coef": 2.0, "timesteps": 1000, "critic_warmup": 300})
-    assert [loss_terms_at(config, t).kl_ref for t in (0, 500, 1000, 2000)] == [2.0, 1.0, 0.0, 0.0]
+    assert [loss_terms_at(config, t).kl_ref_coef for t in (0, 500, 1000, 2000)] == [2.0, 1.0, 0.0, 0.0]
     assert [loss_terms_at(config, t).freeze_policy for t in (0, 299, 300)] == [True, True, False]
     assert config.kl_ref_steps == 1000  # it is recorded, so that a longer budget does not change the schedule
     assert loss_terms_at(parse_config({"env": "x"}), 0) == LossTerms()
-    assert loss_terms_at(parse_config({"env": "x", "kl_ref_coef": 1, "kl_ref_steps": 10}), 5).kl_ref == 0.5
+    assert loss_terms_at(parse_config({"env": "x", "kl_ref_coef": 1, "kl_ref_steps": 10}), 5).kl_ref_coef == 0.5
 
 
 def test_a_missing_or_wrong_reference_or_schedule_is_refused():
@@ -187,6 +187,6 @@ def test_a_missing_or_wrong_reference_or_schedule_is_refused():
         parse_config({"env": "x", "kl_ref_steps": 5})
     rollout, estimate, learner = rollout_and_learner("CartPole-v1", kl_ref_coef=1.0)
     with pytest.raises(UsageError, match="kl_ref_coef 1 needs a reference policy"):
-        learner.update(rollout, estimate, UpdateSettings(0, 1e-3, LossTerms(kl_ref=1.0)))
+        learner.update(rollout, estimate, UpdateSettings(0, 1e-3, LossTerms(kl_ref_coef=1.0)))
     with pytest.raises(UsageError, match="the reference does not fit"):
         learner.set_reference({"network.pi.0.weight": np.zeros((2, 2))})

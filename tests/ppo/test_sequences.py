@@ -66,18 +66,18 @@ def test_unrolled_sequences_give_the_log_probs_and_values_of_the_rollout(name, k
     rollout, estimate, learner = collect(ENVS[name], kind)
     engine = learner.engine
     order = learner._shuffle(0)
-    engine.load(rollout, estimate, estimate.advantages.reshape(-1)[order], order)
+    engine.load(rollout, estimate.returns, estimate.advantages.reshape(-1)[order], order)
     with torch.no_grad():
-        for rows in engine._order:
+        for rows in engine._minibatch_rows:
             masks = None if engine._masks is None else engine._masks[rows]
             start = engine._starts_of(rows, engine._length)
             evaluated = learner.policy.evaluate(engine._inputs_of(rows), engine._actions[rows], masks, start)
             log_probs, values, _ = engine._scalars[rows].unbind(1)
             torch.testing.assert_close(evaluated.log_probs, log_probs, atol=2e-4, rtol=1e-4)
             torch.testing.assert_close(evaluated.values, values, atol=2e-4, rtol=1e-4)
-    log_probs, values = engine.evaluate(rollout)
+    log_probs, values = engine.evaluate_actions(rollout)
     np.testing.assert_allclose(log_probs, rollout.log_probs, atol=2e-4, rtol=1e-4)
-    np.testing.assert_allclose(engine.evaluate(rollout, 3)[1], values[::3], atol=1e-6)
+    np.testing.assert_allclose(engine.evaluate_actions(rollout, 3)[1], values[::3], atol=1e-6)
     stats = learner.update(rollout, estimate, UpdateSettings(0, 3e-4))
     assert stats.grad_norm > 0
 
@@ -122,8 +122,8 @@ def test_shards_of_a_minibatch_split_no_sequence():
     for n_shards in (1, 3):
         rollout, estimate, learner = collect(ENVS["images"], learner_shares=n_shards, batch_size=128)
         order = learner._shuffle(0)
-        learner.engine.load(rollout, estimate, estimate.advantages.reshape(-1)[order], order)
-        learner.engine.gradient(0)
+        learner.engine.load(rollout, estimate.returns, estimate.advantages.reshape(-1)[order], order)
+        learner.engine.compute_gradient(0)
         gradients.append({name: p.grad for name, p in learner.policy.named_parameters() if p.grad is not None})
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], gradient, atol=1e-5, rtol=1e-3, msg=lambda m: f"{name}: {m}")
@@ -133,12 +133,12 @@ def test_a_reference_and_a_frozen_policy_work_with_a_recurrent_policy():
     rollout, estimate, learner = collect(ENVS["everything"], kl_ref_coef=1.0, kl_ref_steps=100)
     learner.set_reference(learner.policy.state_dict())
     before = {name: p.clone() for name, p in learner.policy.named_parameters()}
-    stats = learner.update(rollout, estimate, UpdateSettings(0, 1e-3, LossTerms(kl_ref=1.0, freeze_policy=True)))
+    stats = learner.update(rollout, estimate, UpdateSettings(0, 1e-3, LossTerms(kl_ref_coef=1.0, freeze_policy=True)))
     assert stats.kl_ref == pytest.approx(0.0, abs=1e-5)
     for name, parameter in learner.policy.named_parameters():
         assert torch.equal(parameter, before[name]) == (not name.startswith("network.vf")), name
     learner.update(rollout, estimate, UpdateSettings(1, 1e-2, LossTerms()))
-    assert learner.update(rollout, estimate, UpdateSettings(2, 1e-3, LossTerms(kl_ref=1.0))).kl_ref > 1e-4
+    assert learner.update(rollout, estimate, UpdateSettings(2, 1e-3, LossTerms(kl_ref_coef=1.0))).kl_ref > 1e-4
 
 
 def test_gradients_do_not_flow_past_the_start_of_a_sequence_or_an_episode():

@@ -26,7 +26,6 @@ from corral.envs.factory import EnvFactory
 from corral.policy.factory import build_policy
 from corral.policy.policy import NetworkFactory, Policy
 from corral.ppo.engine_torch import TorchEngine
-from corral.ppo.gae import Advantages
 from corral.ppo.learner import Engine
 from corral.ppo.minibatch_shards import MIN_SHARD_ROWS, ShardThreads, set_torch_threads, shard_count
 from corral.ppo.mlp_engine import MlpEngine, numpy_shape, share_setup
@@ -194,10 +193,10 @@ def _measure_gradient(config: TrainConfig, policy: Policy, env: EnvCosts, device
     rollout = _constant_rollout(rows, policy, codec, env)
     engine = _build_engine(_single_minibatch(config, policy, rows), policy, device, env.masks is not None)
     zeros = np.zeros((rows, 1), np.float32)
-    engine.load(rollout, Advantages(zeros, zeros), zeros.T.copy(), np.arange(rows)[None])
+    engine.load(rollout, zeros, zeros.T.copy(), np.arange(rows)[None])
 
     def gradient_step() -> None:
-        engine.gradient(0)
+        engine.compute_gradient(0)
         engine.apply(0.0)
         engine.kl()  # waits for the device
 

@@ -23,9 +23,9 @@ from corral.core.spaces import Layout, Leaf
 from corral.core.types import Leaves, Rollout
 
 __all__ = [
-    "ColumnWriter",
     "FrameStacks",
     "ObservationView",
+    "ObservationWriter",
     "column_shape",
     "find_frame_stacks",
     "validate_frame_stacks",
@@ -84,8 +84,8 @@ def column_shape(leaf: Leaf, stacks: FrameStacks, t: int, n: int) -> tuple[int, 
     return t + frames - 1, n, leaf.shape[0] // frames, *leaf.shape[1:]
 
 
-class ColumnWriter:
-    """Copies the current observations of N envs into a column of a rollout, step by step.
+class ObservationWriter:
+    """Copies one leaf of the current observations of N envs, or their action masks, into a rollout, step by step.
 
     ``current`` [N, ...] is the array that the envs write their observations into, ``column`` the leaf's column in the
     rollout, ``last_row`` [N, ...] the place of the observations after the last step. Of a leaf with several ``frames``

@@ -20,7 +20,6 @@ from corral.policy.policy import Inputs, Policy
 from corral.policy.recurrent import SequenceStart
 from corral.ppo import losses
 from corral.ppo.adam import EPSILON
-from corral.ppo.gae import Advantages
 from corral.ppo.loss_terms import NO_EXTRA_TERMS, LossTerms
 from corral.ppo.minibatch_shards import ShardThreads, shard_count
 from corral.ppo.moments import MOMENTS, check_moments
@@ -74,30 +73,30 @@ class TorchEngine:
     def load(
         self,
         rollout: Rollout,
-        estimate: Advantages,
-        advantages: Floats,
-        order: npt.NDArray[np.int64],
+        returns: Floats,
+        minibatch_advantages: Floats,
+        minibatch_rows: npt.NDArray[np.int64],
         terms: LossTerms = NO_EXTRA_TERMS,
     ) -> None:
-        """Begin an update; ``order`` and ``advantages`` [minibatches, batch_size] are each minibatch's rows."""
+        """Begin an update with minibatches of these rows and advantages, both [minibatches, minibatch_size]."""
         self._inputs_of = self._prepare_inputs(rollout)
         self._starts_of = self._prepare_sequence_starts(rollout)
         self._actions = self._flatten(rollout.actions)  # [T * N, D]
         self._masks = None if rollout.masks is None else self._flatten(rollout.masks)  # [T * N, A]
-        scalars = (rollout.log_probs, rollout.values, estimate.returns)
+        scalars = (rollout.log_probs, rollout.values, returns)
         self._scalars = torch.stack([self._flatten(column) for column in scalars], dim=1)  # [T * N, 3]
-        self._order = torch.from_numpy(order).to(self.device)
-        self._advantages = torch.from_numpy(advantages).to(self.device)
+        self._minibatch_rows = torch.from_numpy(minibatch_rows).to(self.device)
+        self._minibatch_advantages = torch.from_numpy(minibatch_advantages).to(self.device)
         self._terms = terms
-        self._kl_coef = torch.tensor(terms.kl_ref, device=self.device)  # a float would be compiled in as a constant
-        self._reference_params = self._evaluate_reference(rollout) if terms.kl_ref else None  # [T * N, P]
+        self._kl_coef = torch.tensor(terms.kl_ref_coef, device=self.device)  # a float would be compiled as a constant
+        self._reference_params = self._evaluate_reference(rollout) if terms.kl_ref_coef else None  # [T * N, P]
         self._frozen = self._find_policy_parameters() if terms.freeze_policy else []
         self._totals.zero_()
         self.policy.train()
 
-    def gradient(self, minibatch: int) -> None:
-        """Compute the gradient of a minibatch."""
-        rows, advantages = self._order[minibatch], self._advantages[minibatch]
+    def compute_gradient(self, minibatch: int) -> None:
+        """Compute the gradient of the minibatch with this number, and keep it for ``kl`` and ``apply``."""
+        rows, advantages = self._minibatch_rows[minibatch], self._minibatch_advantages[minibatch]
         self.optimizer.zero_grad(set_to_none=True)
         if self._shard_threads.n_shards == 1:
             loss, metrics = self._loss_of_rows(rows, advantages)
@@ -152,13 +151,13 @@ class TorchEngine:
         self._totals[-1] += torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.max_grad_norm)
         self.optimizer.step()
 
-    def finish(self, gradients: int, applied: int) -> dict[str, float]:
+    def finish(self, n_computed: int, n_applied: int) -> dict[str, float]:
         """End the update and return means over minibatches; this waits for the device."""
         self.policy.eval()
         *totals, norms = self._totals.tolist()
-        means = {name: total / max(gradients, 1) for name, total in zip(_LOSS_METRICS, totals, strict=True)}
-        means["grad_norm"] = norms / max(applied, 1)
-        if not self._terms.kl_ref:
+        means = {name: total / max(n_computed, 1) for name, total in zip(_LOSS_METRICS, totals, strict=True)}
+        means["grad_norm"] = norms / max(n_applied, 1)
+        if not self._terms.kl_ref_coef:
             del means["kl_ref"]
         return means
 
@@ -167,7 +166,7 @@ class TorchEngine:
         return all(bool(torch.isfinite(parameter).all()) for parameter in self.policy.parameters())
 
     @torch.no_grad()
-    def evaluate(self, rollout: Rollout, every: int = 1) -> tuple[Floats, Floats]:
+    def evaluate_actions(self, rollout: Rollout, every: int = 1) -> tuple[Floats, Floats]:
         """Return log-probabilities and values [T / every, N] of a rollout's actions under the current weights.
 
         A recurrent policy starts each step from the state that the rollout recorded.
@@ -278,7 +277,7 @@ class TorchEngine:
 
     def _find_policy_parameters(self) -> list[Tensor]:
         """Return the parameters that actions depend on, including those that values depend on too."""
-        rows = self._order[0]
+        rows = self._minibatch_rows[0]
         params, _ = self.policy(self._inputs_of(rows), start=self._starts_of(rows, self._length))
         parameters = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
         gradients = torch.autograd.grad(params.sum(), parameters, allow_unused=True)
@@ -296,13 +295,13 @@ class TorchEngine:
                     state[f"{moment}.{name}"] = self.optimizer.state[parameter][moment].clone()
         return weights, state
 
-    def restore(self, state: Mapping[str, Tensor]) -> None:
+    def restore_moments(self, moments: Mapping[str, Tensor]) -> None:
         """Set Adam's moments to those of a checkpoint."""
-        check_moments(state, self.policy.named_parameters())
+        check_moments(moments, self.policy.named_parameters())
         for name, parameter in self.policy.named_parameters():
-            moments = {moment: state[f"{moment}.{name}"] for moment in MOMENTS if f"{moment}.{name}" in state}
-            if moments:
-                self.optimizer.state[parameter] = {key: value.clone().to(self.device) for key, value in moments.items()}
+            state = {moment: moments[f"{moment}.{name}"] for moment in MOMENTS if f"{moment}.{name}" in moments}
+            if state:
+                self.optimizer.state[parameter] = {key: value.clone().to(self.device) for key, value in state.items()}
             else:
                 self.optimizer.state.pop(parameter, None)
 

@@ -1,10 +1,11 @@
 """The learner: PPO's update of a policy from one rollout (Schulman et al. 2017, arXiv:1707.06347).
 
-The update is the same for every engine. An engine computes and applies the gradient of one minibatch: ``engine_torch``
-for any network on any device, ``mlp_engine`` for the built-in MLP on the CPU, which is much faster. All randomness
-follows from (seed, iteration), so an update can be repeated exactly.
+The learner chooses the minibatches; an engine computes their gradients and changes the weights. ``ppo/engine_torch``
+uses autograd, for any network on any device. ``ppo/mlp_engine`` is for the built-in MLP on the CPU, where it is three
+times as fast. All randomness follows from (seed, iteration), so an update can be repeated exactly.
 
-Shapes: T steps in N envs are T * N rows; a row is one step of one env, numbered t * N + env.
+Shapes: a rollout has T * N rows. A row is one step of one env; step ``t`` of env ``n`` is row ``t * N + n``.
+``minibatches`` is the number of minibatches in an update, all epochs together.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ class LearnerDiverged(CorralError):
 
 @dataclass(frozen=True, slots=True)
 class UpdateStats:
-    """Statistics of one update: means over its minibatches."""
+    """Statistics of one update: means over its minibatches, except ``explained_variance``."""
 
     loss: float
-    """What was minimised: the sum of the terms below, with their coefficients."""
+    """What was minimised: policy_gradient_loss + ent_coef * entropy_loss + vf_coef * value_loss (see ``LossTerms``)."""
     policy_gradient_loss: float
     value_loss: float
     entropy_loss: float
@@ -58,7 +59,7 @@ class UpdateStats:
     explained_variance: float
     """Share of the variance of the returns that the rollout's values predicted: 1 is perfect, 0 or less is useless."""
     kl_ref: float | None = None
-    """KL(reference || policy); None if the loss has no such term."""
+    """KL(reference || policy), the distance from a reference policy; None if the loss has no such term."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,82 +70,92 @@ class UpdateSettings:
     """Number of the iteration in the run; it determines how rows are shuffled."""
     learning_rate: float
     terms: LossTerms = NO_EXTRA_TERMS
+    """Clip range and coefficients of the loss, where they differ from the config."""
 
 
-_ADJUSTABLE = {"learning_rate": "at least", "clip_range": "more than", "ent_coef": "at least"}
-"""Settings that a hook may change between updates, and how their values compare with 0."""
+_ADJUSTABLE = {"learning_rate": "at least 0", "clip_range": "more than 0", "ent_coef": "at least 0"}
+"""Settings that a hook may change between updates, with the limit of their values as error messages name it."""
 
 
 def check_adjustable(name: str, value: Any) -> None:
     """Raise UsageError if a setting cannot change between two updates, or cannot have this value."""
     if name not in _ADJUSTABLE:
         raise UsageError(f"{short_repr(name)} cannot change during a run; {', '.join(_ADJUSTABLE)} can")
-    number = math.nan
+    number = _to_float(value)
+    is_valid = 0 < number < math.inf or (number == 0 and name != "clip_range")  # False for NaN
+    if not is_valid:
+        raise UsageError(f"{name} {short_repr(value)}: should be a finite number, {_ADJUSTABLE[name]}")
+
+
+def _to_float(value: Any) -> float:
+    """Return a number as a float, and NaN for any other value."""
     if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):  # an integer that no float can hold
-            number = float(value)
-    comparison = _ADJUSTABLE[name]
-    if not 0 <= number < math.inf or (number == 0 and comparison == "more than"):
-        raise UsageError(f"{name} {short_repr(value)}: should be a number of {comparison} 0")
+            return float(value)
+    return math.nan
 
 
 class Engine(Protocol):
-    """Computes gradients of minibatches and applies them to the policy's weights.
+    """The backend of the learner: computes gradients of minibatches and applies them to the policy's weights.
 
-    An update is one ``load``, then for each minibatch ``gradient`` and ``apply``, then one ``finish``.
+    An update is one ``load``, then for each minibatch ``compute_gradient`` and ``apply``, then one ``finish``.
     """
 
     @property
     def n_shards(self) -> int | None:
-        """Number of shards that a minibatch is split into; None if the engine does not split.
+        """Number of shards of a minibatch, whose gradients can be computed in parallel; None if it is not split.
 
-        A gradient is the sum of its shards' gradients, in order, so their number affects the last bits of a result.
+        The shards' gradients are added in order, so their number affects the last bits of a result. A run stores it,
+        and so gets the same result on a machine with another number of cores.
         """
         ...
 
     def load(
         self,
         rollout: Rollout,
-        estimate: Advantages,
-        advantages: Floats,
-        order: npt.NDArray[np.int64],
+        returns: Floats,  # [T, N]
+        minibatch_advantages: Floats,  # [minibatches, minibatch_size]
+        minibatch_rows: npt.NDArray[np.int64],  # [minibatches, minibatch_size]
         terms: LossTerms = NO_EXTRA_TERMS,
     ) -> None:
         """Begin an update with a rollout.
 
-        ``order`` [minibatches, batch_size] are the rows of each minibatch. ``advantages`` [minibatches, batch_size]
-        are the advantages of those rows, normalised if the config says so; ``estimate`` has the returns.
+        ``minibatch_rows`` has the row numbers of each minibatch, ``minibatch_advantages`` the advantages of these rows,
+        already normalised if the config says so.
         """
         ...
 
     def set_reference(self, policy: Policy) -> None:
-        """Set the fixed policy of the KL term (see ``LossTerms.kl_ref``)."""
+        """Set the fixed policy of the KL term (see ``LossTerms.kl_ref_coef``)."""
         ...
 
-    def gradient(self, minibatch: int) -> None:
-        """Compute the gradient of a minibatch."""
+    def compute_gradient(self, minibatch: int) -> None:
+        """Compute the gradient of the minibatch with this number, and keep it for ``kl`` and ``apply``."""
         ...
 
     def kl(self) -> float:
-        """Return the approximate KL(old || new) on the last minibatch."""
+        """Return the approximate KL(old || new) on the minibatch whose gradient was computed last."""
         ...
 
     def apply(self, learning_rate: float) -> None:
         """Clip the last gradient to ``max_grad_norm`` and take a step of Adam."""
         ...
 
-    def finish(self, gradients: int, applied: int) -> dict[str, float]:
-        """End the update: return means over the gradients that were computed and applied, by field of UpdateStats."""
+    def finish(self, n_computed: int, n_applied: int) -> dict[str, float]:
+        """End the update, and return its statistics by field of ``UpdateStats``.
+
+        ``grad_norm`` is the mean over the ``n_applied`` gradients, all others are means over the ``n_computed`` ones.
+        """
         ...
 
     def weights_are_finite(self) -> bool:
         """Return whether every weight is finite."""
         ...
 
-    def evaluate(self, rollout: Rollout, every: int = 1) -> tuple[Floats, Floats]:
-        """Return log-probabilities and values [T / every, N] of a rollout's actions under the current weights.
+    def evaluate_actions(self, rollout: Rollout, every: int = 1) -> tuple[Floats, Floats]:
+        """Return the log-probabilities and values [T / every, N] of a rollout's actions under the current weights.
 
-        Of the rollout's steps, it takes the first of every ``every``.
+        Only the steps 0, ``every``, 2 * ``every``, ... are evaluated.
         """
         ...
 
@@ -152,8 +163,8 @@ class Engine(Protocol):
         """Return copies of the weights and of Adam's moments, by name, for a checkpoint."""
         ...
 
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Set Adam's moments to those of a checkpoint."""
+    def restore_moments(self, moments: Mapping[str, Tensor]) -> None:
+        """Set Adam's moments to those of a checkpoint; its weights are restored by ``policy.load_state_dict``."""
         ...
 
 
@@ -167,12 +178,12 @@ class Learner:
         self.device = device
         self.engine = engine
         self.n_updates = 0
-        """Gradient steps since the run began."""
+        """Gradient steps since the run began, for the metric ``train/n_updates``. One ``update`` takes many."""
         self.reference: Mapping[str, Tensor] | None = None
-        """The weights of the policy that ``kl_ref_coef`` keeps the policy near."""
+        """Weights of the reference policy, near which the KL term of the loss keeps the policy."""
 
     def set_reference(self, weights: Weights) -> None:
-        """Keep the policy near one with these weights (and statistics of observations), which are copied."""
+        """Copy the reference policy of the KL term from its ``state_dict``, which includes observation statistics."""
         policy = copy.deepcopy(self.policy).requires_grad_(False)
         try:
             policy.load_state_dict({name: torch.as_tensor(weight) for name, weight in weights.items()})
@@ -181,54 +192,59 @@ class Learner:
         self.reference = policy.state_dict()
         self.engine.set_reference(policy)
 
-    def update(self, rollout: Rollout, estimate: Advantages, settings: UpdateSettings) -> UpdateStats:
-        """Make ``n_epochs`` passes over a rollout in shuffled minibatches, with a gradient step on each."""
+    def update(self, rollout: Rollout, advantages: Advantages, settings: UpdateSettings) -> UpdateStats:
+        """Make ``n_epochs`` passes over a rollout in shuffled minibatches, with a gradient step on each.
+
+        ``advantages`` are the estimated advantages and returns [T, N] of the rollout.
+        """
         terms = settings.terms
-        if terms.kl_ref and self.reference is None:
-            raise UsageError(f"kl_ref_coef {terms.kl_ref:g} needs a reference policy; give one with set_reference")
-        order = self._shuffle(settings.iteration)  # [minibatches, batch_size] of rows
-        advantages = estimate.advantages.reshape(-1)[order]  # [minibatches, batch_size]
-        if self.config.normalize_advantage and order.shape[1] > 1:  # one row alone has no standard deviation
-            advantages = _normalize(advantages)
-        with torch.random.fork_rng(devices=[]), np.errstate(all="ignore"):  # _check_finite looks for overflows
-            torch.manual_seed(network_seed(self.seed, settings.iteration + 1))  # for dropout and the like
-            self.engine.load(rollout, estimate, advantages, order, terms)
-            means = self._take_gradient_steps(len(order), settings.learning_rate)
+        if terms.kl_ref_coef and self.reference is None:
+            raise UsageError(f"kl_ref_coef {terms.kl_ref_coef:g} needs a reference policy; give one with set_reference")
+        minibatch_rows = self._shuffle(settings.iteration)  # [minibatches, minibatch_size]
+        minibatch_advantages = advantages.advantages.reshape(-1)[minibatch_rows]  # [minibatches, minibatch_size]
+        if self.config.normalize_advantage and self.config.minibatch_size > 1:  # one row has no standard deviation
+            minibatch_advantages = _normalize(minibatch_advantages)
+        # Overflows print no warnings: ``_check_finite`` raises instead. Dropout and the like draw from torch's global
+        # generators, seeded here on all devices; that of the CPU, which envs may use, is restored afterwards.
+        with np.errstate(all="ignore"), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(network_seed(self.seed, settings.iteration + 1))  # 0 is the seed of the initial weights
+            self.engine.load(rollout, advantages.returns, minibatch_advantages, minibatch_rows, terms)
+            means = self._take_gradient_steps(len(minibatch_rows), settings.learning_rate)
         self._check_finite(means, settings)
-        return UpdateStats(**means, explained_variance=_explained_variance(rollout.values, estimate.returns))
+        return UpdateStats(**means, explained_variance=_explained_variance(rollout.values, advantages.returns))
 
     def _shuffle(self, iteration: int) -> npt.NDArray[np.int64]:
-        """Return the rows of each minibatch of all epochs, [minibatches, batch_size].
+        """Return the row numbers of each minibatch of all epochs, [minibatches, minibatch_size].
 
-        Every epoch is a new permutation of the rollout. A recurrent policy learns from whole sequences: the rollout is
-        cut into pieces of ``sequence_length`` steps of one env, pieces are shuffled, and the rows of a piece stay
-        together, in order.
+        Every epoch is a new permutation of the rollout. A recurrent policy learns from sequences of ``sequence_length``
+        consecutive steps of one env: sequences are shuffled, and the rows of a sequence stay together, in order. The
+        config ensures that ``minibatch_size`` divides T * N, and that ``sequence_length`` divides it and T.
         """
         c = self.config
         length = c.sequence_length or 1
         generator = minibatch_generator(self.seed, iteration)
         permutations = [generator.permutation(c.rollout_size // length) for _ in range(c.n_epochs)]
-        piece, env = np.divmod(np.concatenate(permutations), c.n_envs)  # each [epochs * T * N / length]
-        first_rows = piece * length * c.n_envs + env
+        k, env = np.divmod(np.concatenate(permutations), c.n_envs)  # sequence k of an env; [epochs * T * N / length]
+        first_rows = k * length * c.n_envs + env
         rows = first_rows[:, None] + np.arange(length) * c.n_envs  # [epochs * T * N / length, length]
         return rows.reshape(-1, c.minibatch_size)
 
     def _take_gradient_steps(self, n_minibatches: int, learning_rate: float) -> dict[str, float]:
         """Take a gradient step on each minibatch and return the means of the engine's statistics.
 
-        With ``target_kl``, stop before the first step whose minibatch shows that the policy has moved 1.5 times as far,
-        as Stable-Baselines3 does.
+        With ``target_kl``, stop at the first minibatch on which the approximate KL is more than 1.5 * ``target_kl``,
+        without a step on it, as Stable-Baselines3 does.
         """
-        computed = applied = 0
+        n_computed = n_applied = 0
         for minibatch in range(n_minibatches):
-            self.engine.gradient(minibatch)
-            computed += 1
+            self.engine.compute_gradient(minibatch)
+            n_computed += 1
             if self.config.target_kl is not None and self.engine.kl() > 1.5 * self.config.target_kl:
                 break
             self.engine.apply(learning_rate)
-            applied += 1
-        means = self.engine.finish(computed, applied)
-        self.n_updates += applied
+            n_applied += 1
+        means = self.engine.finish(n_computed, n_applied)
+        self.n_updates += n_applied
         return means
 
     def _check_finite(self, means: Mapping[str, float], settings: UpdateSettings) -> None:
@@ -237,12 +253,12 @@ class Learner:
             raise LearnerDiverged(
                 f"loss or weights are not finite in iteration {settings.iteration} (learning_rate "
                 f"{settings.learning_rate:g}); the last checkpoint is intact. Try a smaller --learning-rate, "
-                "--normalize-obs or --normalize-reward."
+                "or normalize with --normalize-obs or --normalize-reward."
             )
 
 
 def _normalize(advantages: Floats) -> Floats:
-    """Return advantages [minibatches, batch_size] with mean 0 and standard deviation 1 in every minibatch.
+    """Return advantages [minibatches, minibatch_size] with mean 0 and standard deviation 1 in every minibatch.
 
     Normalisation by minibatch rather than by rollout is one of "The 37 Implementation Details of Proximal Policy
     Optimization" (Huang et al. 2022).
@@ -253,6 +269,6 @@ def _normalize(advantages: Floats) -> Floats:
 
 
 def _explained_variance(values: Floats, returns: Floats) -> float:
-    """Return 1 - Var(returns - values) / Var(returns), both [T, N]; NaN if all returns are equal."""
+    """Return 1 - Var(returns - values) / Var(returns) of arrays [T, N]; NaN if all returns are equal."""
     variance = float(np.var(returns))
     return float("nan") if variance == 0 else 1 - float(np.var(returns - values)) / variance

@@ -13,7 +13,7 @@ __all__ = ["NO_EXTRA_TERMS", "LossTerms", "loss_terms_at"]
 class LossTerms:
     """What one update's loss has besides, or instead of, what the config says."""
 
-    kl_ref: float = 0.0
+    kl_ref_coef: float = 0.0
     """Coefficient of KL(reference || policy)."""
     freeze_policy: bool = False
     """Update the value function only, and leave the policy as it is."""
@@ -32,8 +32,8 @@ def loss_terms_at(config: TrainConfig, timesteps: int) -> LossTerms:
     The KL coefficient falls linearly to 0 over ``kl_ref_steps``; the policy is frozen for the first ``critic_warmup``
     steps.
     """
-    kl_coef = 0.0
+    kl_ref_coef = 0.0
     if config.kl_ref_coef:
         assert config.kl_ref_steps is not None
-        kl_coef = config.kl_ref_coef * max(0.0, 1 - timesteps / config.kl_ref_steps)
-    return LossTerms(kl_coef, freeze_policy=timesteps < config.critic_warmup)
+        kl_ref_coef = config.kl_ref_coef * max(0.0, 1 - timesteps / config.kl_ref_steps)
+    return LossTerms(kl_ref_coef, freeze_policy=timesteps < config.critic_warmup)

@@ -21,7 +21,6 @@ from corral.policy import array_distributions
 from corral.policy.mlp import Mlp, MlpShape
 from corral.policy.policy import FEATURES, Policy
 from corral.ppo.adam import Adam
-from corral.ppo.gae import Advantages
 from corral.ppo.loss_terms import NO_EXTRA_TERMS, LossTerms
 from corral.ppo.moments import check_moments
 from corral.ppo.shares import MEASURED, Alone, Crew, Shares, ShareSetup
@@ -84,12 +83,12 @@ class MlpEngine:
     def load(
         self,
         rollout: Rollout,
-        estimate: Advantages,
-        advantages: Floats,
-        order: npt.NDArray[np.int64],
+        returns: Floats,
+        minibatch_advantages: Floats,
+        minibatch_rows: npt.NDArray[np.int64],
         terms: LossTerms = NO_EXTRA_TERMS,
     ) -> None:
-        """Take in a rollout; ``advantages`` and ``order`` [minibatches, minibatch] are as they will be used."""
+        """Take in a rollout; advantages and rows [minibatches, minibatch_size] are as they will be used."""
         rows = self.config.rollout_size
         leaves = ObservationView(rollout).all()
         self.policy.features(leaves, self.shares.features)
@@ -98,21 +97,21 @@ class MlpEngine:
             rollout.actions.reshape(rows, -1),
             rollout.log_probs.reshape(-1),
             rollout.values.reshape(-1),
-            estimate.returns.reshape(-1),
+            returns.reshape(-1),
         )
         masks = None if rollout.masks is None else _joined(rollout.masks)
         if masks is not None:
             self.shares.fill_masks(masks)
-        if terms.kl_ref:
+        if terms.kl_ref_coef:
             self._write_reference(leaves, masks)
         self._terms = terms
         self.shares.set_terms(terms)
-        self.shares.arrays["order"][...] = order
-        self.shares.arrays["advantages"][...] = advantages
+        self.shares.arrays["order"][...] = minibatch_rows
+        self.shares.arrays["advantages"][...] = minibatch_advantages
         self._totals[:], self._norms = 0, 0.0
         self.crew.begin()
 
-    def gradient(self, minibatch: int) -> None:
+    def compute_gradient(self, minibatch: int) -> None:
         """Compute the gradient of a minibatch."""
         self.crew.compute(minibatch)
         self._totals += np.add.reduce(self.shares.arrays["measured"], axis=0)
@@ -132,14 +131,14 @@ class MlpEngine:
             g *= np.float32(limit)
         self._adam.step(self._mlp.flat, g, learning_rate, self._terms.freeze_policy)
 
-    def finish(self, gradients: int, applied: int) -> dict[str, float]:
+    def finish(self, n_computed: int, n_applied: int) -> dict[str, float]:
         """End the update: the means of what was measured."""
         self.crew.end()
         c, size = self.config, self.config.minibatch_size
-        means = self._totals / (size * max(gradients, 1))
+        means = self._totals / (size * max(n_computed, 1))
         policy_loss, value_loss, entropy_loss, kl, clipped, kl_ref = means.tolist()
         ent_coef = c.ent_coef if self._terms.ent_coef is None else self._terms.ent_coef
-        of_policy = policy_loss + ent_coef * entropy_loss + self._terms.kl_ref * kl_ref
+        of_policy = policy_loss + ent_coef * entropy_loss + self._terms.kl_ref_coef * kl_ref
         return {
             "loss": c.vf_coef * value_loss + (0.0 if self._terms.freeze_policy else of_policy),
             "policy_gradient_loss": policy_loss,
@@ -147,15 +146,15 @@ class MlpEngine:
             "entropy_loss": entropy_loss,
             "approx_kl": kl,
             "clip_fraction": clipped,
-            "grad_norm": self._norms / max(applied, 1),
-            **({"kl_ref": kl_ref} if self._terms.kl_ref else {}),
+            "grad_norm": self._norms / max(n_applied, 1),
+            **({"kl_ref": kl_ref} if self._terms.kl_ref_coef else {}),
         }
 
     def weights_are_finite(self) -> bool:
         """Whether every weight is a number."""
         return bool(np.isfinite(self._mlp.flat).all())
 
-    def evaluate(self, rollout: Rollout, every: int = 1) -> tuple[Floats, Floats]:
+    def evaluate_actions(self, rollout: Rollout, every: int = 1) -> tuple[Floats, Floats]:
         """Log-probabilities and values [T, N] of actions under the weights as they are now; of every so many steps."""
         features = self.policy.features(ObservationView(rollout)[rollout.rows_of_steps(every)])
         described, actions = features.get(ACTION_FEATURES), _joined(rollout.actions[::every])
@@ -202,10 +201,10 @@ class MlpEngine:
         weights = {name: copy[place].view(shape) for name, (place, shape) in self._mlp.shape.places().items()}
         return weights, {name: torch.as_tensor(array) for name, array in self._adam.state().items()}
 
-    def restore(self, state: Mapping[str, Tensor]) -> None:
+    def restore_moments(self, moments: Mapping[str, Tensor]) -> None:
         """Go on from moments that ``checkpoint_tensors`` gave."""
-        check_moments(state, self.policy.named_parameters())
-        self._adam.restore({name: tensor.numpy() for name, tensor in state.items()})
+        check_moments(moments, self.policy.named_parameters())
+        self._adam.restore({name: tensor.numpy() for name, tensor in moments.items()})
 
 
 def _parts(rows: int, mlp: Mlp) -> list[slice]:

@@ -116,10 +116,10 @@ class Shares:
 
     def set_terms(self, terms: LossTerms) -> None:
         """What the next update asks for."""
-        assert self.setup.n_reference or not terms.kl_ref
+        assert self.setup.n_reference or not terms.kl_ref_coef
         clip_range = self.setup.clip_range if terms.clip_range is None else terms.clip_range
         ent_coef = self.setup.ent_coef if terms.ent_coef is None else terms.ent_coef
-        self.arrays["terms"][:] = terms.kl_ref, terms.freeze_policy, clip_range, ent_coef
+        self.arrays["terms"][:] = terms.kl_ref_coef, terms.freeze_policy, clip_range, ent_coef
 
     def compute(self, minibatch: int, share: int) -> None:
         """The gradient of one share of a minibatch, into its row of ``gradients``; and what was measured on the way."""

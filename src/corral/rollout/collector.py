@@ -1,11 +1,13 @@
 """The loop that collects rollouts: choose actions, step the envs, store the outcome.
 
-There is one such loop. With the backends ``serial`` and ``process`` a single collector runs in the training process.
-With the backend ``worker`` each worker process runs one for its envs, and writes to the columns of these envs in arrays
-that all processes share. A collector does not know where its envs and arrays live, and imports no torch.
+A ``Collector`` runs this loop for a group of envs. With the backends ``serial`` and ``process`` there is one collector
+for all envs, in the training process; ``process`` steps the envs in worker processes. With the backend ``worker`` each
+worker process has its own envs, actor and collector, and writes its part of a rollout into shared memory. The code is
+the same for all backends. It imports no torch: a worker process without torch needs 10 MB of memory instead of 200.
 
-Shapes: ``T`` steps of a rollout, ``N`` envs of this collector, ``D`` numbers in an action, ``A`` entries of an action
-mask, ``S`` numbers in the state of a recurrent policy. An observation is a dict with one array per leaf of its space.
+Shapes: ``T`` steps of a rollout, ``N`` envs of this collector, ``D`` numbers in an action (1 for ``Discrete``), ``S``
+numbers in the state of a recurrent policy. Observations are dicts of arrays: one per leaf of the observation space, by
+its path in the space (see ``core.types.Leaves``).
 """
 
 from __future__ import annotations
@@ -18,35 +20,35 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from corral.core.frame_stacks import ColumnWriter, ObservationView
+from corral.core.frame_stacks import ObservationView, ObservationWriter
 from corral.core.seeding import action_noise
 from corral.core.types import ActionSample, Actor, CollectSeconds, EpisodeRecord, RecoveryCounts, Rollout
 from corral.vec.api import CorralVectorEnv, EnvReport, merge_sums
 
-__all__ = ["Collector", "Segment", "merge_segments"]
+__all__ = ["Collector", "CollectorReport", "merge_reports"]
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """What a collector returns besides the arrays that it wrote."""
+class CollectorReport:
+    """What one collector reports about a rollout, besides the arrays that it wrote."""
 
-    report: EnvReport
-    """From the envs: sums of the numbers in infos, exceptions that were raised, and saved states."""
+    env_report: EnvReport
+    """From the envs: sums of the numbers in infos, recoveries, exceptions, and saved states of envs (``get_state``)."""
     seconds: CollectSeconds = field(default_factory=CollectSeconds)
     """Time spent choosing actions and stepping envs."""
     finished: bool = True
-    """False if the collector stopped before step T; a new worker process then collects the remaining steps."""
+    """False if a worker stopped before step T because of ``worker_max_rss``; its successor collects the other steps."""
 
 
 class Collector:
     """Collects rollouts of T = ``n_steps`` steps from the N envs of one vector env.
 
-    ``first_env`` is the number that the first of these envs has in the whole run. An env's action noise depends on its
-    number in the run, the run's ``seed``, the iteration and the step. So a rollout is the same, bit for bit, however
-    the envs of a run are divided among collectors.
+    ``first_env`` is the index in the run of the first of these envs. An env's action noise depends on its index in the
+    run, the run's ``seed``, the iteration and the step. So a rollout is the same, bit for bit, however the envs of a
+    run are divided among collectors.
 
     ``env.arrays`` holds the latest step of the vector env: the actions that it takes, and the observations, rewards and
-    ends of episodes that it returns. Every step overwrites these arrays.
+    ends of episodes that it returns. Every step overwrites these arrays, so the collector copies them into the rollout.
     """
 
     def __init__(self, env: CorralVectorEnv, actor: Actor, n_steps: int, seed: int, first_env: int = 0) -> None:
@@ -55,14 +57,16 @@ class Collector:
         self.n_steps = n_steps
         self.seed = seed
         self.first_env = first_env
-        self._env_numbers = np.arange(first_env, first_env + env.num_envs)  # [N]
+        # [N] The actor places an observation in a batch by the index of its env: otherwise the last bits of a value
+        # could depend on the other observations in the batch (see ``rollout/batch_layout``).
+        self._env_indices = np.arange(first_env, first_env + env.num_envs)
 
-    def restart(self) -> None:
-        """Reset every env and begin its episode 0 again.
+    def reset_envs(self) -> None:
+        """Reset every env, so that its episode 0 begins again; for runs that choose the opponents of their envs.
 
-        The envs were reset once before, to find out whether they mask actions. The run could not choose opponents then.
+        The first reset of the envs, which shows whether they have action masks, came before the opponents were known.
         """
-        self.env.arrays.episode.fill(-1)
+        self.env.arrays.episode.fill(-1)  # no episode yet: the reset counts up to 0
         self.env.reset_arrays()
 
     def collect(
@@ -71,22 +75,23 @@ class Collector:
         rollout: Rollout,
         first_step: int = 0,
         on_step: Callable[[int, bool], None] = lambda steps_done, episode_ended: None,
-    ) -> Segment:
+    ) -> CollectorReport:
         """Step every env until ``rollout`` holds T steps, and write them into its arrays.
 
-        A worker that replaces a dead one passes ``first_step``, the number of steps that ``rollout`` holds already. Its
-        envs have to be where those steps left them.
+        ``first_step`` is not 0 in a worker that replaces another: ``rollout`` holds that many steps already, and the
+        caller has restored the envs to where these steps ended. For a recurrent policy, the caller has written its
+        initial states to ``rollout.states[0]``.
 
         ``on_step(steps_done, episode_ended)`` is called when a step is completely stored: another process could
         continue from there. An exception that it raises ends the collection.
         """
         env, clock = self.env, time.perf_counter
         noise = self._noise(iteration)  # [T, N, D]
-        writers = self._column_writers(rollout)
+        writers = self._observation_writers(rollout)
         rollout.final_values[first_step:] = 0.0
         if first_step == 0:
-            for writer in writers:
-                writer.write_first(was_reset=iteration == 0)  # in iteration 0 every env has just been reset
+            for writer in writers:  # after a reset, all frames of a frame stack must be equal: the writer checks it
+                writer.write_first(was_reset=iteration == 0)
         seconds_acting = seconds_stepping = 0.0
 
         for t in range(first_step, self.n_steps):
@@ -109,29 +114,34 @@ class Collector:
             on_step(t + 1, ended is not None)
 
         started = clock()
-        self._store_values(rollout)
+        self._store_remaining_values(rollout)
         seconds_acting += clock() - started
-        report = env.drain()  # what the envs reported since the last rollout
-        return Segment(report, CollectSeconds(seconds_acting, seconds_stepping))
+        env_report = env.drain()  # what happened in the envs since the last call
+        return CollectorReport(env_report, CollectSeconds(seconds_acting, seconds_stepping))
 
     def _noise(self, iteration: int) -> npt.NDArray[np.float32]:
-        """Return all random numbers of a rollout's actions, [T, N, D]."""
-        return action_noise(self.seed, self._env_numbers, iteration, self.n_steps, self.env.codec.gaussian)
+        """Return the random numbers from which the actor samples all actions of a rollout, [T, N, D].
 
-    def _column_writers(self, rollout: Rollout) -> list[ColumnWriter]:
-        """Return the objects that copy what the envs show, observations and masks, into ``rollout`` step by step.
+        ``codec.gaussian`` has a boolean for each of the D numbers: continuous actions need a normal number, discrete
+        ones a uniform number, with which the actor inverts the cumulative distribution.
+        """
+        return action_noise(self.seed, self._env_indices, iteration, self.n_steps, self.env.codec.gaussian)
 
-        A writer stores each frame of a stack of frames once, although consecutive observations share most of them.
+    def _observation_writers(self, rollout: Rollout) -> list[ObservationWriter]:
+        """Return the objects that copy observations and action masks from ``env.arrays`` into ``rollout``.
+
+        ``rollout.stacks`` has the number of frames of each leaf that is a frame stack. Consecutive stacks share all
+        frames but one, so a writer stores each frame once.
         """
         arrays = self.env.arrays
         writers = [
-            ColumnWriter(
+            ObservationWriter(
                 path, leaf, rollout.observations[path], rollout.last_observations[path], rollout.stacks.get(path, 1)
             )
             for path, leaf in arrays.observations.items()
         ]
         if rollout.masks is not None and rollout.last_masks is not None:
-            writers.append(ColumnWriter("masks", arrays.masks, rollout.masks, rollout.last_masks))
+            writers.append(ObservationWriter("masks", arrays.masks, rollout.masks, rollout.last_masks))
         return writers
 
     def _act(self, t: int, noise: npt.NDArray[np.float32], rollout: Rollout) -> ActionSample:
@@ -141,18 +151,19 @@ class Collector:
         """
         env = self.env
         states = None if rollout.states is None else rollout.states[t]  # [N, S]
+        # ``env.masks`` is ``env.arrays.masks``, or None if the envs have no action masks.
         sample = self.actor.act(env.arrays.observations, env.masks, noise, states)
-        rollout.actions[t] = sample.actions  # [N, D] unclipped, as the learner needs them
+        rollout.actions[t] = sample.actions  # [N, D] not clipped to bounds, because log_probs belong to these
         rollout.log_probs[t] = sample.log_probs  # [N]
-        if sample.values is not None:
+        if sample.values is not None:  # otherwise ``_store_remaining_values`` computes them
             rollout.values[t] = sample.values  # [N]
-        env.codec.decode(sample.actions, env.arrays.actions)  # [N, D] to the form of the action space
+        env.codec.decode(sample.actions, env.arrays.actions)  # clips to bounds, and converts to the action space
         return sample
 
     def _store_outcome(self, t: int, sample: ActionSample, rollout: Rollout) -> npt.NDArray[np.bool_] | None:
-        """Store what step ``t`` gave. Return where episodes ended, as booleans [N], or None if none ended."""
+        """Store the outcome of step ``t``. Return where episodes ended, as booleans [N], or None if none ended."""
         outcome = self.env.arrays
-        rollout.rewards[t] = outcome.rewards  # [N], as the following
+        rollout.rewards[t] = outcome.rewards  # [N], like all arrays of this step below
         rollout.terminated[t] = outcome.terminated
         rollout.truncated[t] = outcome.truncated
         rollout.life_lost[t] = outcome.life_lost  # the return ends here, but the episode continues
@@ -160,15 +171,18 @@ class Collector:
         if not ended.any():
             return None
 
-        rollout.next_episode[t] = outcome.episode  # the number of the episode that begins
-        rollout.next_opponent[t] = outcome.opponent  # the number of its opponent; -1 if the env chooses it
-        # Truncation, for example by a time limit, is not an outcome of the task. The return then continues with the
-        # value of the episode's final observation (Pardo et al. 2018, Time Limits in RL, arXiv:1712.00378).
-        cut_off = np.flatnonzero(outcome.truncated & ~outcome.terminated)  # [K] columns of such envs
+        # The episodes that have begun, by number, and their opponents (-1: chosen by the env). Only the entries where
+        # ``ended`` is true are read; where an episode continues, these numbers are of no use.
+        rollout.next_episode[t] = outcome.episode
+        rollout.next_opponent[t] = outcome.opponent
+        # After truncation, for example by a time limit, rewards would have followed. The return then continues with the
+        # value of the episode's final observation (Pardo et al. 2018, Time Limits in RL, arXiv:1712.00378). These are
+        # ``final_values``; ``last_values`` are those of the observations at the end of the rollout.
+        cut_off = np.flatnonzero(outcome.truncated & ~outcome.terminated)  # [K] envs, from 0 to N - 1
         if cut_off.size:
             final_observations = {path: leaf[cut_off] for path, leaf in outcome.final_observations.items()}
             states = None if sample.states is None else sample.states[cut_off]  # [K, S]
-            rollout.final_values[t, cut_off] = self.actor.values(final_observations, self._env_numbers[cut_off], states)
+            rollout.final_values[t, cut_off] = self.actor.values(final_observations, self._env_indices[cut_off], states)
         return ended
 
     def _store_next_states(
@@ -182,39 +196,44 @@ class Collector:
         if ended is not None:
             next_states[ended] = 0.0
 
-    def _store_values(self, rollout: Rollout) -> None:
-        """Store the values that remain when all steps are done.
+    def _store_remaining_values(self, rollout: Rollout) -> None:
+        """Store the values that are computed after all steps: of the observations after the last step, at least.
 
-        These are the values of the observations after the last step and, if the actor leaves them out of ``act``
-        because one large batch is cheaper, those of all T steps.
+        An actor that ``defers_values`` computes those of all T steps here too, because one large batch is faster. Such
+        an actor is not recurrent. It reads only the leaves ``value_leaves`` of the observations (None: all).
         """
         if self.actor.defers_values:
             observations = ObservationView(rollout, self.actor.value_leaves).all()  # each [T * N, ...]
-            values = self.actor.values(observations, np.tile(self._env_numbers, self.n_steps))  # [T * N]
+            values = self.actor.values(observations, np.tile(self._env_indices, self.n_steps))  # [T * N]
             rollout.values[...] = values.reshape(rollout.values.shape)  # [T, N]
         rollout.last_values[...] = self.actor.values(  # [N]
-            rollout.last_observations, self._env_numbers, rollout.last_states
+            rollout.last_observations, self._env_indices, rollout.last_states
         )
 
 
-def merge_segments(
-    rollout: Rollout, segments: list[Segment], episodes: tuple[EpisodeRecord, ...], recovery_counts: RecoveryCounts
+def merge_reports(
+    rollout: Rollout,
+    reports: list[CollectorReport],
+    episodes: tuple[EpisodeRecord, ...],
+    recovery_counts: RecoveryCounts,
 ) -> Rollout:
-    """Return ``rollout``, whose arrays are written, with the summary of its segments.
+    """Return ``rollout``, whose arrays are written, with what its collectors reported.
 
-    ``segments`` are in the order of their envs, so that sums round the same for any number of collectors.
-    ``recovery_counts`` counts the workers that were replaced; what was repaired inside of workers is in the segments.
+    ``reports`` are in the order of their envs: floats are then added in the same order for any number of collectors.
+    ``recovery_counts`` counts the workers that were replaced; the reports count recoveries of envs within workers.
     """
-    for segment in segments:
-        recovery_counts += segment.report.recovery_counts
+    for report in reports:
+        recovery_counts += report.env_report.recovery_counts
+    # A worker without envs has no infos. One that was restarted has several reports, of which the last is finished.
+    n_collectors = sum(1 for report in reports if report.env_report.infos and report.finished)
     return dataclasses.replace(
         rollout,
         episodes=episodes,
-        infos=merge_sums([env_infos for segment in segments for env_infos in segment.report.infos]),
-        collectors=sum(1 for segment in segments if segment.report.infos and segment.finished),
-        seconds=CollectSeconds(
-            max(segment.seconds.act for segment in segments), max(segment.seconds.step for segment in segments)
+        infos=merge_sums([env_infos for report in reports for env_infos in report.env_report.infos]),
+        collectors=n_collectors,
+        seconds=CollectSeconds(  # the longest times, because collectors run in parallel
+            max(report.seconds.act for report in reports), max(report.seconds.step for report in reports)
         ),
         recovery_counts=recovery_counts,
-        faults=tuple(fault for segment in segments for fault in segment.report.faults),
+        faults=tuple(fault for report in reports for fault in report.env_report.faults),
     )

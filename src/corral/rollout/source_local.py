@@ -16,7 +16,7 @@ from corral.core.types import Actor, ActorSpec, RecoveryCounts, Rollout, Weights
 from corral.envs.env_info import EnvInfo
 from corral.opponents.table import SharedOpponentTable
 from corral.rollout.buffers import allocate_rollout
-from corral.rollout.collector import Collector, Segment, merge_segments
+from corral.rollout.collector import Collector, CollectorReport, merge_reports
 from corral.rollout.env_positions import EnvPositions
 from corral.rollout.source import SourceSpec
 from corral.vec.api import CorralVectorEnv
@@ -112,7 +112,7 @@ class LocalSource:
             for _ in range(2 if overlap else 1)
         ]
         self._n_begun = 0  # rollouts
-        self._segment: Segment | None = None
+        self._report: CollectorReport | None = None
         self._deadline = math.inf
 
     def set_deadline(self, deadline: float) -> None:
@@ -127,13 +127,13 @@ class LocalSource:
         """Collect a rollout; return when it is complete or the deadline has passed."""
         if self._opponent_table is not None and iteration == 0:
             self._positions.begin(self._opponent_table.opponent_sampler)
-            self._collector.restart()
+            self._collector.reset_envs()
         self._n_begun += 1
         rollout = self._current_slot()
         self._positions.write_initial_states(rollout)
-        self._segment = None
+        self._report = None
         with contextlib.suppress(DeadlinePassed):
-            self._segment = self._collector.collect(iteration, rollout, on_step=self._check_deadline)
+            self._report = self._collector.collect(iteration, rollout, on_step=self._check_deadline)
 
     def _current_slot(self) -> Rollout:
         return self._slots[self._n_begun % len(self._slots)]
@@ -144,11 +144,11 @@ class LocalSource:
 
     def collect(self) -> Rollout:
         """Return the rollout that ``begin`` collected."""
-        if self._segment is None:
+        if self._report is None:
             raise DeadlinePassed
         rollout = self._current_slot()
-        episodes = self._positions.advance(rollout, self._segment.report.states)
-        return merge_segments(rollout, [self._segment], episodes, RecoveryCounts())
+        episodes = self._positions.advance(rollout, self._report.env_report.states)
+        return merge_reports(rollout, [self._report], episodes, RecoveryCounts())
 
     def opponents(self) -> npt.NDArray[np.int64]:
         """Return the opponent in each env's episode, [N], by number; -1 if the env chooses it itself."""

@@ -35,7 +35,7 @@ from corral.processes.recovery_config import check_memory
 from corral.processes.worker_bootstrap import ERROR, VALUE, unpickle_error
 from corral.rollout import worker
 from corral.rollout.buffers import column_specs
-from corral.rollout.collector import Segment, merge_segments
+from corral.rollout.collector import CollectorReport, merge_reports
 from corral.rollout.crew import SIGNALS, ProcessCrew
 from corral.rollout.env_positions import EnvPositions
 from corral.rollout.load_balancer import LoadBalancer
@@ -246,27 +246,27 @@ class WorkerSource:
     def collect(self) -> Rollout:
         """Wait until every worker has completed its part of the rollout, and return the rollout."""
         assert self._request is not None
-        segments = self._gather_segments()
+        reports = self._gather_reports()
         rollout, self._request, self._positions_known = self._slots[self._request.slot], None, True
         if self._load_balancer is not None:
             self._load_balancer.record_busy_times(
-                [sum(s.seconds.act + s.seconds.step for s in of_worker) for of_worker in segments]
+                [sum(report.seconds.act + report.seconds.step for report in of_worker) for of_worker in reports]
             )
         states = {
             envs[i]: state
-            for envs, of_worker in zip(self.env_ranges, segments, strict=True)
-            for i, state in of_worker[-1].report.states.items()
+            for envs, of_worker in zip(self.env_ranges, reports, strict=True)
+            for i, state in of_worker[-1].env_report.states.items()
         }
         episodes = self._positions.advance(rollout, states)
-        all_segments = [segment for of_worker in segments for segment in of_worker]
-        return merge_segments(rollout, all_segments, episodes, self.drain_recovery_counts())
+        all_reports = [report for of_worker in reports for report in of_worker]
+        return merge_reports(rollout, all_reports, episodes, self.drain_recovery_counts())
 
-    def _gather_segments(self) -> list[list[Segment]]:
-        """Wait for every worker's part of the rollout: several segments if it was restarted because of its memory."""
-        segments: list[list[Segment]] = [[] for _ in self._pool.workers]
+    def _gather_reports(self) -> list[list[CollectorReport]]:
+        """Wait for every worker's part of the rollout: several reports if it was restarted because of its memory."""
+        reports: list[list[CollectorReport]] = [[] for _ in self._pool.workers]
 
         def is_finished(w: PoolWorker) -> bool:
-            return bool(segments[w.index]) and segments[w.index][-1].finished
+            return bool(reports[w.index]) and reports[w.index][-1].finished
 
         with self._pool.watching():
             while pending := [w for w in self._pool.workers if not is_finished(w)]:
@@ -278,12 +278,12 @@ class WorkerSource:
                     elif event[:1] == ERROR:
                         raise unpickle_error(event[1:])
                     else:
-                        segments[w.index].append(pickle.loads(event[1:]))
+                        reports[w.index].append(pickle.loads(event[1:]))
                         if not is_finished(w):
                             start = functools.partial(self._start_and_restore, w)
                             self._supervisor.restart_for_memory(str(w), start, functools.partial(self._restart, w))
         self._pool.reset_timeouts()
-        return segments
+        return reports
 
     def move(self, env_ranges: list[range]) -> bool:
         """Give each worker exactly these envs; return False, with all as before, if an env cannot be restored there."""

@@ -27,7 +27,7 @@ from corral.processes import shared_memory
 from corral.processes.rss_limit import RssLimit
 from corral.processes.worker_bootstrap import CLOSE, ERROR, OK, VALUE, pickle_error
 from corral.rollout.buffers import env_columns
-from corral.rollout.collector import Collector, Segment
+from corral.rollout.collector import Collector, CollectorReport
 from corral.rollout.crew import ASSIST, SIGNALS, assist
 from corral.rollout.env_migration import close_quietly, prepare_move
 from corral.vec.api import EnvInfo, EnvReport
@@ -267,18 +267,18 @@ class RolloutWorker:
         assert isinstance(request, CommitMove)
         return self._finish_move(request.commit)
 
-    def _collect(self, request: CollectRequest) -> Segment:
+    def _collect(self, request: CollectRequest) -> CollectorReport:
         self._heartbeat[STEPS_STARTED] = self._heartbeat[STEPS_COMPLETED] = request.first_step
         collector = self._collector
         if collector is None:
-            return Segment(EnvReport([]))
+            return CollectorReport(EnvReport([]))
         collector.actor.load(self._weights[request.weights])
         if self._opponent_sampler is not None and request.iteration == request.first_step == 0:
-            collector.restart()
+            collector.reset_envs()
         try:
             return collector.collect(request.iteration, self._slots[request.slot], request.first_step, self._on_step)
         except _TooMuchMemory:
-            return Segment(collector.env.drain(), finished=False)
+            return CollectorReport(collector.env.drain(), finished=False)
 
     def _on_step(self, steps_done: int, episode_ended: bool) -> None:
         """Publish that a step is complete. Stop if the run ends or if, after an episode, memory is over its limit."""

@@ -82,7 +82,7 @@ def metrics_row(run: Run, rollout: Rollout, stats: UpdateStats, settings: Update
     row |= run.meter.sample()
     row |= {f"{INFO_PREFIX}{key}": sums.total / sums.count for key, sums in rollout.infos.items()}
     if run.config.kl_ref_coef:
-        row["train/kl_ref_coef"] = settings.terms.kl_ref
+        row["train/kl_ref_coef"] = settings.terms.kl_ref_coef
     return row
 
 

@@ -325,7 +325,7 @@ def restore(run: Run, checkpoint: Checkpoint) -> None:
     state, learner = checkpoint.state, run.learner
     _check_fits(run, checkpoint)
     learner.policy.load_state_dict(dict(checkpoint.policy))
-    learner.engine.restore(checkpoint.optimizer)
+    learner.engine.restore_moments(checkpoint.optimizer)
     if checkpoint.reference is not None:
         learner.set_reference(checkpoint.reference)
     learner.n_updates = int(state["n_updates"])
