@@ -114,7 +114,9 @@ def test_weights_do_not_depend_on_the_backend(env, settings):
 def test_moving_envs_between_workers_does_not_change_the_weights(monkeypatch):
     assignments = itertools.cycle([[range(1), range(1, 4)], [range(4), range(0)], [range(0), range(4)]])
     serial_weights = weights("CartPole-v1", backend="serial")
-    monkeypatch.setattr("corral.rollout.load_balancer.LoadBalancer.proposal", lambda balance, now: next(assignments))
+    monkeypatch.setattr(
+        "corral.rollout.load_balancer.LoadBalancer.proposal", lambda balancer, assignment: next(assignments)
+    )
     assert weights("CartPole-v1", num_workers=2, adaptive=True) == serial_weights
 
 
@@ -199,23 +201,23 @@ def test_an_opponent_in_rendered_games_resets_its_state_between_games(monkeypatc
 # ---- prediction and evaluation ---------------------------------------------------------------------------------------
 
 
-def test_predict_takes_and_gives_what_is_recall_reward():
+def test_predict_takes_and_returns_the_recurrent_state():
     train("CartPole-v1", output_dir="run", timesteps=128)
     model = corral.load("run")
-    seen = np.random.default_rng(0).standard_normal((5, 4), dtype=np.float32)
-    action, state = model.predict(seen[0])
+    observations = np.random.default_rng(0).standard_normal((5, 4), dtype=np.float32)
+    action, state = model.predict(observations[0])
     assert np.shape(action) == () and state.shape == (1, 16) and state.any()
-    _, both = model.predict(seen[:2], deterministic=False)
-    assert both.shape == (2, 16)
-    np.testing.assert_allclose(both[:1], state, atol=1e-6)
-    _, later = model.predict(seen[1], state=state)
-    _, for_new_game = model.predict(seen[1], state=state, episode_start=True)
-    _, fresh = model.predict(seen[1])
-    assert np.array_equal(for_new_game, fresh) and not np.array_equal(later, fresh)
-    _, mixed = model.predict(seen[:2], state=both, episode_start=np.array([True, False]))
-    np.testing.assert_allclose(mixed[:1], state, atol=1e-6)
+    _, batch_states = model.predict(observations[:2], deterministic=False)
+    assert batch_states.shape == (2, 16)
+    np.testing.assert_allclose(batch_states[:1], state, atol=1e-6)
+    _, next_state = model.predict(observations[1], state=state)
+    _, restarted_state = model.predict(observations[1], state=state, episode_start=True)
+    _, fresh_state = model.predict(observations[1])
+    assert np.array_equal(restarted_state, fresh_state) and not np.array_equal(next_state, fresh_state)
+    _, mixed_states = model.predict(observations[:2], state=batch_states, episode_start=np.array([True, False]))
+    np.testing.assert_allclose(mixed_states[:1], state, atol=1e-6)
     with pytest.raises(ValueError, match=r"state of shape \(3, 16\), expected \(2, 16\)"):
-        model.predict(seen[:2], state=np.zeros((3, 16)))
+        model.predict(observations[:2], state=np.zeros((3, 16)))
 
 
 def test_predict_of_a_policy_without_recurrence_returns_no_state():
