@@ -1,4 +1,4 @@
-"""Budgets: a run ends near the steps, the episodes or the time that were asked for, and goes on from there exactly."""
+"""Budgets: a run ends close to the requested steps, episodes or time, and can be resumed exactly from there."""
 
 import time
 
@@ -36,13 +36,13 @@ def test_a_small_budget_gets_shorter_rollouts(settings, n_steps):
     assert bool(lines) == (n_steps < 2048) and all(f"n_steps {n_steps} instead of 2048" in line for line in lines)
 
 
-def test_what_was_given_is_kept(capsys):
+def test_an_explicit_n_steps_is_kept_and_parsing_a_config_changes_nothing(capsys):
     result = corral.train("CartPole-v1", timesteps=100, **SMALL | {"n_steps": 64})
     assert result.summary.steps == 128
     assert parse_config({"env": "CartPole-v1", "timesteps": 9_000}).n_steps == 2048
 
 
-def test_an_episode_budget_ends_soon_after_it_is_reached():
+def test_a_run_ends_soon_after_its_episode_budget_is_reached():
     counts = [
         corral.train("CartPole-v1", num_episodes=50, seed=seed, eval_freq=0, quiet=True).summary.episodes
         for seed in (1, 2)
@@ -51,21 +51,21 @@ def test_an_episode_budget_ends_soon_after_it_is_reached():
 
 
 @pytest.mark.parametrize(("backend", "workers"), [("serial", None), ("process", 2), ("worker", 2)])
-def test_a_duration_ends_in_the_middle_of_a_rollout_and_the_run_goes_on_exactly(backend, workers):
+def test_a_run_that_its_duration_ends_in_the_middle_of_a_rollout_resumes_exactly(backend, workers):
     settings = SMALL | {"n_steps": 100, "batch_size": 100, "backend": backend, "num_workers": workers}
-    rollout = 100 * 0.004 * (2 if backend == "serial" else 1)  # seconds that the envs sleep in each
-    cut = corral.train(Slow, duration=1.5 * rollout / 3600, **settings, output_dir="cut")
-    assert cut.summary.exit_reason == "duration" and cut.summary.steps == 200
-    again = corral.resume("cut", env=Slow, quiet=True)  # the time of the discarded rollout is spent
-    assert again.summary.steps == 200
-    longer = corral.resume("cut", env=Slow, timesteps=400, quiet=True)
-    whole = corral.train(Slow, timesteps=400, **settings, output_dir="whole")
-    assert longer.summary.weights_sha256 == whole.summary.weights_sha256
+    rollout_seconds = 100 * 0.004 * (2 if backend == "serial" else 1)  # seconds that the envs sleep in a rollout
+    stopped = corral.train(Slow, duration=1.5 * rollout_seconds / 3600, **settings, output_dir="stopped")
+    assert stopped.summary.exit_reason == "duration" and stopped.summary.steps == 200
+    resumed = corral.resume("stopped", env=Slow, quiet=True)  # the discarded rollout counts as used time
+    assert resumed.summary.steps == 200
+    extended = corral.resume("stopped", env=Slow, timesteps=400, quiet=True)
+    uninterrupted = corral.train(Slow, timesteps=400, **settings, output_dir="uninterrupted")
+    assert extended.summary.weights_sha256 == uninterrupted.summary.weights_sha256
 
 
 @pytest.mark.parametrize("settings", [{"backend": "serial"}, {"num_workers": 2}, {"num_workers": 2, "overlap": True}])
-def test_a_duration_does_not_wait_for_a_slow_rollout(settings):
-    """The first rollout is quick, the next would take ten minutes; the policy is evaluated all the same."""
+def test_a_run_with_a_duration_does_not_wait_for_a_slow_rollout(settings):
+    """The first rollout is quick, the next would take ten minutes. The policy is still evaluated at the end."""
     started = time.perf_counter()
     run = corral.train(SlowLater, duration=3 / 3600, **SMALL | {"eval_freq": 10**6, "eval_episodes": 1} | settings)
     assert run.summary.exit_reason == "duration" and time.perf_counter() - started < 300
@@ -73,7 +73,7 @@ def test_a_duration_does_not_wait_for_a_slow_rollout(settings):
 
 
 class SlowLater(Slow):
-    """Its later episodes have slow steps."""
+    """Its steps take ten seconds each after the first 64."""
 
     steps = 0
 

@@ -1,4 +1,4 @@
-"""Training on EnvPool's envs: the same for any number of workers; what cannot be brought back is cut off and counted."""
+"""EnvPool envs: workers do not change the weights; episodes that cannot be restored are truncated and counted."""
 
 import os
 import signal
@@ -27,61 +27,62 @@ def train(steps=1024, env="envpool:CartPole-v1", **settings):
     return corral.train(env, **{**SMALL, "timesteps": steps, **settings})
 
 
-def test_weights_do_not_depend_on_who_steps():
-    ways = [
+def test_weights_do_not_depend_on_the_backend():
+    backends = [
         {"backend": "serial"},
         {"num_workers": 2, "parallel_start_method": "fork"},
         {"num_workers": 3, "overlap": False},
         {"backend": "process", "num_workers": 2},
     ]
-    found = [train(**way).summary for way in ways]
-    assert len({summary.weights_sha256 for summary in found}) == 1
-    assert all(summary.inexact == 0 and summary.episodes > 20 for summary in found)
+    summaries = [train(**backend).summary for backend in backends]
+    assert len({summary.weights_sha256 for summary in summaries}) == 1
+    assert all(summary.inexact == 0 and summary.episodes > 20 for summary in summaries)
 
 
 @pytest.mark.parametrize("backend", ["worker", "process"])
-def test_a_worker_that_is_killed_is_replaced_and_its_episodes_are_cut_off(backend, capsys):
+def test_a_killed_worker_is_replaced_and_its_episodes_are_truncated(backend, capsys):
     killed = []
 
     def kill(state):
         if not killed:
             workers = [child for child in psutil.Process().children(True) if "forkserver" in " ".join(child.cmdline())]
-            victim = max(workers, key=lambda child: child.memory_info().rss)  # a server of forks has no env
+            victim = max(
+                workers, key=lambda child: child.memory_info().rss
+            )  # the fork server has no env and is smaller
             killed.append(victim.pid)
             os.kill(victim.pid, signal.SIGKILL)
 
     summary = train(2048, backend=backend, num_workers=2, callback=kill).summary
     assert killed and summary.steps == 2048 and (summary.restarts, summary.inexact) == (1, 2)
-    said = capsys.readouterr().err
-    assert "could not be restored" in said
+    assert "could not be restored" in capsys.readouterr().err
 
 
-def test_a_resumed_run_begins_new_episodes_and_says_so(capsys):
+def test_a_resumed_run_starts_new_episodes_with_a_warning(capsys):
     train(512, output_dir="run", num_workers=2)
     summary = corral.resume("run", timesteps=1024, quiet=True).summary
     assert summary.steps == 1024 and summary.inexact == 4
     assert "env 0, 1, 2, 3 could not be restored" in capsys.readouterr().err
-    other = corral.resume("run", timesteps=1536, quiet=True, backend="serial").summary
-    assert other.steps == 1536 and other.inexact == 8
+    on_serial = corral.resume("run", timesteps=1536, quiet=True, backend="serial").summary
+    assert on_serial.steps == 1536 and on_serial.inexact == 8
 
 
-def test_what_is_resumed_is_the_same_for_any_number_of_workers():
+def test_a_resumed_run_has_the_same_weights_for_any_number_of_workers():
     train(512, output_dir="run", backend="serial")
     train(512, output_dir="other", num_workers=2)
-    ends = [corral.resume("run", timesteps=1024, num_workers=2, quiet=True)]
-    ends += [corral.resume("other", timesteps=1024, backend="serial", quiet=True)]
-    assert len({end.summary.weights_sha256 for end in ends}) == 1
+    results = [corral.resume("run", timesteps=1024, num_workers=2, quiet=True)]
+    results += [corral.resume("other", timesteps=1024, backend="serial", quiet=True)]
+    assert len({result.summary.weights_sha256 for result in results}) == 1
 
 
-def test_masks_of_a_vector_env_are_learned_with():
+def test_action_masks_of_a_vector_env_are_used():
     def make(num_envs):
         return SyncVectorEnv([lambda: Masked("info")] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
 
-    summary = train(512, env=make).summary  # with backend auto, which looks at such an env first
+    summary = train(512, env=make).summary  # with backend auto, which first probes the vector env
     assert summary.steps == 512 and summary.mean_reward == 10
 
 
-def test_what_such_envs_cannot_do_is_refused():
+def test_adaptive_and_unknown_envpool_names_are_refused():
     with pytest.raises(UsageError, match="adaptive moves envs between workers, which envpool:CartPole-v1"):
         train(adaptive=True)
     with pytest.raises(UsageError, match="EnvPool has no 'Cartpole-v1'"):
