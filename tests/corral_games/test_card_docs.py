@@ -1,4 +1,4 @@
-"""``docs/cards.md`` shows every card as its data says; after a change, write ``page()`` to it."""
+"""``docs/cards.md`` lists every card and deck as in the data. After a change of cards, write ``page()`` to it."""
 
 from collections import Counter
 from pathlib import Path
@@ -10,22 +10,31 @@ from corral_games.card_battle.engine.wording import card_text
 PAGE = Path(__file__).parents[2] / "docs" / "cards.md"
 
 
+INTRODUCTION = """\
+# Cards of card battle
+
+This page lists every card and every deck of [card battle](card-battle.md), except for the five lands.
+
+The parentheses after a name contain the cost, the kind of card and, for a creature, power/toughness. In a cost, a
+number is mana of any colour and a letter is one mana of that colour: S for sun, T for tide, G for gloom, E for ember,
+W for wild. For example, `2EE` is two mana of any colour and two of ember. [Rules](card-battle.md#rules) explains the
+kinds of cards and the keywords.
+"""
+
+
 def page():
-    lines = ["# Cards of the card battle", "", "A cost such as `2EE` is two mana of any colour and two of ember.", ""]
-    for colours in ([colour] for colour in range(len(COLOURS))):
-        lines += [f"## {COLOURS[colours[0]].capitalize()}", ""]
-        lines += [f"- {card_text(card)}" for card in cards_of(colours)] + [""]
-    lines += ["## Two colours", ""]
-    lines += [f"- {card_text(card)}" for card in CARDS[5:] if len(card.pips) > 1] + ["", "## Decks", ""]
+    """Return the text of ``docs/cards.md``."""
+    lines = [INTRODUCTION]
+    for colour, name in enumerate(COLOURS):
+        cards = [card for card in CARDS[5:] if [c for c, _ in card.pips] == [colour] and not card.token]
+        lines += [f"## {name.capitalize()}", "", *(f"- {card_text(card)}" for card in cards), ""]
+    cards = [card for card in CARDS[5:] if len(card.pips) > 1]
+    lines += ["## Two colours", "", *(f"- {card_text(card)}" for card in cards), "", "## Decks", ""]
     for name in DECK_NAMES:
         counts = Counter(DECKS[name])
         lines.append(f"- **{name}**: " + ", ".join(f"{n} {CARDS[card].name}" for card, n in sorted(counts.items())))
     return "\n".join(lines) + "\n"
 
 
-def cards_of(colours):
-    return [card for card in CARDS[5:] if [colour for colour, _ in card.pips] == colours and not card.token]
-
-
-def test_the_page_of_cards_is_up_to_date():
+def test_the_page_of_cards_equals_the_card_data():
     assert PAGE.read_text(encoding="utf-8") == page()
