@@ -1,4 +1,4 @@
-"""Rollouts store each frame of stacked observations deduplicated, which does not change the weights."""
+"""Rollouts store each frame of stacked observations once, which does not change the weights."""
 
 import os
 import signal
@@ -124,7 +124,7 @@ def test_a_resumed_run_equals_an_uninterrupted_run():
 
 
 class Deadly(Film):
-    """Kills its process deduplicated, in the middle of an episode in the middle of a rollout."""
+    """Kills its process once, in the middle of an episode in the middle of a rollout."""
 
     def __init__(self, death_marker):
         super().__init__(length=50)

@@ -1,4 +1,4 @@
-"""Runs that learn: each would fail if a part of the algorithm were broken. Seeds are fixed, so results are too."""
+"""Training runs that must reach a reward. Each fails if a part of the algorithm is broken. Seeds are fixed."""
 
 import gymnasium as gym
 import numpy as np
@@ -13,7 +13,7 @@ QUICK = {"quiet": True, "seed": 1, "eval_freq": 10**9, "eval_episodes": 20, "ten
 
 
 class Echo(gym.Env):
-    """Reward for doing what the observation says: Discrete, MultiDiscrete, MultiBinary or Box."""
+    """Rewards an action that equals the observation. Both have the same space, of any kind."""
 
     def __init__(self, space):
         self.observation_space = self.action_space = space
@@ -23,22 +23,22 @@ class Echo(gym.Env):
         if seed is not None:
             self.observation_space.seed(seed)
         self.count = 0
-        self.shown = self.observation_space.sample()
-        return self.shown, {}
+        self.target = self.observation_space.sample()
+        return self.target, {}
 
     def step(self, action):
         reward = (
-            float(np.mean(action == self.shown))
+            float(np.mean(action == self.target))
             if self.action_space.dtype.kind != "f"
-            else 1 - float(np.abs(action - self.shown).mean())
+            else 1 - float(np.abs(action - self.target).mean())
         )
         self.count += 1
-        self.shown = self.observation_space.sample()
-        return self.shown, reward, False, self.count >= 20, {}
+        self.target = self.observation_space.sample()
+        return self.target, reward, False, self.count >= 20, {}
 
 
-@pytest.mark.parametrize("settings", [{}, {"normalize_obs": True}], ids=["as they are", "normalised"])
-def test_small_numbers_in_a_vector_of_bytes_are_seen(settings):
+@pytest.mark.parametrize("settings", [{}, {"normalize_obs": True}], ids=["not normalised", "normalised"])
+def test_small_numbers_in_a_vector_of_bytes_are_learned(settings):
     common = {"n_envs": 8, "n_steps": 32, "batch_size": 64, "learning_rate": 1e-3, "gamma": 0.5, "backend": "serial"}
     summary = corral.train(ByteDigits, timesteps=4000, **common, **settings, **QUICK).summary
     assert summary.mean_reward > 12, summary
@@ -47,9 +47,10 @@ def test_small_numbers_in_a_vector_of_bytes_are_seen(settings):
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_minigrid_doorkey_is_solved_from_a_flat_vector_of_bytes(seed):
-    """The settings of rl-zoo3, which reports 0.964 for Stable-Baselines3.
+    """Uses the settings of rl-zoo3, which reports 0.964 for Stable-Baselines3.
 
-    The most likely actions may run in circles after the last update, so the best evaluation counts, and training.
+    Greedy actions may run in circles after the last update, so the test checks the best evaluation and the training
+    reward instead of the last evaluation.
     """
     pytest.importorskip("minigrid", reason="needs minigrid: pip install minigrid")
 
@@ -58,9 +59,16 @@ def test_minigrid_doorkey_is_solved_from_a_flat_vector_of_bytes(seed):
 
         return FlatObsWrapper(gym.make("MiniGrid-DoorKey-5x5-v0"))
 
-    zoo = {"n_envs": 8, "n_steps": 128, "batch_size": 64, "n_epochs": 10, "learning_rate": 2.5e-4, "ent_coef": 0.0}
+    zoo_settings = {
+        "n_envs": 8,
+        "n_steps": 128,
+        "batch_size": 64,
+        "n_epochs": 10,
+        "learning_rate": 2.5e-4,
+        "ent_coef": 0.0,
+    }
     settings = {**QUICK, "seed": seed, "eval_freq": 10_000, "normalize_obs": True, "normalize_reward": True}
-    summary = corral.train(make, timesteps=100_000, **zoo, **settings).summary
+    summary = corral.train(make, timesteps=100_000, **zoo_settings, **settings).summary
     assert summary.best_eval_reward >= 0.95 and summary.mean_reward >= 0.95, summary
 
 
@@ -95,25 +103,25 @@ def test_a_masked_maze_is_solved():
     assert summary.mean_reward > 0.88
 
 
-def test_actions_are_told_apart_by_what_they_are():
-    """Indices are shuffled in every step: a policy that scores learns, one that gives each index an output does not."""
+def test_scored_actions_are_learned_by_their_features_instead_of_their_index():
+    """Action indices are shuffled in every step: a policy that scores action features learns, one output per index does not."""
 
     def make():
         return Shuffled(60, 6)
 
-    how = {"timesteps": 8_000, "n_envs": 8, "n_steps": 64, "batch_size": 128, "learning_rate": 3e-3, "gamma": 0.0}
-    scored = corral.train(make, **how, **QUICK)
-    plain = corral.train(make, score_actions=False, **how, **QUICK)
-    assert scored.summary.eval_reward > 9 and plain.summary.eval_reward < 5
-    model, env = corral.load(scored.run_dir), make()
-    assert model.config.score_actions and not corral.load(plain.run_dir).config.score_actions
+    settings = {"timesteps": 8_000, "n_envs": 8, "n_steps": 64, "batch_size": 128, "learning_rate": 3e-3, "gamma": 0.0}
+    with_scores = corral.train(make, **settings, **QUICK)
+    without_scores = corral.train(make, score_actions=False, **settings, **QUICK)
+    assert with_scores.summary.eval_reward > 9 and without_scores.summary.eval_reward < 5
+    model, env = corral.load(with_scores.run_dir), make()
+    assert model.config.score_actions and not corral.load(without_scores.run_dir).config.score_actions
     observation, _ = env.reset(seed=3)
-    right = 0
+    n_right = 0
     for _ in range(100):
         action, _ = model.predict(observation, action_masks=env.action_masks())
-        right += env.right == action
+        n_right += env.right == action
         observation, *_ = env.step(action)
-    assert right > 90
+    assert n_right > 90
     assert env.action_space.contains(model.predict(observation, deterministic=False, action_masks=env.mask).action)
 
 
@@ -131,13 +139,13 @@ def test_cartpole_is_learned(overlap):
     assert summary.eval_reward > 450
 
 
-class Endless(gym.Env):
-    """Always reward 1; cut off after 5 steps, or ended there."""
+class FiveSteps(gym.Env):
+    """Always gives reward 1. The episode is terminated or truncated after 5 steps."""
 
     observation_space, action_space = spaces.Box(-1, 1, (1,)), spaces.Discrete(2)
 
-    def __init__(self, ends):
-        self.ends = ends
+    def __init__(self, terminates):
+        self.terminates = terminates
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -147,14 +155,14 @@ class Endless(gym.Env):
     def step(self, action):
         self.count += 1
         over = self.count == 5
-        return np.zeros(1, np.float32), 1.0, over and self.ends, over and not self.ends, {}
+        return np.zeros(1, np.float32), 1.0, over and self.terminates, over and not self.terminates, {}
 
 
-@pytest.mark.parametrize(("ends", "value"), [(False, 10.0), (True, None)])
-def test_being_cut_off_is_not_an_end(ends, value):
-    """The observation never changes, so a cut-off costs nothing: the value is 1 / (1 - gamma). An end costs a lot."""
+@pytest.mark.parametrize(("terminates", "value"), [(False, 10.0), (True, None)])
+def test_truncation_bootstraps_the_value_and_termination_does_not(terminates, value):
+    """The observation never changes, so with truncation the value is 1 / (1 - gamma). Termination makes it much smaller."""
     run = corral.train(
-        lambda: Endless(ends),
+        lambda: FiveSteps(terminates),
         timesteps=16_000,
         n_envs=8,
         n_steps=40,
@@ -164,12 +172,12 @@ def test_being_cut_off_is_not_an_end(ends, value):
         **{**QUICK, "eval_freq": 0},
     ).run_dir
     with torch.no_grad():
-        found = float(corral.load(run).actor.values({"": np.zeros((1, 1), np.float32)}, np.zeros(1, np.int64))[0])
-    assert found == pytest.approx(10.0, abs=0.7) if value else found < 4.5
+        estimate = float(corral.load(run).actor.values({"": np.zeros((1, 1), np.float32)}, np.zeros(1, np.int64))[0])
+    assert estimate == pytest.approx(10.0, abs=0.7) if value else estimate < 4.5
 
 
-def test_normalisation_makes_wild_scales_learnable():
-    class Wild(Echo):
+def test_normalisation_makes_extreme_scales_learnable():
+    class WildScales(Echo):
         def __init__(self):
             super().__init__(spaces.Discrete(2))
             self.observation_space = spaces.Box(-np.inf, np.inf, (2,))
@@ -190,7 +198,7 @@ def test_normalisation_makes_wild_scales_learnable():
             return self._observe(), reward, False, self.count >= 20, {}
 
     summary = corral.train(
-        Wild,
+        WildScales,
         timesteps=16_000,
         n_envs=8,
         n_steps=32,

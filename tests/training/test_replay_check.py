@@ -1,4 +1,4 @@
-"""A run says at its first evaluation if its env does not repeat itself, and changes nothing by looking."""
+"""At its first evaluation, a run warns if its env is not deterministic; the check does not change the results."""
 
 import json
 import random
@@ -24,16 +24,18 @@ SETTINGS = {
     "tensorboard": False,
     "seed": 3,
 }
-WAYS = pytest.mark.parametrize("way", [{"backend": "serial"}, {"num_workers": 2}], ids=["serial", "workers"])
+ON_BACKENDS = pytest.mark.parametrize("backend", [{"backend": "serial"}, {"num_workers": 2}], ids=["serial", "workers"])
 
 
 class Long(Counter):
+    """Episodes of 200 steps, longer than the steps that are checked."""
+
     def __init__(self):
         super().__init__(length=200)
 
 
 class Noisy(Long):
-    """Shows noise without a seed from its sixth step on."""
+    """Observations contain noise from an unseeded generator from the sixth step on."""
 
     def step(self, action):
         observation, *rest = super().step(action)
@@ -42,7 +44,7 @@ class Noisy(Long):
         return observation, *rest
 
 
-class Careless(Long):
+class GlobalRandom(Long):
     """Draws from Python's global generator, which a run seeds for each env and each episode."""
 
     def __init__(self):
@@ -55,58 +57,60 @@ class Careless(Long):
         return observation, reward + float(observation[0]), *rest
 
 
-def trained(env, way):
-    """A run's weights and evaluations."""
-    result = corral.train(env, **SETTINGS, **way)
+def train(env, backend):
+    """Train; return the summary and the rewards of all evaluations."""
+    result = corral.train(env, **SETTINGS, **backend)
     rows = map(json.loads, (result.run_dir / "metrics.jsonl").read_text().splitlines())
     return result.summary, [row["eval/mean_reward"] for row in rows if "eval/mean_reward" in row]
 
 
-@WAYS
+@ON_BACKENDS
 @pytest.mark.parametrize(
-    ("env", "warns"), [(Noisy, True), (Long, False), (Careless, None), (Stateful, False), ("CartPole-v1", False)]
+    ("env", "warns"), [(Noisy, True), (Long, False), (GlobalRandom, None), (Stateful, False), ("CartPole-v1", False)]
 )
-def test_an_env_that_does_not_repeat_itself_is_told_once(env, warns, way, capsys):
-    if warns is None:  # in one process its envs share a generator
-        warns = "backend" in way
-    summary, _ = trained(env, way)
+def test_a_nondeterministic_env_gives_one_warning(env, warns, backend, capsys):
+    if warns is None:  # envs in one process share the global generator, so only then it is not deterministic
+        warns = "backend" in backend
+    summary, _ = train(env, backend)
     assert capsys.readouterr().err.count("is not deterministic: when 64 steps of env 0") == warns
     assert summary.inexact == 0
 
 
-@WAYS
+@ON_BACKENDS
 @pytest.mark.parametrize(("seconds", "warns"), [(0.4, False), (0.6, True)])
-def test_what_would_take_long_is_not_played_again(seconds, warns, way, monkeypatch, capsys):
-    """64 steps of env 0, of 128 steps that took 1 s in all: half a second in one process, 1 s of one of two workers."""
-    monkeypatch.setattr(replay_check, "_MAX_SECONDS", seconds * way.get("num_workers", 1))
+def test_steps_that_would_take_too_long_are_not_replayed(seconds, warns, backend, monkeypatch, capsys):
+    """64 of 128 steps, which took 1 s in all, are to be replayed: 0.5 s in one process, 1 s in one of two workers."""
+    monkeypatch.setattr(replay_check, "_MAX_SECONDS", seconds * backend.get("num_workers", 1))
     advance = Progress.advance
 
-    def take_a_second(progress, rollout, _):
+    def advance_one_second(progress, rollout, _):
         advance(progress, rollout, 1.0)
 
-    monkeypatch.setattr(Progress, "advance", take_a_second)
-    trained(Noisy, way)
+    monkeypatch.setattr(Progress, "advance", advance_one_second)
+    train(Noisy, backend)
     assert ("is not deterministic" in capsys.readouterr().err) == warns
 
 
-@WAYS
-@pytest.mark.parametrize("env", [Long, Careless, "CartPole-v1"])
-def test_looking_changes_neither_weights_nor_evaluations(env, way, monkeypatch):
-    seen, evaluations = trained(env, way)
+@ON_BACKENDS
+@pytest.mark.parametrize("env", [Long, GlobalRandom, "CartPole-v1"])
+def test_the_check_changes_neither_weights_nor_evaluations(env, backend, monkeypatch):
+    checked, evaluations = train(env, backend)
     monkeypatch.setattr(evaluate, "check_replay", lambda run: None)
-    unseen, others = trained(env, way)
-    assert seen.weights_sha256 == unseen.weights_sha256
-    assert len(evaluations) == 3 and (evaluations == others or (env is Careless and "backend" not in way))
+    unchecked, evaluations_without_check = train(env, backend)
+    assert checked.weights_sha256 == unchecked.weights_sha256
+    assert len(evaluations) == 3 and (
+        evaluations == evaluations_without_check or (env is GlobalRandom and "backend" not in backend)
+    )
 
 
-@WAYS
-def test_an_evaluation_env_that_fails_then_is_made_again(way, monkeypatch):
-    expected = trained(Long, way)
+@ON_BACKENDS
+def test_an_evaluation_env_that_fails_in_the_check_is_created_again(backend, monkeypatch):
+    expected = train(Long, backend)
 
     def fail(env, position):
         env.state = CallState.FAILED
-        raise WorkerDied("it died")
+        raise WorkerDied("the worker died")
 
     monkeypatch.setattr(replay_check, "_reaches", fail)
-    summary, evaluations = trained(Long, way)
+    summary, evaluations = train(Long, backend)
     assert (summary.weights_sha256, evaluations) == (expected[0].weights_sha256, expected[1])
