@@ -1,4 +1,4 @@
-"""Stray Bell in PyBoy for tests: buttons, the status block by name, and a player who knows the way."""
+"""Stray Bell in PyBoy for tests: buttons, the status block by name, and a scripted player that finishes the quest."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ TITLE, PLAY, DIALOGUE, DEAD, WON = range(5)
 DOWN, UP, LEFT, RIGHT = range(4)
 FREE, SOLID, WATER, TALL_GRASS, COIN, HEART, KEY, LOCKED, CHEST, VILLAGER, DOORWAY, SIGN, OPEN_CHEST = range(13)
 WALKABLE = {FREE, TALL_GRASS, COIN, HEART, KEY}
-BYTES = {
+BYTE_ADDRESSES = {
     "mode": 0xC002, "room": 0xC003, "x": 0xC004, "y": 0xC005, "facing": 0xC006, "health": 0xC007,
     "max_health": 0xC008, "coins": 0xC009, "keys": 0xC00A, "door_open": 0xC00B, "chest_open": 0xC00C,
     "talks": 0xC00D, "in_dungeon": 0xC00E, "hurts": 0xC010, "sword": 0xC012, "shield_time": 0xC013,
     "beaten": 0xC014, "late": 0xC01A,
 }  # fmt: skip
-WORDS = {"rng": 0xC016, "frames": 0xC018}
+WORD_ADDRESSES = {"rng": 0xC016, "frames": 0xC018}
 MOVES = {"down": (1, 0), "up": (-1, 0), "left": (0, -1), "right": (0, 1)}
 TITLE_FRAMES = 90
 
@@ -41,17 +41,17 @@ class Game:
             self.rng = seed
 
     def __getattr__(self, name):
-        if name in BYTES:
-            return self.memory[BYTES[name]]
-        if name in WORDS:
-            return self.memory[WORDS[name]] + 256 * self.memory[WORDS[name] + 1]
+        if name in BYTE_ADDRESSES:
+            return self.memory[BYTE_ADDRESSES[name]]
+        if name in WORD_ADDRESSES:
+            return self.memory[WORD_ADDRESSES[name]] + 256 * self.memory[WORD_ADDRESSES[name] + 1]
         raise AttributeError(name)
 
     def __setattr__(self, name, value):
-        if name in BYTES:
-            self.memory[BYTES[name]] = value
-        elif name in WORDS:
-            self.memory[WORDS[name]], self.memory[WORDS[name] + 1] = value & 255, value >> 8
+        if name in BYTE_ADDRESSES:
+            self.memory[BYTE_ADDRESSES[name]] = value
+        elif name in WORD_ADDRESSES:
+            self.memory[WORD_ADDRESSES[name]], self.memory[WORD_ADDRESSES[name] + 1] = value & 255, value >> 8
         else:
             self.__dict__[name] = value
 
@@ -62,7 +62,7 @@ class Game:
 
     @property
     def enemies(self):
-        """(kind, x, y, hits) of each of the four, also of those that are not there."""
+        """(kind, x, y, hits) of each of the four enemies; kind is 0 for one that is absent."""
         block = self.memory[0xC030:0xC040]
         return [tuple(block[i : i + 4]) for i in range(0, 16, 4)]
 
@@ -75,8 +75,8 @@ class Game:
     def coins_taken(self):
         return sum(self.memory[0xC024 + i].bit_count() for i in range(3))
 
-    def picture(self):
-        """One more frame, drawn: its shades, row by row."""
+    def render(self):
+        """Run one frame and return its pixels, row by row."""
         self.boy.tick(1, True, False)
         return self.boy.screen.ndarray[:, :, 0].tobytes()
 
@@ -93,7 +93,7 @@ class Game:
         self.boy.button_release(button)
 
     def step(self, button):
-        """One step of the env: four frames. A and B are let go for the last of them, so that they count anew."""
+        """Run one step of the env: four frames. A and B are released in the last one, so that they can be pressed again."""
         self.steps += 1
         if button in ("a", "b"):
             self.hold(button, FRAMES_PER_STEP - 1)
@@ -103,8 +103,8 @@ class Game:
         else:
             self.hold(button, FRAMES_PER_STEP)
 
-    def go(self, room, x=64, y=64, clear=True):
-        """Set up: the hero stands in another room, with no enemies unless `clear` is False."""
+    def move_hero_to(self, room, x=64, y=64, remove_enemies=True):
+        """Put the hero into another room, by way of its entrance, and remove the enemies from it."""
         self.memory[0xC030:0xC040] = [0] * 16
         self.wait(12)
         self.room, self.x, self.y = (room - 1, 144, 56) if room else (1, 0, 56)
@@ -113,7 +113,7 @@ class Game:
         self.wait(6)
         assert self.room == room
         self.x, self.y = x, y
-        if clear:
+        if remove_enemies:
             self.memory[0xC030:0xC040] = [0] * 16
             self.wait(1)
 
@@ -124,37 +124,37 @@ class Game:
         self.boy.stop(save=False)
 
 
-def _danger(game, row, column):
-    """What it costs to walk over a tile: more near an enemy."""
-    near = [(abs(x - 16 * column), abs(y - 16 * row)) for kind, x, y, _ in game.enemies if kind]
-    return 1 + sum(8 if max(dx, dy) < 20 else 3 if max(dx, dy) < 36 else 0 for dx, dy in near)
+def _tile_cost(game, row, column):
+    """Return the cost of walking over a tile for the search of paths: more near an enemy."""
+    distances = [(abs(x - 16 * column), abs(y - 16 * row)) for kind, x, y, _ in game.enemies if kind]
+    return 1 + sum(8 if max(dx, dy) < 20 else 3 if max(dx, dy) < 36 else 0 for dx, dy in distances)
 
 
-def path(game, goals):
-    """Tiles from the hero to the cheapest of the goals, without the one under the hero."""
+def find_path(game, goals):
+    """Return the tiles from the hero to the goal of the cheapest path, without the tile under the hero (Dijkstra)."""
     tiles = game.tiles
     start = ((game.y + 11) // 16, (game.x + 8) // 16)
-    queue, came = [(0, start, start)], {}
+    queue, previous_tiles = [(0, start, start)], {}
     while queue:
-        cost, at, before = heapq.heappop(queue)
-        if at in came:
+        cost, tile, previous = heapq.heappop(queue)
+        if tile in previous_tiles:
             continue
-        came[at] = before
-        if at in goals:
-            found = [at]
-            while came[found[-1]] != found[-1]:
-                found.append(came[found[-1]])
-            return found[-2::-1]
-        for rows, columns in MOVES.values():
-            row, column = at[0] + rows, at[1] + columns
+        previous_tiles[tile] = previous
+        if tile in goals:
+            path_backwards = [tile]
+            while previous_tiles[path_backwards[-1]] != path_backwards[-1]:
+                path_backwards.append(previous_tiles[path_backwards[-1]])
+            return path_backwards[-2::-1]
+        for dy, dx in MOVES.values():
+            row, column = tile[0] + dy, tile[1] + dx
             inside = 0 <= row < 8 and 0 <= column < 10
             if inside and (tiles[row][column] in WALKABLE or (row, column) in goals):
-                heapq.heappush(queue, (cost + _danger(game, row, column), (row, column), at))
-    raise AssertionError(f"no way to {goals} in room {game.room}: {tiles}")
+                heapq.heappush(queue, (cost + _tile_cost(game, row, column), (row, column), tile))
+    raise AssertionError(f"no path to {goals} in room {game.room}: {tiles}")
 
 
-def _fight(game):
-    """Whether an enemy is right before the sword; if so, swing."""
+def _swing_at_enemy(game):
+    """Swing the sword if an enemy is right in front of the hero; return whether that was so."""
     rows, columns = list(MOVES.values())[game.facing]
     x, y = game.x + 14 * columns, game.y + 14 * rows
     if any(kind and abs(ex - x) < 14 and abs(ey - y) < 14 for kind, ex, ey, _ in game.enemies):
@@ -163,28 +163,28 @@ def _fight(game):
     return False
 
 
-def walk(game, goals, until, limit=200):
-    """Walk to one of the tiles (and into it, if it is solid) until `until()` is true."""
-    for _ in range(limit):
-        if until():
+def walk(game, goals, condition, max_steps=200):
+    """Walk to one of the tiles (and into it, if it is solid) until ``condition()`` is true."""
+    for _ in range(max_steps):
+        if condition():
             return
-        if game.mode != PLAY or game.sword or _fight(game):
+        if game.mode != PLAY or game.sword or _swing_at_enemy(game):
             if game.sword:
                 game.step(None)
             assert game.mode == PLAY, f"mode {game.mode}"
             continue
-        way = path(game, goals)
-        if not way:
+        path = find_path(game, goals)
+        if not path:
             game.step(None)
             continue
         row, column = (game.y + 11) // 16, (game.x + 8) // 16
-        game.step({move: name for name, move in MOVES.items()}[way[0][0] - row, way[0][1] - column])
-    raise AssertionError(f"not there after {limit} steps: room {game.room} at {game.x}, {game.y}")
+        game.step({move: name for name, move in MOVES.items()}[path[0][0] - row, path[0][1] - column])
+    raise AssertionError(f"goal not reached after {max_steps} steps: room {game.room} at {game.x}, {game.y}")
 
 
-def walk_out(game, side):
-    """Walk into the neighbouring room."""
-    before = game.room
+def walk_to_next_room(game, side):
+    """Walk into the neighbouring room on that side."""
+    old_room = game.room
     edge = {
         "up": [(0, column) for column in range(10)],
         "down": [(7, column) for column in range(10)],
@@ -192,49 +192,49 @@ def walk_out(game, side):
         "right": [(row, 9) for row in range(8)],
     }[side]
     goals = {(row, column) for row, column in edge if game.tiles[row][column] in WALKABLE}
-    walk(game, goals, lambda: ((game.y + 11) // 16, (game.x + 8) // 16) in goals or game.room != before)
+    walk(game, goals, lambda: ((game.y + 11) // 16, (game.x + 8) // 16) in goals or game.room != old_room)
     for _ in range(20):
-        if game.room != before:
+        if game.room != old_room:
             game.step(None)
             return
         game.step(side)
-    raise AssertionError(f"no way out of room {before} {side}")
+    raise AssertionError(f"no way out of room {old_room} {side}")
 
 
 def finish_quest(game):
-    """From the start to the bell brought home, by buttons alone. Returns the steps taken until each deed."""
-    deeds = {}
-    walk(game, set(game.find(VILLAGER)), lambda: _faces(game, VILLAGER))
+    """Play the whole quest by pressing buttons; return the number of steps until each goal."""
+    steps_by_goal = {}
+    walk(game, set(game.find(VILLAGER)), lambda: _hero_faces(game, VILLAGER))
     talk(game)
-    deeds["talk"] = game.steps
+    steps_by_goal["talk"] = game.steps
     for side in ("right", "right", "up"):
-        walk_out(game, side)
+        walk_to_next_room(game, side)
     walk(game, set(game.find(KEY)), lambda: game.keys == 1)
-    deeds["key"] = game.steps
+    steps_by_goal["key"] = game.steps
     for side in ("down", "left", "down"):
-        walk_out(game, side)
+        walk_to_next_room(game, side)
     walk(game, set(game.find(LOCKED)), lambda: game.door_open == 1)
-    deeds["door"] = game.steps
+    steps_by_goal["door"] = game.steps
     walk(game, set(game.find(DOORWAY)), lambda: game.in_dungeon == 1)
-    deeds["dungeon"] = game.steps
+    steps_by_goal["dungeon"] = game.steps
     for side in ("up", "right", "down"):
-        walk_out(game, side)
+        walk_to_next_room(game, side)
     walk(game, set(game.find(CHEST)), lambda: game.chest_open == 1)
     talk(game)
-    deeds["chest"] = game.steps
+    steps_by_goal["chest"] = game.steps
     for side in ("up", "left", "down"):
-        walk_out(game, side)
+        walk_to_next_room(game, side)
     walk(game, set(game.find(DOORWAY)), lambda: game.in_dungeon == 0)
     for side in ("up", "left"):
-        walk_out(game, side)
-    walk(game, set(game.find(VILLAGER)), lambda: _faces(game, VILLAGER))
+        walk_to_next_room(game, side)
+    walk(game, set(game.find(VILLAGER)), lambda: _hero_faces(game, VILLAGER))
     talk(game)
-    deeds["won"] = game.steps
-    return deeds
+    steps_by_goal["won"] = game.steps
+    return steps_by_goal
 
 
-def _faces(game, kind):
-    """Whether the hero looks at a tile of this kind from close by."""
+def _hero_faces(game, kind):
+    """Return whether the hero stands next to a tile of this kind and faces it."""
     rows, columns = list(MOVES.values())[game.facing]
     row, column = (game.y + 10 + 14 * rows) // 16, (game.x + 8 + 14 * columns) // 16
     return 0 <= row < 8 and 0 <= column < 10 and game.tiles[row][column] == kind

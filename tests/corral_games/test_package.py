@@ -1,4 +1,4 @@
-"""The package ``corral_games``: the games' classes by name, loaded when they are used."""
+"""The package ``corral_games`` exports the env classes of all games and loads each when it is first used."""
 
 import subprocess
 import sys
@@ -8,12 +8,12 @@ import pytest
 import corral_games
 
 
-def test_every_game_is_there_and_documented():
+def test_every_game_is_exported_and_documented():
     assert sorted(corral_games.__all__) == ["CardBattle", "GameBoy", "Territory"] == dir(corral_games)
     assert all(getattr(corral_games, name).__doc__ for name in corral_games.__all__)
 
 
-def test_the_classes_are_those_that_corral_makes():
+def test_exported_classes_make_working_envs():
     from corral_games import CardBattle, Territory
 
     env = corral_games.CardBattle(opponent="greedy")
@@ -22,7 +22,7 @@ def test_the_classes_are_those_that_corral_makes():
     assert isinstance(corral_games.Territory(), Territory)
 
 
-def test_importing_it_loads_no_game_and_no_optional_package():
+def test_importing_the_package_loads_no_game_and_no_optional_package():
     code = (
         "import sys, corral_games; before = 'gymnasium' in sys.modules; "
         "from corral_games import CardBattle, GameBoy, Territory; "
@@ -31,6 +31,6 @@ def test_importing_it_loads_no_game_and_no_optional_package():
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False []"
 
 
-def test_unknown_names_are_attribute_errors():
+def test_unknown_names_raise_attribute_errors():
     with pytest.raises(AttributeError, match=r"no attribute 'Chess'.*CardBattle"):
         corral_games.Chess  # noqa: B018

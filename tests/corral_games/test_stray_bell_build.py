@@ -1,4 +1,4 @@
-"""Stray Bell's ROM comes from its sources, and mistakes in these are named."""
+"""Stray Bell's ROM equals what its sources build, and errors in the sources are reported with file and line."""
 
 import importlib.util
 import re
@@ -22,7 +22,7 @@ def build(monkeypatch):
     return module
 
 
-def test_the_rom_is_what_its_sources_build(build):
+def test_the_rom_equals_what_its_sources_build(build):
     version = build.find_sdcc()
     if version != build.SDCC_VERSION:
         pytest.skip(f"needs SDCC {build.SDCC_VERSION}, found {version}")
@@ -34,14 +34,14 @@ def test_the_rom_has_a_title_and_valid_checksums():
     assert len(rom) == 32768
     assert rom[0x134:0x143].rstrip(b"\0") == b"STRAYBELL"
     assert rom[0x147:0x14A] == b"\0\0\0", "no mapper, 32 KB, no RAM"
-    check = 0
+    header_checksum = 0
     for byte in rom[0x134:0x14D]:
-        check = (check - byte - 1) & 0xFF
-    assert rom[0x14D] == check
+        header_checksum = (header_checksum - byte - 1) & 0xFF
+    assert rom[0x14D] == header_checksum
     assert rom[0x14E] << 8 | rom[0x14F] == (sum(rom) - rom[0x14E] - rom[0x14F]) & 0xFFFF
 
 
-def test_without_sdcc_the_build_says_how_to_get_it(build, monkeypatch, capsys):
+def test_without_sdcc_the_build_gives_the_install_command(build, monkeypatch, capsys):
     monkeypatch.setattr(build.shutil, "which", lambda tool: None)
     assert build.main([]) == 2
     assert "apt install sdcc" in capsys.readouterr().err
@@ -50,7 +50,7 @@ def test_without_sdcc_the_build_says_how_to_get_it(build, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "old", "new", "told"),
+    ("name", "old", "new", "message"),
     [
         (
             "rooms.txt",
@@ -83,7 +83,7 @@ def test_without_sdcc_the_build_says_how_to_get_it(build, monkeypatch, capsys):
         ("font.txt", "letters: A", "letter: A", r"font.txt:\d+: expected 'letters:', found 'letter'"),
     ],
 )
-def test_mistakes_in_assets_are_named_with_file_and_line(build, tmp_path, name, old, new, told):
+def test_errors_in_asset_files_name_file_and_line(build, tmp_path, name, old, new, message):
     for path in SOURCES.glob("*.txt"):
         shutil.copy(path, tmp_path)
     text = (tmp_path / name).read_text()
@@ -91,4 +91,4 @@ def test_mistakes_in_assets_are_named_with_file_and_line(build, tmp_path, name, 
     (tmp_path / name).write_text(text.replace(old, new, 1))
     with pytest.raises(build.AssetError) as error:
         build.read_assets(tmp_path)
-    assert re.match(told, str(error.value)), str(error.value)
+    assert re.match(message, str(error.value)), str(error.value)
