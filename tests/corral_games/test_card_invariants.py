@@ -264,13 +264,13 @@ def test_playing_a_clone_does_not_change_the_original(seed, steps):
 
 def visible(duel, seat):
     """Return everything that a player sees, as plain data."""
-    own, opponent = duel.sides[seat], duel.sides[1 - seat]
+    own_side, opponent_side = duel.sides[seat], duel.sides[1 - seat]
     sides = [
         (side.life, side.land_played, side.lands, side.untapped, side.grants, side.graveyard, side.exile, side.charms)
-        for side in (own, opponent)
+        for side in (own_side, opponent_side)
     ]
-    boards = [[creature.to_ints() for creature in side.creatures] for side in (own, opponent)]
-    counts = [len(own.library), len(opponent.library), len(opponent.hand), sorted(own.library)]
+    boards = [[creature.to_ints() for creature in side.creatures] for side in (own_side, opponent_side)]
+    counts = [len(own_side.library), len(opponent_side.library), len(opponent_side.hand), sorted(own_side.library)]
     public = (
         duel.decks,
         duel.stack,
@@ -282,7 +282,7 @@ def visible(duel, seat):
         duel.winner,
         duel.uids,
     )
-    return sides, boards, counts, own.hand, sorted(opponent.hand + opponent.library), public
+    return sides, boards, counts, own_side.hand, sorted(opponent_side.hand + opponent_side.library), public
 
 
 @settings(max_examples=60, deadline=None)

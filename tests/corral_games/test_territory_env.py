@@ -145,10 +145,10 @@ def test_observations_masks_and_infos_describe_the_world(seed, bots):
         legal[8, 1:] = bool(sectors)
         legal[8, 0] = True
         assert np.array_equal(mask, legal.ravel())
-        own, enemy, neutral, own_troops, enemy_troops = observation["map"][-5:]
+        own_land, enemy_land, free_land, own_troops, enemy_troops = observation["map"][-5:]
         owner = world.owner.reshape(world.width, world.width)[1:-1, 1:-1]
-        assert np.array_equal(own > 0, owner == 0) and np.array_equal(enemy > 0, owner > 0)
-        assert np.array_equal(neutral > 0, owner == -1)
+        assert np.array_equal(own_land > 0, owner == 0) and np.array_equal(enemy_land > 0, owner > 0)
+        assert np.array_equal(free_land > 0, owner == -1)
         assert not own_troops[owner != 0].any() and not enemy_troops[owner <= 0].any()
         global_features = dict(zip(GLOBALS, observation["global"][-16:].tolist(), strict=True))
         assert global_features["own share of all land"] == pytest.approx(info["land_share"])

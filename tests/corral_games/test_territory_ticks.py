@@ -50,10 +50,10 @@ def check_invariants(world):
     assert not world.home[eliminated].any() and not world.away[eliminated].any()
     row, column = np.divmod(np.arange(len(world.owner)), world.width)
     for player in range(players):
-        mine = world.owner == player
-        assert (world.rows[player], world.columns[player]) == (row[mine].sum(), column[mine].sum())
+        own_tiles = world.owner == player
+        assert (world.rows[player], world.columns[player]) == (row[own_tiles].sum(), column[own_tiles].sum())
     ranks = [world.rank(player) for player in range(players)]
-    assert ranks == [1 + sum(other > mine for other in tile_counts) for mine in tile_counts]
+    assert ranks == [1 + sum(other > count for other in tile_counts) for count in tile_counts]
 
 
 # ---- states ----------------------------------------------------------------------------------------------------
