@@ -104,7 +104,7 @@ def test_a_masked_maze_is_solved():
 
 
 def test_scored_actions_are_learned_by_their_features_instead_of_their_index():
-    """Action indices are shuffled in every step: a policy that scores action features learns, one output per index does not."""
+    """Indices are shuffled in every step: a policy that scores features learns, one with one output per index not."""
 
     def make():
         return Shuffled(60, 6)
@@ -160,7 +160,7 @@ class FiveSteps(gym.Env):
 
 @pytest.mark.parametrize(("terminates", "value"), [(False, 10.0), (True, None)])
 def test_truncation_bootstraps_the_value_and_termination_does_not(terminates, value):
-    """The observation never changes, so with truncation the value is 1 / (1 - gamma). Termination makes it much smaller."""
+    """The observation never changes: with truncation the value is 1 / (1 - gamma), with termination much less."""
     run = corral.train(
         lambda: FiveSteps(terminates),
         timesteps=16_000,

@@ -87,16 +87,16 @@ def test_whichever_budget_is_reached_first_ends_the_run(budget, reason, check):
 
 
 def test_a_callback_can_read_metrics_log_and_stop_the_run():
-    seen = []
+    calls = []
 
     def callback(state):
-        seen.append((state.iteration, state.timesteps, state.metrics["time/fps"] > 0))
+        calls.append((state.iteration, state.timesteps, state.metrics["time/fps"] > 0))
         state.log("mine/number", state.iteration * 10)
         if state.iteration == 3:
             state.stop("enough")
 
     result = train(callback=callback, timesteps=10_000, eval_freq=0)
-    assert seen == [(1, 64, True), (2, 128, True), (3, 192, True)]
+    assert calls == [(1, 64, True), (2, 128, True), (3, 192, True)]
     assert result.summary.exit_reason == "enough" and result.summary.steps == 192
     assert [row["mine/number"] for row in read_metrics(result.run_dir / "metrics.jsonl")] == [10, 20, 30]
     assert [int(p.name[5:]) for p in list_checkpoints(result.run_dir / "checkpoints")] == [0, 192]

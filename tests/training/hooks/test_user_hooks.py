@@ -161,20 +161,20 @@ def test_checkpoints_contain_hook_state_only_if_the_run_has_hooks():
 
 
 def test_a_hook_can_evaluate_save_a_checkpoint_and_get_the_model():
-    seen = []
+    results = {}
 
     class Evaluates(corral.Hook):
         def after_iteration(self, iteration):
             if iteration.iteration == 2:
-                seen.append(iteration.evaluate()["eval/mean_reward"])
+                results["reward"] = iteration.evaluate()["eval/mean_reward"]
                 iteration.save_checkpoint()
-                seen.append(len(list_checkpoints(iteration.run_dir / "checkpoints")))
+                results["n_checkpoints"] = len(list_checkpoints(iteration.run_dir / "checkpoints"))
                 action, _ = iteration.model().predict(iteration.rollout.observations[""][0, 0])
-                seen.append(action)
+                results["action"] = action
 
     result = train(3, hooks=[Evaluates()], checkpoint_freq=0)
-    assert seen[0] == metric_rows(result)[1]["eval/mean_reward"] and seen[2] in (0, 1)
-    assert seen[1] == 1, "the checkpoint is saved after all hooks were called, with their state"
+    assert results["reward"] == metric_rows(result)[1]["eval/mean_reward"] and results["action"] in (0, 1)
+    assert results["n_checkpoints"] == 1, "the checkpoint is saved after all hooks were called, with their state"
     assert {int(path.name.removeprefix("ckpt-")) for path in list_checkpoints(Path("run/checkpoints"))} == {0, 128, 192}
     assert "eval/mean_reward" not in metric_rows(result)[-1], "with eval_freq 0 only the hook evaluates"
 
@@ -838,18 +838,18 @@ def test_a_new_run_with_an_invalid_hook_state_leaves_no_files():
 
 
 def test_changes_made_in_on_start_of_a_resumed_run_are_not_saved_before_the_first_iteration_ends():
-    """A run that is killed repeatedly before its first new checkpoint resumes from the same weights each time."""
+    """A run that is killed repeatedly hash_before its first new checkpoint resumes from the same weights each time."""
     train(2, hooks=[Pretrains(resumed=True)])
-    before = weights_hash(newest_checkpoint(Path("run/checkpoints")).checkpoint.policy)
-    seen = []
+    hash_before = weights_hash(newest_checkpoint(Path("run/checkpoints")).checkpoint.policy)
+    saved_hashes = []
 
     class Observes(corral.Hook):
         def after_iteration(self, iteration):
-            seen.append(weights_hash(newest_checkpoint(iteration.run_dir / "checkpoints").checkpoint.policy))
+            saved_hashes.append(weights_hash(newest_checkpoint(iteration.run_dir / "checkpoints").checkpoint.policy))
             iteration.stop("observed")
 
     corral.resume("run", timesteps=640, hooks=[Pretrains(resumed=True), Observes()], quiet=True)
-    assert seen == [before]
+    assert saved_hashes == [hash_before]
 
 
 def test_state_that_a_checkpoint_cannot_contain_is_reported_and_training_continues(capsys):
