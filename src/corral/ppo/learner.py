@@ -37,7 +37,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class LearnerDiverged(CorralError):
-    """The loss or the weights are not finite, so that no further update can be of use."""
+    """The loss or the weights are not finite, so that no further update can help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,8 @@ class UpdateStats:
     """Statistics of one update: means over its minibatches, except ``explained_variance``."""
 
     loss: float
-    """What was minimised: policy_gradient_loss + ent_coef * entropy_loss + vf_coef * value_loss (see ``LossTerms``)."""
+    """What was minimised: policy_gradient_loss + ent_coef * entropy_loss + vf_coef * value_loss, and kl_ref_coef *
+    kl_ref if there is a reference policy."""
     policy_gradient_loss: float
     value_loss: float
     entropy_loss: float
@@ -70,7 +71,7 @@ class UpdateSettings:
     """Number of the iteration in the run; it determines how rows are shuffled."""
     learning_rate: float
     terms: LossTerms = NO_EXTRA_TERMS
-    """Clip range and coefficients of the loss, where they differ from the config."""
+    """What this update changes in the loss: other values of settings, and terms that the config does not have."""
 
 
 _ADJUSTABLE = {"learning_rate": "at least 0", "clip_range": "more than 0", "ent_coef": "at least 0"}
@@ -155,7 +156,8 @@ class Engine(Protocol):
     def evaluate_actions(self, rollout: Rollout, every: int = 1) -> tuple[Floats, Floats]:
         """Return the log-probabilities and values [T / every, N] of a rollout's actions under the current weights.
 
-        Only the steps 0, ``every``, 2 * ``every``, ... are evaluated.
+        Only the steps 0, ``every``, 2 * ``every``, ... are evaluated. With ``overlap`` this measures how far the policy
+        that collected a rollout lags behind.
         """
         ...
 
@@ -218,7 +220,8 @@ class Learner:
 
         Every epoch is a new permutation of the rollout. A recurrent policy learns from sequences of ``sequence_length``
         consecutive steps of one env: sequences are shuffled, and the rows of a sequence stay together, in order. The
-        config ensures that ``minibatch_size`` divides T * N, and that ``sequence_length`` divides it and T.
+        config ensures that ``minibatch_size`` divides T * N, and that ``sequence_length`` divides ``minibatch_size``
+        and T.
         """
         c = self.config
         length = c.sequence_length or 1

@@ -37,7 +37,8 @@ class CollectorReport:
     seconds: CollectSeconds = field(default_factory=CollectSeconds)
     """Time spent choosing actions and stepping envs."""
     finished: bool = True
-    """False if a worker stopped before step T because of ``worker_max_rss``; its successor collects the other steps."""
+    """False if ``on_step`` stopped ``collect`` before step T, because the worker uses too much memory: the worker makes
+    such a report, and the process that takes its place collects the other steps."""
 
 
 class Collector:
@@ -231,7 +232,7 @@ def merge_reports(
         episodes=episodes,
         infos=merge_sums([env_infos for report in reports for env_infos in report.env_report.infos]),
         collectors=n_collectors,
-        seconds=CollectSeconds(  # the longest times, because collectors run in parallel
+        seconds=CollectSeconds(  # collectors run in parallel: the times of the slowest
             max(report.seconds.act for report in reports), max(report.seconds.step for report in reports)
         ),
         recovery_counts=recovery_counts,

@@ -21,7 +21,7 @@ from corral.rollout.env_positions import EnvPositions
 from corral.rollout.source import SourceSpec
 from corral.vec.api import CorralVectorEnv
 from corral.vec.make_vec import make_vector_env
-from corral.vec.supervisor import warn_of_lost
+from corral.vec.supervisor import warn_of_unrestored
 
 __all__ = ["LocalEnvs", "LocalSource", "start_local"]
 
@@ -161,7 +161,7 @@ class LocalSource:
     def restore(self, env_positions: Mapping[str, npt.NDArray[Any]]) -> None:
         """Bring every env to its position in a checkpoint, and warn of envs that did not get there."""
         self._positions.restore(env_positions)
-        warn_of_lost(self.env.restore(self._positions.positions_of(range(self.env.num_envs))), self._warn)
+        warn_of_unrestored(self.env.restore(self._positions.positions_of(range(self.env.num_envs))), self._warn)
 
     def drain_recovery_counts(self) -> RecoveryCounts:
         """Return what went wrong and was repaired since the last rollout."""

@@ -42,7 +42,7 @@ from corral.rollout.load_balancer import LoadBalancer
 from corral.rollout.source import SourceSpec
 from corral.vec.api import EnvInfo
 from corral.vec.env_stepper import CURRENT_ENV, OTHER_CALLS, STEPS_STARTED
-from corral.vec.supervisor import CrashSite, Supervisor, WorkerDeath, warn_of_lost
+from corral.vec.supervisor import CrashSite, Supervisor, WorkerDeath, warn_of_unrestored
 
 __all__ = ["WorkerSource"]
 
@@ -335,7 +335,7 @@ class WorkerSource:
         lost = [
             envs[i] for envs, lost_in_worker in zip(self.env_ranges, replies, strict=True) for i in lost_in_worker or ()
         ]
-        warn_of_lost(lost, self._recovery.warn)
+        warn_of_unrestored(lost, self._recovery.warn)
 
     def _restart(self, w: PoolWorker, error: CorralError, finished: bool = False) -> bytes:
         """Restart a worker, and let it continue the rollout unless it had ``finished`` its part.
@@ -366,7 +366,7 @@ class WorkerSource:
             positions = self._positions.positions_of(w.envs, rollout, steps_completed)
             self._pool.post(w, pickle.dumps(worker.RestoreRequest(positions)))
             (lost,) = self._pool.replies([w])
-            warn_of_lost([w.envs[i] for i in pickle.loads(lost[1:])], self._recovery.warn)
+            warn_of_unrestored([w.envs[i] for i in pickle.loads(lost[1:])], self._recovery.warn)
         progress.resume(steps_completed)
         if request is not None and not finished:
             self._pool.post(w, pickle.dumps(dataclasses.replace(request, first_step=steps_completed)))

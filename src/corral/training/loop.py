@@ -3,16 +3,14 @@
 The loop is the same for every env, network and number of processes. Its terms:
 
 - A *run* (``training/run``) holds the parts that ``training/assemble`` has built: the rollout source, which has the
-envs
-  and collects rollouts, the learner, which updates the policy, counters, settings and the run directory.
+  envs and collects rollouts, the learner, which updates the policy, counters, settings and the run directory.
 - A *rollout* is ``T`` steps of each of ``N`` envs. An *iteration* is one rollout and one update of the policy.
 - A *hook* is an object with methods that the loop calls: ``on_start``, ``after_iteration`` and ``on_end``. Evaluation,
   checkpoints, metrics files and imitation of an expert are hooks, and users add their own. Their order is in
   ``training/hooks/hook_order``.
-- The *recovery point* is a copy of the run's state in memory, taken at the start and after each iteration. A checkpoint
-is
-  a recovery point on disk. If a signal or an error ends an iteration before it is complete, the iteration is discarded
-  and the recovery point is saved, so that a resume repeats the iteration exactly.
+- The *recovery point* is a copy of the run's state in memory, taken at the start and after each iteration. A
+  checkpoint is a recovery point on disk. If a signal or an error ends an iteration before it is complete, the iteration
+  is discarded and the recovery point is saved, so that a resume repeats the iteration exactly.
 - With the setting ``overlap``, workers collect the next rollout while this process updates the policy.
 - In games with two sides, *stages* divide a run: each has its own opponents, and the run may end after the last one.
 """
@@ -35,21 +33,22 @@ __all__ = ["train_loop"]
 def train_loop(run: Run, hooks: HookList, signals: SignalHandler) -> str:
     """Train until a budget (steps, episodes, time, stages) is used up or a hook stops the run; return the reason.
 
-    However the run ends after ``on_start``, the last recovery point is saved and ``on_end`` is called.
+    However the iterations end, the last recovery point is saved, and then ``on_end`` is called.
     """
     resumed = run.recovery_point is not None  # if so, it is the checkpoint from which the run was restored
     if not resumed:
-        run.take_recovery_point()  # what summary.json reports if a signal interrupts `on_start`
+        run.take_recovery_point()  # what the caller's summary.json reports if a signal interrupts `on_start`
     start = Start(run, signals, resumed)
     hooks.on_start(start)  # may change the weights (imitation of an expert), or stop the run
-    reason = None  # until `on_end`: a signal or an error ended the run
+    reason = None  # stays None if a signal or an error ends the run
     try:
         run.publish_weights()  # to the processes that choose actions
         run.take_recovery_point()  # with the changes of `on_start`
         stop_reason = run.exhausted_budget() or start.stop_reason
         if resumed and (stop_reason is None or not run.config.hooks):
-            # The checkpoint that was resumed is on disk: `save_recovery_point` skips a step that was saved. But if the
-            # run ends here, what the user's hooks changed in `on_start` must be saved, because no iteration follows.
+            # The checkpoint that was resumed is on disk: `save_recovery_point` writes nothing for this step. The next
+            # iteration saves what `on_start` changed, and a resume before that calls `on_start` again. But if the run
+            # ends here and the user has hooks, their changes are saved now, because no iteration follows.
             run.last_saved_step = run.progress.timesteps
         reason = _run_iterations(run, hooks, signals, stop_reason)
     finally:
@@ -64,7 +63,8 @@ def _run_iterations(run: Run, hooks: HookList, signals: SignalHandler, stop_reas
     is_evaluated = False  # whether the current policy was evaluated
     try:
         while stop_reason is None:
-            with signals.interruptible():  # Ctrl-C and SIGTERM raise an exception here; outside they wait until here
+            # Ctrl-C and SIGTERM raise an exception in such a block, or, if they arrive outside, in the next one.
+            with signals.interruptible():
                 learned = _collect_and_learn(run, pipeline)
             if learned is None:  # the time budget was used up before the rollout was complete
                 _end_without_rollout(run, signals, is_evaluated)
@@ -89,7 +89,7 @@ def _collect_and_learn(run: Run, pipeline: RolloutPipeline) -> LearnedRollout | 
     rollout = pipeline.next_rollout()  # [T, N]; with `overlap`, workers collect the next one during the update
     if rollout is None:
         return None
-    lag = pipeline.measure_lag(rollout)  # with `overlap`: the mean importance weight under the current policy
+    lag = pipeline.measure_lag(rollout)  # with `overlap`: the mean of the importance weights, clipped at 1; else None
     advantages = run.estimate_advantages(rollout)  # and returns, both [T, N], by generalized advantage estimation
     settings = run.next_update_settings()  # learning rate, clip range and coefficients of the loss
     update = run.learner.update(rollout, advantages, settings)  # epochs of minibatch gradient steps
@@ -101,7 +101,7 @@ def _end_without_rollout(run: Run, signals: SignalHandler, is_evaluated: bool) -
 
     The policy is evaluated if that has not been done after the previous iteration.
     """
-    run.discard_rollout()  # count the seconds that it took
+    run.discard_rollout()  # the seconds of the incomplete rollout count as discarded
     if run.config.eval_freq and not is_evaluated:
         eval_metrics = evaluate_run(run, signals)
         run.reporter.write(progress_row(run) | eval_metrics, budget_used(run.config, run.progress))

@@ -31,7 +31,7 @@ from corral.vec import calls, worker
 from corral.vec.api import CallState, CorralVectorEnv, EnvReport, InfoMode, InfoRow, OpponentSamplerSpec, StepArrays
 from corral.vec.position_tracker import PositionTracker
 from corral.vec.replay_log import EnvPosition
-from corral.vec.supervisor import Supervisor, WorkerDeath, warn_of_lost
+from corral.vec.supervisor import Supervisor, WorkerDeath, warn_of_unrestored
 
 __all__ = ["ProcessVectorEnv"]
 
@@ -338,7 +338,7 @@ class ProcessVectorEnv(CorralVectorEnv):
         if positions:
             self._pool.post(w, self._restore_message(positions))
             (reply,) = self._pool.replies([w])
-            warn_of_lost([w.envs[i] for i in pickle.loads(reply[1:])], self.recovery.warn)
+            warn_of_unrestored([w.envs[i] for i in pickle.loads(reply[1:])], self.recovery.warn)
 
     def _restore_message(self, positions: list[EnvPosition]) -> bytes:
         return worker.RESTORE + pickle.dumps(worker.RestoreRequest(positions, bool(self.has_masks)))

@@ -1,8 +1,9 @@
 """The supervisor: decides what happens when a worker dies, hangs or uses too much memory.
 
-A worker is a process, or anything else outside of the trainer, that owns envs. It is restarted, or the run stops with
-an error. The supervisor is a state machine: events in (``WorkerDeath``, ``MemoryLimitExceeded``), decisions out
-(``Restart``, ``Stop``). It starts and kills nothing itself, so its rules are tested without processes. ``recover`` and
+A worker is a process that owns envs. It is restarted, unless recovery is off, no env has
+completed a step yet, restarts make no progress or there were too many: then the run stops with an error. The supervisor
+is a state machine: its input are events (``WorkerDeath``, ``MemoryLimitExceeded``), its output decisions (``Restart``,
+``Stop``). It starts and kills nothing itself, so its rules are tested without processes. ``recover`` and
 ``restart_for_memory`` carry the decisions out with the functions that the caller gives them.
 """
 
@@ -28,7 +29,7 @@ __all__ = [
     "Supervisor",
     "WorkerDeath",
     "first_line",
-    "warn_of_lost",
+    "warn_of_unrestored",
 ]
 
 T = TypeVar("T")
@@ -68,9 +69,10 @@ class WorkerDeath:
     crash_site: CrashSite | None = None
     """The env step that was under way; None if the worker was not stepping an env."""
     steps: int = 0
-    """Vector steps since the run started, restarts included, that the worker had begun."""
+    """How many steps the worker has begun since the run started, those before its restarts included."""
     heartbeat: Hashable = None
-    """Any value that changes while the worker makes progress outside of env steps, as during a restore."""
+    """Any value that changes while the worker makes progress outside of env steps, as during a restore. It is the same
+    whenever a start fails at the same point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ class Supervisor:
         self._restores_episodes = restores_episodes
         self.known_to_work = recovery.known_to_work
         """Whether an env has completed a step; the caller sets it. Until then an error is a mistake in the set-up of
-        the run, which a restart would repeat, except the death by a signal, which any process can send."""
+        the run, which a restart would repeat. The exception is a death by a signal, which any process can send."""
         self._restarts = 0  # after deaths; restarts because of memory have no limit
         self._counts = RecoveryCounts()  # since the last drain_counts
         self._last_key: dict[int, Hashable] = {}  # by worker: the progress key of its last death
@@ -152,7 +154,7 @@ class Supervisor:
     def restart_for_memory(
         self, worker_name: str, start: Callable[[], object], on_death: Callable[[CorralError], object]
     ) -> None:
-        """Restart a worker that uses too much memory by calling ``start``; if that fails, call ``on_death``."""
+        """Restart a worker that uses too much memory by calling ``start``; if that fails, ``on_death`` recovers it."""
         decision = self.decide(MemoryLimitExceeded(worker_name))
         assert isinstance(decision, Restart)
         self._recovery.warn(decision.message)
@@ -194,8 +196,8 @@ class Supervisor:
         if self._restores_episodes:
             location = death.crash_site.location
             return "in a step", location.env, location.episode, location.step
-        # All envs began new episodes after the last restart. What crashes a worker in the same way each time does so
-        # after the same number of steps.
+        # All envs began new episodes after the last restart, so there is no step to compare. A worker that dies after
+        # the same number of steps each time is taken for one that makes no progress.
         return "in a step", death.steps - self._steps_at_last_death.get(death.worker, 0)
 
 
@@ -217,7 +219,7 @@ def first_line(error: CorralError) -> str:
     return str(error).splitlines()[0]
 
 
-def warn_of_lost(envs: list[int], warn: Callable[[str], object]) -> None:
+def warn_of_unrestored(envs: list[int], warn: Callable[[str], object]) -> None:
     """Warn about envs that could not be restored to their positions."""
     if envs:
         episodes = "its episode ends" if len(envs) == 1 else "their episodes end"
