@@ -66,7 +66,7 @@ class Stepper:
         self.info_mode = options.infos
         """``full``: ``reset`` and ``step`` return infos. ``summed``: ``drain`` returns sums of the numbers in infos."""
         self.opponent_sampler: OpponentSampler | None = None
-        """Chooses the opponents of new episodes; None: the envs choose their opponents themselves, if they have any."""
+        """Chooses the opponents of new episodes, which play inside of the envs; None: the envs choose them, if any."""
         self.heartbeat: Any = [0, 0, 0] if options.heartbeat is None else options.heartbeat
         self.row_writer = RowWriter(envs[0].observation_space, envs[0].action_space, arrays)
         self._restorable = RestorableEnvs(
