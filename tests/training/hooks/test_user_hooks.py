@@ -838,7 +838,7 @@ def test_a_new_run_with_an_invalid_hook_state_leaves_no_files():
 
 
 def test_changes_made_in_on_start_of_a_resumed_run_are_not_saved_before_the_first_iteration_ends():
-    """A run that is killed repeatedly hash_before its first new checkpoint resumes from the same weights each time."""
+    """A run that is killed repeatedly before its first new checkpoint resumes from the same weights each time."""
     train(2, hooks=[Pretrains(resumed=True)])
     hash_before = weights_hash(newest_checkpoint(Path("run/checkpoints")).checkpoint.policy)
     saved_hashes = []
