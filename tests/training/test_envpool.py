@@ -46,9 +46,8 @@ def test_a_killed_worker_is_replaced_and_its_episodes_are_truncated(backend, cap
     def kill(state):
         if not killed:
             workers = [child for child in psutil.Process().children(True) if "forkserver" in " ".join(child.cmdline())]
-            victim = max(
-                workers, key=lambda child: child.memory_info().rss
-            )  # the fork server has no env and is smaller
+            # The fork server has no env and uses less memory than a worker.
+            victim = max(workers, key=lambda child: child.memory_info().rss)
             killed.append(victim.pid)
             os.kill(victim.pid, signal.SIGKILL)
 

@@ -104,7 +104,7 @@ def test_a_masked_maze_is_solved():
 
 
 def test_scored_actions_are_learned_by_their_features_instead_of_their_index():
-    """Indices are shuffled in every step: a policy that scores features learns, one with one output per index not."""
+    """Indices are shuffled in every step. Scoring the actions' features learns; one output per index does not."""
 
     def make():
         return Shuffled(60, 6)

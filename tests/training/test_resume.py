@@ -162,9 +162,8 @@ def test_env_states_that_are_slow_to_get_are_saved_rarely():
             self.step_count, self.draw, self.np_random.bit_generator.state = json.loads(state)
 
     train(lambda: SlowToSave(1000), 640, "run", backend="serial")
-    assert (
-        SlowToSave.get_state_calls == 4
-    )  # once per env in five rollouts: the interval until the next call is twenty seconds
+    # Called once per env in five rollouts: the interval until the next call is twenty seconds.
+    assert SlowToSave.get_state_calls == 4
     uninterrupted = train(lambda: SlowToSave(1000), 1280, "uninterrupted", backend="serial")
     resumed = corral.resume("run", env=lambda: SlowToSave(1000), timesteps=1280, quiet=True).summary
     assert resumed.weights_sha256 == uninterrupted.weights_sha256 and resumed.inexact == 0
