@@ -34,7 +34,7 @@ TEST_PROCESSES ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN 2>/dev/null || 
 BASE ?= HEAD
 SNAPSHOT_FLAGS ?=
 
-# How long `make chaos` torments runs, and how else.
+# For how many minutes `make chaos` kills processes of runs, and its other flags.
 MINUTES ?= 5
 CHAOS_FLAGS ?=
 
