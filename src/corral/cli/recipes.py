@@ -72,7 +72,7 @@ def train_and_play(train: Callable[[], TrainResult], games: int, env: str | None
 
 
 def _play_final_games(result: TrainResult, games: int, env: str | None, policy: str | None) -> None:
-    """Play games of the final policy against the env's weakest and strongest scripted opponents; save the results."""
+    """Play games of the final policy against the env's reference opponents; save the results."""
     if not result.env_opponents:
         return
     directory = RunDirectory(result.run_dir)

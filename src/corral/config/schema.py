@@ -253,7 +253,7 @@ class TrainConfig(BaseModel):
     seed: int | None = _field(
         None, "run", "Root seed of all random numbers (default: drawn at random and recorded).", ge=0, lt=2**63
     )
-    device: str = _field("auto", "run", "Device of the learner: cpu, cuda, cuda:1, mps, or auto.")
+    device: str = _field("auto", "run", "Device of the policy: cpu, cuda, cuda:1, mps, or auto.")
     learner: Literal["auto", "numpy", "torch"] = _field(
         "auto",
         "learner",

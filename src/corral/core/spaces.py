@@ -113,7 +113,7 @@ class Layout:
         return {leaf.path: poisoned((*leading, *leaf.shape), leaf.dtype) for leaf in self.leaves}
 
     def write(self, arrays: Leaves, row: int, value: Any) -> None:
-        """Copy one value of the space into ``row``; raise a ValueError if it is not in the space."""
+        """Copy one value into ``row``; raise a ValueError if its type or shape does not fit. Bounds are not checked."""
         for leaf, is_box in zip(self.leaves, self._is_box, strict=True):
             item = value if self._is_single_leaf else _descend(value, leaf)
             if not (is_box and type(item) is np.ndarray and item.dtype == leaf.dtype and item.shape == leaf.shape):

@@ -294,7 +294,7 @@ class RolloutSource(Protocol):
     """Collects rollouts, in this process or in workers. The training loop knows nothing else about parallelism."""
 
     def publish(self, weights: Weights, version: int) -> None:
-        """Make ``weights`` the policy of the next rollout that begins; ``version`` is one more than the last."""
+        """Make ``weights`` the policy of the next rollout that begins. From call to call ``version`` changes by 1."""
         ...
 
     def begin(self, iteration: int) -> None:

@@ -87,7 +87,7 @@ def make(
     vector = _construct(task, num_envs, arguments, kwargs)
     # EnvPool would begin the next episode in the step after the end of one; Corral resets the env before that step.
     vector.metadata = {**vector.metadata, "autoreset_mode": AutoresetMode.DISABLED}
-    vector.hidden_info_keys, vector.reset_envs = _HIDDEN_INFO_KEYS, _reset_envs
+    vector.corral_hidden_info_keys, vector.corral_reset_envs = _HIDDEN_INFO_KEYS, _reset_envs
     if family == _ATARI_FAMILY:
         vector.counts_lives = True
         if (frames := vector.config["stack_num"]) > 1:

@@ -145,7 +145,7 @@ class SingleEnvAdapter(gym.Env[Any, Any]):
         self.metadata = single_env_metadata(self._vector)
         self.render_mode = self._vector.render_mode
         self.frame_stacks = getattr(self._vector, "frame_stacks", {})
-        self._hidden_info_keys = getattr(self._vector, "hidden_info_keys", ())
+        self._hidden_info_keys = getattr(self._vector, "corral_hidden_info_keys", ())
         self._observation_layout = Layout(self.observation_space)
         self._action_layout = Layout(self.action_space, "action")
         self._action_batch = self._action_layout.allocate(1)

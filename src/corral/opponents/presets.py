@@ -1,4 +1,4 @@
-"""The opponents of an env that recipes refer to: its weakest and its strongest scripted one."""
+"""The opponents of an env that recipes refer to: its weakest one, and ``greedy`` or else its strongest one."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class ReferenceOpponents:
         """Return the mix of opponents for self-play, as the setting ``opponent`` takes it.
 
         The weights are the shares of episodes against the current policy and against the weakest opponent. Past selves
-        and the strongest scripted opponent share the rest equally. By default that is 30% past selves, 30% the
-        strongest scripted opponent, 20% the current policy and 20% the weakest opponent.
+        and the scripted opponent share the rest equally. By default that is 30% past selves, 30% the
+        scripted opponent, 20% the current policy and 20% the weakest opponent.
         """
         rest = 1.0 - current_weight - random_weight
         if min(current_weight, random_weight) < 0 or rest < -1e-9:

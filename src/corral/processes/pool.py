@@ -137,14 +137,15 @@ class WorkerPool:
                 time.sleep(_START_PAUSE * 2 ** (attempt - 1))
         raise AssertionError
 
-    def restart(self, worker: PoolWorker) -> bytes:
-        """Kill a worker and start another process in its place; return the first reply of that process."""
+    def restart(self, worker: PoolWorker, after_kill: Callable[[], object] = lambda: None) -> bytes:
+        """Kill a worker, call ``after_kill``, and start another process in its place; return its first reply."""
         self._waiter.forget(worker)
         kill([worker])
+        after_kill()
         self._hang_detector.forget(worker.index)
-        with hide_main_module(self._context, self._preload):
+        with hide_main_module(self._context, self._preload):  # signals wait: the new process must not be forgotten
             started = self._start(worker.index, worker.envs)
-        worker.process, worker.pid, worker.pipe, worker.end = started.process, started.pid, started.pipe, None
+            worker.process, worker.pid, worker.pipe, worker.end = started.process, started.pid, started.pipe, None
         self._waiter.add(worker)
         return self.await_startup([worker], "envs")[0]
 

@@ -38,7 +38,8 @@ def curriculum_stages(
 ) -> list[Stage]:
     """Return the stages of a preset.
 
-    ``v1`` has the weakest and then the strongest scripted opponent; ``v2`` has a mix of both between them.
+    ``v1`` has the weakest and then the scripted opponent (``greedy``, or the strongest); ``v2`` has a mix of both
+    between them.
     """
     weakest, strongest = opponents.weakest, opponents.strongest_scripted
     presets = {

@@ -1,4 +1,4 @@
-"""Hybrid self-play: a warm-up against the strongest scripted opponent, then self-play."""
+"""Hybrid self-play: a warm-up against a scripted opponent, then self-play."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def hybrid(
     random_weight: float = 0.2,
     **settings: Any,
 ) -> TrainResult:
-    """Train ``warmup`` steps against the env's strongest scripted opponent, then by self-play.
+    """Train ``warmup`` steps against a scripted opponent (``greedy``, or the env's strongest), then by self-play.
 
     ``warmup`` is 200,000 steps by default, or a fifth of a smaller budget. ``current_weight`` and ``random_weight`` are
     the shares of episodes against the current policy and against the weakest opponent; the other episodes are played
-    half against past versions of the policy and half against the strongest scripted opponent. ``timesteps`` is
+    half against past versions of the policy and half against the scripted opponent. ``timesteps`` is
     1,000,000 if no budget is given. ``config`` and ``settings`` are those of ``corral.train``.
     """
     values = recipe_settings(settings, config, opponent=_REFUSED, stages=_REFUSED)

@@ -22,7 +22,7 @@ EnvLike = str | Callable[..., gym.Env[Any, Any]]
 
 
 def reference_opponents(env: EnvLike, settings: Mapping[str, Any]) -> ReferenceOpponents:
-    """Return the weakest and the strongest scripted opponent of an env; raise a UsageError if it has no opponents."""
+    """Return the opponents of an env that recipes refer to; raise a UsageError if it has no opponents."""
     factory = resolve_env(env, parse_env_kwargs(settings.get("env_kwargs", {})))
     names = probe_env(factory).opponents
     if not names:

@@ -25,8 +25,9 @@ def selfplay(
 
     ``current_weight`` and ``random_weight`` are the shares of episodes against the current policy and against the
     weakest opponent; the other episodes are played half against past versions of the policy and half against the
-    strongest scripted opponent. Every ``checkpoint_freq`` steps (25,000 by default) a copy of the policy is added to
-    the past versions, and a checkpoint is saved. ``config`` and ``settings`` are those of ``corral.train``.
+    scripted opponent (``greedy``, or the strongest). Every ``checkpoint_freq`` steps (25,000 by default) a copy of the
+    policy is added to the past versions, and a checkpoint is saved. ``config`` and ``settings`` are those of
+    ``corral.train``.
     """
     values = recipe_settings(settings, config, opponent=_REFUSED, stages=_REFUSED)
     mix = reference_opponents(env, values).selfplay(current_weight, random_weight)

@@ -28,8 +28,8 @@ def warmstart(
 ) -> TrainResult:
     """Train on an env that has opponents, from a policy that imitates ``expert``.
 
-    The default expert is the env's strongest scripted opponent. PPO would soon forget what it imitates, because its
-    first advantages come from an untrained value function. Therefore only the value function learns at first
+    The default expert is ``greedy``, or the env's strongest opponent. PPO would soon forget what it imitates, because
+    its first advantages come from an untrained value function. Therefore only the value function learns at first
     (``critic_warmup``, a twentieth of the budget), and a penalty on the KL divergence from the imitation
     (``kl_ref_coef``) falls to zero over the first half of the budget. Without a budget in steps, these are 5,000 and
     50,000 steps. The preset ``v2`` also fits the value function to the expert's returns, and has an entropy bonus.

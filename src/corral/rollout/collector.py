@@ -3,7 +3,8 @@
 A ``Collector`` runs this loop for a group of envs. With the backends ``serial`` and ``process`` there is one collector
 for all envs, in the training process; ``process`` steps the envs in worker processes. With the backend ``worker`` each
 worker process has its own envs, actor and collector, and writes its part of a rollout into shared memory. The code is
-the same for all backends. It imports no torch: a worker process without torch needs 10 MB of memory instead of 200.
+the same for all backends. It imports no torch: a worker process without torch needs 10 MB of memory of its own instead
+of 200.
 
 Shapes: ``T`` steps of a rollout, ``N`` envs of this collector, ``D`` numbers in an action (1 for ``Discrete``), ``S``
 numbers in the state of a recurrent policy. Observations are dicts of arrays: one per leaf of the observation space, by

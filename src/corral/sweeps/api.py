@@ -1,6 +1,6 @@
 """``sweep`` and ``resume_sweep``, which run all trials of a sweep and write its results into a directory.
 
-However a sweep ends, its directory holds the results so far. Trials that have ended are not run again. A trial that was
+However a sweep ends, its directory holds the results so far. Completed trials are not run again. A trial that was
 interrupted is an ordinary run directory and is resumed from its checkpoint.
 """
 

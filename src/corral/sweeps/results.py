@@ -50,6 +50,11 @@ class SweepResult:
     best: Result | None
     """The best trial; None as long as no trial is complete."""
 
+    @property
+    def judged_by(self) -> str:
+        """The former name of ``objective_name``."""
+        return self.objective_name
+
 
 def read_results(request: SweepRequest, entries: Sequence[TrialEntry], trials: Path) -> list[Result]:
     """Return the trials with the numbers in their run directories."""

@@ -71,7 +71,7 @@ class BatchStepper:
         self.row_writer = RowWriter(vector.single_observation_space, vector.single_action_space, arrays)
         self._action_layout = self.row_writer.codec.layout
         self._lives = np.zeros(n, np.int64) if getattr(vector, "counts_lives", False) else None  # after the last step
-        self._hidden_info_keys = getattr(vector, "hidden_info_keys", ())
+        self._hidden_info_keys = getattr(vector, "corral_hidden_info_keys", ())
         self._faults_without_progress = 0
         self._fault_step = 0  # the step of the longest episode at the last fault
         self._ended = np.zeros(n, np.bool_)  # envs that ended an episode since all began one together
@@ -258,7 +258,9 @@ class BatchStepper:
 
     def _reset_envs(self, envs: Indices, seeds: Any = None) -> _NewEpisodes:
         """Begin new episodes in some envs [K]; ``seeds`` has an entry for each of the N envs."""
-        reset_some = getattr(self.vector, "reset_envs", None)  # faster than a reset with a mask, where there is one
+        reset_some = getattr(
+            self.vector, "corral_reset_envs", None
+        )  # faster than a reset with a mask, where there is one
         if reset_some is None:
             options = {"reset_mask": np.isin(np.arange(self._n), envs)}
             observations, infos = self.vector.reset(seed=seeds, options=options)

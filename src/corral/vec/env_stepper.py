@@ -176,7 +176,7 @@ class Stepper:
                 states[i] = state
                 self._replay_log.start_from_state(i, state)
         elapsed = time.perf_counter() - started
-        self._next_state_time = started + _STATE_WAIT_FACTOR * elapsed
+        self._next_state_time = max(self._next_state_time, started + _STATE_WAIT_FACTOR * elapsed)
         return states
 
     def close(self) -> None:
@@ -264,8 +264,10 @@ class Stepper:
         self._ledger.steps[i] = 0
         while True:
             attempts += 1
+            self._update_heartbeat(i)
+            reset_options = self._log_episode(i, seed, options)
             try:
-                info = self._try_to_begin(i, seed, options)
+                info = self._try_to_begin(i, reset_options)
             except InvalidRow as invalid:
                 self._raise_invalid_data(i, invalid, None)
             except ENV_EXCEPTIONS as error:
@@ -288,10 +290,8 @@ class Stepper:
                 self._ledger.record_successful_retry(last_fault)
             return info
 
-    def _try_to_begin(self, i: int, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any]:
+    def _try_to_begin(self, i: int, options: dict[str, Any] | None) -> dict[str, Any]:
         """Reset env ``i`` once, write its first observation and mask, and return the info."""
-        self._update_heartbeat(i)
-        options = self._log_episode(i, seed, options)
         observation, mask, info = self._restorable.reset(i, self._replay_log.seed(i), options, self.opponent_sampler)
         self.row_writer.write_observation(i, observation)
         self.row_writer.check_finite(i, with_reward=False)

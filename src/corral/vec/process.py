@@ -323,11 +323,11 @@ class ProcessVectorEnv(CorralVectorEnv):
 
     def _start_again(self, w: PoolWorker) -> bytes:
         """Start another process for a worker and bring it as far as the other workers are; return its last reply."""
-        reply = self._pool.restart(w)
         if self._shared is None:
-            return reply
+            return self._pool.restart(w)
+        # The cells are cleared after the old process has ended, because it could take that for a request.
+        reply = self._pool.restart(w, after_kill=functools.partial(self._signal.clear, w))
         self.env_info.check_same(cloudpickle.loads(reply[1:]).env_info)
-        self._signal.clear(w)  # after the old process has ended, which could take this for a request
         self._pool.send_shared_memory(w, self._shared)
         return self._pool.await_startup([w], "memory")[0]
 

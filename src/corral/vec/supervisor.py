@@ -1,7 +1,7 @@
 """The supervisor: decides what happens when a worker dies, hangs or uses too much memory.
 
-A worker is a process that owns envs. It is restarted, unless recovery is off, no env has
-completed a step yet, restarts make no progress or there were too many: then the run stops with an error. The supervisor
+A worker is a process that owns envs. It is restarted, unless recovery is off, the env does
+not work at all, restarts make no progress or there were too many: then the run stops with an error. The supervisor
 is a state machine: its input are events (``WorkerDeath``, ``MemoryLimitExceeded``), its output decisions (``Restart``,
 ``Stop``). It starts and kills nothing itself, so its rules are tested without processes. ``recover`` and
 ``restart_for_memory`` carry the decisions out with the functions that the caller gives them.
@@ -69,7 +69,7 @@ class WorkerDeath:
     crash_site: CrashSite | None = None
     """The env step that was under way; None if the worker was not stepping an env."""
     steps: int = 0
-    """How many steps the worker has begun since the run started, those before its restarts included."""
+    """A count of the worker's steps, those before its restarts included, which grows with each step."""
     heartbeat: Hashable = None
     """Any value that changes while the worker makes progress outside of env steps, as during a restore. It is the same
     whenever a start fails at the same point."""
