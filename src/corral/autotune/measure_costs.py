@@ -216,7 +216,8 @@ def _count_gradient_rows(config: TrainConfig, codec: ActionCodec, env: EnvCosts)
 def _single_minibatch(config: TrainConfig, policy: Policy, rows: int) -> TrainConfig:
     """Return the config of a rollout that is one minibatch of ``rows`` rows, with shards as in the run.
 
-    Where the minibatch is smaller than the run's, it has fewer shards, so that a shard is not smaller than usual.
+    Where the minibatch of images is smaller than the run's, it has fewer shards, so that these are not smaller than
+    usual.
     """
     if policy.pictures is None:
         shards = min(config.shares, rows)

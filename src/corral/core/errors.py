@@ -141,6 +141,8 @@ class EnvFault(CorralError):
 class InvalidEnvData(EnvFault):
     """An env returned data that do not fit its spaces, or that the learner cannot use."""
 
+    recorded_name = "BadEnvData"  # in summary.json: what is in files keeps its name
+
 
 def shorten_long_words(message: str) -> str:
     """Return the message with every word of 300 or more characters (a path, a number) shortened to 153."""

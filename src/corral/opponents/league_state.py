@@ -166,7 +166,7 @@ OPPONENTS_KEYS = {
 
 
 def parse_state(state: Any) -> OpponentsState:
-    """Return the opponents' state in a ``state.json``; raise a CheckpointError if types or keys are wrong."""
+    """Return the opponents' state in a ``state.json``; raise a CheckpointError if it does not fit."""
     try:
         attributes = to_attributes(state, OPPONENTS_KEYS)
         if isinstance(pool := attributes.get("pool"), list):
@@ -178,8 +178,7 @@ def parse_state(state: Any) -> OpponentsState:
         _ = [StageResult.from_data(result) for result in parsed.results]  # raises a TypeError for an unknown key
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        attribute, *rest = first["loc"]
-        path = "/".join(map(str, (OPPONENTS_KEYS.get(str(attribute), attribute), *rest)))
+        path = "/".join(OPPONENTS_KEYS.get(str(part), str(part)) for part in first["loc"])
         raise CheckpointError(f"state.json does not fit: opponents: {one_line(path)}: {first['msg']}") from None
     except (ValueError, TypeError, AttributeError) as error:  # a number that is not finite; an unknown key
         raise CheckpointError(f"state.json does not fit: opponents: {one_line(error)}") from None

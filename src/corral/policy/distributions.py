@@ -49,7 +49,7 @@ def masked_bernoulli(logits: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def sample(heads: Sequence[Head], params: Tensor, log_std: Tensor, masks: Tensor | None, noise: Tensor) -> Tensor:
-    """Return actions [B, D]: the inverse of each head's distribution function at the noise."""
+    """Return actions [B, D] as a function of the noise; a categorical head inverts its cumulative distribution."""
     columns = []
     for head, outputs, mask, head_log_std in split_by_head(heads, params, log_std, masks):
         head_noise = noise[:, head.actions]

@@ -136,7 +136,7 @@ def _next_commands(run: Run, directory: RunDirectory, summary: Summary) -> list[
     """Return lines with commands that show, evaluate or continue the run."""
     path = shlex.quote(directory.display_path)
     lines = [f"results in {path}", f"  curves:   {command('tensorboard')} --logdir {path}"]
-    if needs_python(run.config):  # no command can name the env, the policy or a hook
+    if needs_python(run.config):  # no command can name the env or the policy
         return lines
     arguments = f"{path} {code_flags(run.config)}".rstrip()
     timesteps = None if summary.exit_reason in signal.Signals.__members__ else 2 * summary.steps  # as before, or more

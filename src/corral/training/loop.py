@@ -12,7 +12,7 @@ The loop is the same for every env, network and number of processes. Its terms:
   checkpoint is a recovery point on disk. If a signal or an error ends an iteration before it is complete, the iteration
   is discarded and the recovery point is saved, so that a resume repeats the iteration exactly.
 - With the setting ``overlap``, workers collect the next rollout while this process updates the policy.
-- In games with two sides, *stages* divide a run: each has its own opponents, and the run may end after the last one.
+- *Stages* divide a run: each has its own opponents or reset options, and the run may end after the last one.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ class RunSession:
             if isinstance(error, Interrupted):
                 self._close_and_print_table(self._write_summary(error.name))
             else:
-                self._write_summary(f"failed: {type(error).__name__}")
+                self._write_summary(f"failed: {getattr(error, 'recorded_name', type(error).__name__)}")
                 if run.last_saved_step is not None:
                     self.console.note(
                         f"stopped: everything up to step {run.last_saved_step:,} is saved in {directory.display_path}"

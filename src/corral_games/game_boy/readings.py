@@ -137,7 +137,7 @@ class RewardTracker:
         self._last = [0] * len(terms)
         """The value of each term at the start of the episode, or at the last step in which its conditions held."""
         self._best = [0] * len(terms)
-        """The highest value of each term in the episode."""
+        """The highest value so far of each term of kind ``gain`` or ``first``, in steps whose conditions hold."""
         self._met: list[set[int]] = [set() for _ in terms]
         """The values that each term has had in the episode."""
 

@@ -18,7 +18,7 @@ from corral_games.card_battle.engine.rules import Duel
 __all__ = ["best_option", "play_best", "score_options"]
 
 _LAND_POINTS = 30.0
-"""Points of playing a land: more than any spell has, so that the land is played first."""
+"""Points of playing a land: more than a spell has that does not win at once, so that the land is played first."""
 
 
 def score_options(duel: Duel) -> list[float]:

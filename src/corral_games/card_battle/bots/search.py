@@ -64,7 +64,8 @@ class _Node:
 def search(duel: Duel, rng: random.Random, iterations: int) -> Action:
     """Return the action of ``duel.to_act`` that was visited most, of equals the one with the higher total result.
 
-    Stops before ``iterations`` if the rest cannot change the choice. Lands are played without search.
+    Stops before ``iterations`` if the rest cannot change the choice. If a land can be played, the action with the
+    highest value is returned without search.
     """
     options, seat = duel.legal(), duel.to_act
     end_turn = duel.turn + (_HORIZON if duel.active == seat else _HORIZON - 1)

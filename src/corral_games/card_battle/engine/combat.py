@@ -51,7 +51,7 @@ def _deal_step(
 ) -> None:
     """Let some of the creatures in combat deal damage simultaneously, then remove the dead ones.
 
-    One loop can deal it all, because no creature's power changes before the dead are removed.
+    All of it can be dealt in any order, because no creature's power changes before the dead are removed.
     """
     for attacker in dealing_attackers:
         if attacker.power <= 0:

@@ -67,7 +67,7 @@ def encode_row(**features: float) -> bytes:
 
 
 def quantize_score(score: float) -> int:
-    """Round a score to eighths of a point within bounds: fewer distinct values make fewer distinct rows to cache."""
+    """Truncate a score to eighths of a point within bounds: fewer distinct values make fewer distinct rows to cache."""
     eighths = int(8 * score)
     return _MAX_EIGHTHS if eighths > _MAX_EIGHTHS else _MIN_EIGHTHS if eighths < _MIN_EIGHTHS else eighths
 
