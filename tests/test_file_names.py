@@ -9,7 +9,7 @@ import pytest
 import safetensors.numpy
 
 import corral
-from corral.core.errors import EnvFault
+from corral.core.errors import EnvFault, InvalidEnvData
 from corral.core.types import RECOVERY_KEYS, RecoveryCounts
 from corral.opponents.league_state import (
     OPPONENTS_KEYS,
@@ -23,7 +23,7 @@ from corral.policy.policy import Policy
 from corral.storage.summary_file import SUMMARY_KEYS, Summary
 from corral.sweeps.request import REQUEST_KEYS, SweepRequest
 from corral.training.progress import PROGRESS_KEYS, Progress
-from tests.toy_envs import Broken
+from tests.toy_envs import Broken, Counter
 
 RECOVERY_COUNTS = ["restarts", "recycled", "retries", "env_faults", "inexact"]
 PROGRESS = [
@@ -219,3 +219,19 @@ IMPALA_LAYERS = [
 def test_weights_have_these_names_in_this_order(space, actions, options, names):
     """Checkpoints have these names as keys, hashes of weights include them, and norms are summed in their order."""
     assert [*Policy(space, actions, **options).state_dict()] == ["log_std", *names]
+
+
+def test_an_env_that_returns_invalid_data_has_its_former_name_in_the_summary(tmp_path):
+    class ReturnsNaN(Counter):
+        total_steps = 0
+
+        def step(self, action):
+            ReturnsNaN.total_steps += 1
+            observation, reward, *rest = super().step(action)
+            return observation, float("nan") if self.total_steps > 40 else reward, *rest
+
+    with pytest.raises(InvalidEnvData):
+        corral.train(
+            ReturnsNaN, n_envs=1, n_steps=16, batch_size=16, timesteps=64, output_dir=str(tmp_path / "run"), quiet=True
+        )
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["exit_reason"] == "failed: BadEnvData"

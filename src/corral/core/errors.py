@@ -32,6 +32,8 @@ class CorralError(Exception):
 
     exit_code: int = 1
     """Exit code of the command line when this error ends it."""
+    recorded_name: str | None = None
+    """The name of this error in ``summary.json``; None: the name of its class."""
 
 
 class UsageError(CorralError, ValueError):
@@ -141,7 +143,7 @@ class EnvFault(CorralError):
 class InvalidEnvData(EnvFault):
     """An env returned data that do not fit its spaces, or that the learner cannot use."""
 
-    recorded_name = "BadEnvData"  # in summary.json: what is in files keeps its name
+    recorded_name = "BadEnvData"  # the name of this class in older versions
 
 
 def shorten_long_words(message: str) -> str:

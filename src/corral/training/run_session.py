@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from corral.config.yaml_file import dump_yaml
-from corral.core.errors import CheckpointError, EnvFault, UsageError, one_line
+from corral.core.errors import CheckpointError, CorralError, EnvFault, UsageError, one_line
 from corral.core.files import replace_file
 from corral.ppo.mlp_engine import MlpEngine
 from corral.reporting.console import SilentConsole
@@ -196,7 +196,8 @@ class RunSession:
             if isinstance(error, Interrupted):
                 self._close_and_print_table(self._write_summary(error.name))
             else:
-                self._write_summary(f"failed: {getattr(error, 'recorded_name', type(error).__name__)}")
+                recorded_name = error.recorded_name if isinstance(error, CorralError) else None
+                self._write_summary(f"failed: {recorded_name or type(error).__name__}")
                 if run.last_saved_step is not None:
                     self.console.note(
                         f"stopped: everything up to step {run.last_saved_step:,} is saved in {directory.display_path}"
