@@ -19,8 +19,9 @@ SHM = Path("/dev/shm")
 def processes_of(run_id: str) -> list[psutil.Process]:
     """Return the live processes of a run."""
     processes = []
-    for process in psutil.process_iter():
+    for pid in psutil.pids():  # psutil.process_iter can leave out a process whose pid is used for the second time
         with contextlib.suppress(psutil.Error, OSError):
+            process = psutil.Process(pid)
             if process.environ().get(RUN_ID) == run_id and process.status() != psutil.STATUS_ZOMBIE:
                 processes.append(process)
     return processes

@@ -15,7 +15,8 @@ from tests.faults.system import RUN_ID, shared_memory
 
 
 def test_a_process_that_is_left_is_found_and_killed(monkeypatch):
-    script = "import subprocess; subprocess.Popen(['sleep', '60'], start_new_session=True)"
+    child = [sys.executable, "-c", "import time; print('started', flush=True); time.sleep(60)"]
+    script = f"import subprocess as s; s.Popen({child}, stdout=s.PIPE, start_new_session=True).stdout.readline()"
     subprocess.run([sys.executable, "-c", script], env={**os.environ, RUN_ID: "mine"}, check=True)
     with monkeypatch.context() as patch, pytest.raises(AssertionError, match=r"processes left behind: .*sleep"):
         patch.setattr(invariants, "EXIT_SECONDS", 0.2)
