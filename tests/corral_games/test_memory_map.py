@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from corral.core.errors import UsageError
 from corral_games.game_boy.env import MAP as STRAY_BELL_MAP
+from corral_games.game_boy.features_and_rewards import FeatureReader, MemoryLayout, RewardTracker, build_layout
 from corral_games.game_boy.map_file import read_map
 from corral_games.game_boy.memory_map import Feature, Press, Term, Value
-from corral_games.game_boy.readings import FeatureReader, MemoryLayout, RewardTracker, build_layout
 from tests.corral_games.game_boy_roms import TINY_MAP
 
 MINIMAL_MAP = "title: T\nfeatures: [{name: x, at: 0xC000}]\n"

@@ -14,7 +14,7 @@ from corral.core.sums import parse_mix
 from corral.core.types import EpisodeRecord
 from corral.envs.opponent_protocol import outcome
 from corral.opponents.league import Opponents, StageResult
-from corral.opponents.table import OpponentTableSpec, SharedOpponentTable
+from corral.opponents.sampling import OpponentTableSpec, SharedOpponentTable
 from corral.storage.checkpoint import newest_checkpoint
 from corral.storage.metrics_file import read_metrics
 from tests.toy_envs import Counter, Cursed, HighCard, HighCardWithState, Leveled, MortalHighCard

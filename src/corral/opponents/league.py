@@ -34,8 +34,8 @@ from corral.opponents.league_state import (
 )
 from corral.opponents.presets import reference_opponents_of_names
 from corral.opponents.ratings import elo_gain
+from corral.opponents.sampling import FROZEN_POLICY_KEY, SharedOpponentTable, weights_by_key
 from corral.opponents.stages import mix_of, stages_of
-from corral.opponents.table import FROZEN_POLICY_KEY, SharedOpponentTable, weights_by_key
 
 __all__ = ["CHECKPOINT", "CURRENT", "Opponents", "StageResult"]
 

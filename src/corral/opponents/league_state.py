@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from corral.core.errors import CheckpointError, one_line
 from corral.core.files import to_attributes, to_data
-from corral.opponents.table import FROZEN_POLICY_KEY
+from corral.opponents.sampling import FROZEN_POLICY_KEY
 
 __all__ = [
     "FIRST_RATING",

@@ -12,7 +12,7 @@ from typing import Protocol
 from corral.core.types import ActorSpec, RolloutSource, Weights
 from corral.envs.env_info import EnvInfo
 from corral.envs.factory import EnvFactory
-from corral.opponents.table import SharedOpponentTable
+from corral.opponents.sampling import SharedOpponentTable
 from corral.processes.pool import StartMethod
 from corral.processes.recovery_config import RecoveryConfig
 

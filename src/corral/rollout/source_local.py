@@ -14,7 +14,7 @@ import numpy.typing as npt
 from corral.core.errors import DeadlinePassed
 from corral.core.types import Actor, ActorSpec, RecoveryCounts, Rollout, Weights
 from corral.envs.env_info import EnvInfo
-from corral.opponents.table import SharedOpponentTable
+from corral.opponents.sampling import SharedOpponentTable
 from corral.rollout.buffers import allocate_rollout
 from corral.rollout.collector import Collector, CollectorReport, merge_reports
 from corral.rollout.env_positions import EnvPositions

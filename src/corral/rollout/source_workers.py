@@ -26,7 +26,7 @@ from corral.core.actions import ActionCodec
 from corral.core.errors import CorralError, DeadlinePassed, UsageError, WorkerDied
 from corral.core.spaces import Layout
 from corral.core.types import ActorSpec, RecoveryCounts, Rollout, Weights
-from corral.opponents.table import SharedOpponentTable
+from corral.opponents.sampling import SharedOpponentTable
 from corral.ppo.shares import Shares, ShareSetup
 from corral.processes import shared_memory
 from corral.processes.pool import WorkerPool, split_envs

@@ -21,7 +21,7 @@ from corral.core.actions import ACTION_FEATURES
 from corral.core.types import Rollout
 from corral.envs.factory import EnvFactory
 from corral.envs.lifecycle import probe_env
-from corral.opponents.table import OpponentTable, OpponentTableSpec
+from corral.opponents.sampling import OpponentTable, OpponentTableSpec
 from corral.ppo.shares import Shares, ShareSetup
 from corral.processes import shared_memory
 from corral.processes.rss_limit import RssLimit

@@ -32,12 +32,12 @@ from corral.storage.named_code import require_same_code
 from corral.storage.run_dir import RunDirectory, find_run, plan_run
 from corral.storage.summary_file import Summary
 from corral.training.assemble import assemble
-from corral.training.checkpoint_checks import check_checkpoint
 from corral.training.hooks.callback import Callback
 from corral.training.hooks.hook import Hook, load_hooks, restore_hooks
 from corral.training.hooks.hook_order import order_hooks
 from corral.training.run import Run, restore
 from corral.training.run_session import MATCHES_FILE, RunSession
+from corral.training.untrusted_checkpoint import check_checkpoint
 
 __all__ = ["MATCHES_FILE", "Summary", "TrainResult", "recorded_name", "resolve_network", "resume", "train"]
 

@@ -26,8 +26,8 @@ from corral.core.types import ActorSpec, RolloutSource
 from corral.envs.factory import EnvFactory
 from corral.opponents.frozen_policy import FrozenPolicy
 from corral.opponents.league import CHECKPOINT, CURRENT, Opponents
+from corral.opponents.sampling import OpponentTableSpec, SharedOpponentTable
 from corral.opponents.stages import mix_of, reset_options_of, stages_of
-from corral.opponents.table import OpponentTableSpec, SharedOpponentTable
 from corral.policy.device import is_slow_in_bf16
 from corral.policy.factory import build_policy
 from corral.policy.policy import NetworkFactory, Policy

@@ -22,7 +22,7 @@ from corral.policy.policy import NetworkFactory
 from corral.rollout.actors import actor_spec
 from corral.storage.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint
 from corral.storage.run_dir import find_run
-from corral.training.checkpoint_checks import check_checkpoint, check_tensors, spaces_of
+from corral.training.untrusted_checkpoint import check_checkpoint, check_tensors, spaces_of
 
 __all__ = ["Model", "Prediction", "load"]
 

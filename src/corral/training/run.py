@@ -35,8 +35,8 @@ from corral.rollout.state_trial import check_states_in_child
 from corral.storage.checkpoint import Checkpoint, prune, save_checkpoint
 from corral.storage.fault_files import MAX_FAULT_FILES, write_fault
 from corral.storage.run_dir import RunDirectory
-from corral.training.checkpoint_checks import check_envs, check_tensors
 from corral.training.progress import Progress, Stopwatch, exhausted_budget, learning_rate
+from corral.training.untrusted_checkpoint import check_envs, check_tensors
 from corral.vec import CorralVectorEnv
 
 __all__ = ["Counters", "Run", "capture", "restore", "weights_hash"]

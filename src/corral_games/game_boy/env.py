@@ -22,9 +22,15 @@ from corral.core.errors import UsageError
 from corral.core.files import inflate
 from corral.core.suggestions import did_you_mean
 from corral_games.game_boy.emulator import BUTTONS, Emulator
+from corral_games.game_boy.features_and_rewards import (
+    FeatureReader,
+    MemoryBytes,
+    RewardTracker,
+    build_layout,
+    memory_key,
+)
 from corral_games.game_boy.game import make_start_state, read_game
 from corral_games.game_boy.memory_map import MemoryMap
-from corral_games.game_boy.readings import FeatureReader, MemoryBytes, RewardTracker, build_layout, memory_key
 
 __all__ = ["ACTIONS", "FRAMES", "MAP", "ROM", "GameBoy"]
 

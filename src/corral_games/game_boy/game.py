@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from corral.core.errors import UsageError
 from corral_games.game_boy.emulator import BUTTONS, Emulator, Rom, read_rom
+from corral_games.game_boy.features_and_rewards import build_layout
 from corral_games.game_boy.map_file import read_map
 from corral_games.game_boy.memory_map import MemoryMap
-from corral_games.game_boy.readings import build_layout
 
 __all__ = ["Game", "make_start_state", "read_game"]
 

@@ -1,6 +1,7 @@
 """What a game's memory means: where an episode starts, what is observed, what is rewarded and what ends an episode.
 
-``map_file`` reads a memory map from a YAML file, ``readings`` reads its values from memory while a game is played.
+``map_file`` reads a memory map from a YAML file. ``features_and_rewards`` reads its values from the memory of a running
+game.
 
 ``MemoryMap.digest`` hashes the ``repr`` of the other classes in this module, and saved states of envs contain it:
 renaming a class or a field, or changing the order of fields, makes all saved states unusable.
