@@ -68,10 +68,11 @@ class UpdateSettings:
     """Settings of one update that may differ from those of the update before."""
 
     iteration: int
-    """Number of the iteration in the run; it determines how rows are shuffled."""
+    """Number of the iteration in the run; it seeds the order of rows, and dropout and the like."""
     learning_rate: float
     terms: LossTerms = NO_EXTRA_TERMS
-    """What this update changes in the loss: other values of settings, and terms that the config does not have."""
+    """The KL term of this update, whether the policy is frozen, and ``clip_range`` and ``ent_coef`` if a hook changed
+    them."""
 
 
 _ADJUSTABLE = {"learning_rate": "at least 0", "clip_range": "more than 0", "ent_coef": "at least 0"}
@@ -131,7 +132,7 @@ class Engine(Protocol):
         ...
 
     def compute_gradient(self, minibatch: int) -> None:
-        """Compute the gradient of the minibatch with this number, and keep it for ``kl`` and ``apply``."""
+        """Compute the gradient of the minibatch with this number for ``apply``, and its statistics for ``kl``."""
         ...
 
     def kl(self) -> float:
@@ -209,7 +210,8 @@ class Learner:
         # Overflows print no warnings: ``_check_finite`` raises instead. Dropout and the like draw from torch's global
         # generators, seeded here on all devices; that of the CPU, which envs may use, is restored afterwards.
         with np.errstate(all="ignore"), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(network_seed(self.seed, settings.iteration + 1))  # 0 is the seed of the initial weights
+            # ``network_seed(seed, 0)`` has seeded the initial weights.
+            torch.manual_seed(network_seed(self.seed, settings.iteration + 1))
             self.engine.load(rollout, advantages.returns, minibatch_advantages, minibatch_rows, terms)
             means = self._take_gradient_steps(len(minibatch_rows), settings.learning_rate)
         self._check_finite(means, settings)

@@ -34,7 +34,7 @@ class CollectorReport:
     """What one collector reports about a rollout, besides the arrays that it wrote."""
 
     env_report: EnvReport
-    """From the envs: sums of the numbers in infos, recoveries, exceptions, and saved states of envs (``get_state``)."""
+    """From the envs: sums of the numbers in infos, exceptions that were recovered from, and saved states of envs."""
     seconds: CollectSeconds = field(default_factory=CollectSeconds)
     """Time spent choosing actions and stepping envs."""
     finished: bool = True
@@ -45,9 +45,9 @@ class CollectorReport:
 class Collector:
     """Collects rollouts of T = ``n_steps`` steps from the N envs of one vector env.
 
-    ``first_env`` is the index in the run of the first of these envs. An env's action noise depends on its index in the
-    run, the run's ``seed``, the iteration and the step. So a rollout is the same, bit for bit, however the envs of a
-    run are divided among collectors.
+    ``actor`` computes actions and values with the policy's weights. ``first_env`` is the index in the run of the first
+    of these envs. An env's action noise depends on its index in the run, the run's ``seed``, the iteration and the
+    step. So a rollout is the same, bit for bit, however the envs of a run are divided among collectors.
 
     ``env.arrays`` holds the latest step of the vector env: the actions that it takes, and the observations, rewards and
     ends of episodes that it returns. Every step overwrites these arrays, so the collector copies them into the rollout.
@@ -64,9 +64,10 @@ class Collector:
         self._env_indices = np.arange(first_env, first_env + env.num_envs)
 
     def reset_envs(self) -> None:
-        """Reset every env, so that its episode 0 begins again; for runs that choose the opponents of their envs.
+        """Reset every env, so that its episode 0 begins again.
 
-        The first reset of the envs, which shows whether they have action masks, came before the opponents were known.
+        Runs that choose an opponent (a player inside of the env) for each episode need this: the first reset of the
+        envs, which shows whether they have action masks, comes before the first opponents are chosen.
         """
         self.env.arrays.episode.fill(-1)  # no episode yet: the reset counts up to 0
         self.env.reset_arrays()
@@ -173,8 +174,8 @@ class Collector:
         if not ended.any():
             return None
 
-        # The episodes that have begun, by number, and their opponents (-1: chosen by the env). Only the entries where
-        # ``ended`` is true are read; where an episode continues, these numbers are of no use.
+        # The numbers of the episodes that have begun, and of their opponents (-1: none, or chosen by the env). Only
+        # entries where ``ended`` is true are read; where an episode continues, these numbers are of no use.
         rollout.next_episode[t] = outcome.episode
         rollout.next_opponent[t] = outcome.opponent
         # After truncation, for example by a time limit, rewards would have followed. The return then continues with the
@@ -226,14 +227,15 @@ def merge_reports(
     """
     for report in reports:
         recovery_counts += report.env_report.recovery_counts
-    # A worker without envs has no infos. One that was restarted has several reports, of which the last is finished.
+    # ``infos`` has an entry for each env, even if it is empty, so only the report of a worker without envs has none. A
+    # worker that was restarted has several reports, of which the last is finished.
     n_collectors = sum(1 for report in reports if report.env_report.infos and report.finished)
     return dataclasses.replace(
         rollout,
         episodes=episodes,
         infos=merge_sums([env_infos for report in reports for env_infos in report.env_report.infos]),
         collectors=n_collectors,
-        seconds=CollectSeconds(  # collectors run in parallel: the times of the slowest
+        seconds=CollectSeconds(  # collectors run in parallel: the longest times in any report
             max(report.seconds.act for report in reports), max(report.seconds.step for report in reports)
         ),
         recovery_counts=recovery_counts,

@@ -8,10 +8,12 @@ The loop is the same for every env, network and number of processes. Its terms:
 - A *hook* is an object with methods that the loop calls: ``on_start``, ``after_iteration`` and ``on_end``. Evaluation,
   checkpoints, metrics files and imitation of an expert are hooks, and users add their own. Their order is in
   ``training/hooks/hook_order``.
-- The *recovery point* is a copy of the run's state in memory, taken at the start and after each iteration. A
-  checkpoint is a recovery point on disk. If a signal or an error ends an iteration before it is complete, the iteration
-  is discarded and the recovery point is saved, so that a resume repeats the iteration exactly.
-- With the setting ``overlap``, workers collect the next rollout while this process updates the policy.
+- The *recovery point* is a copy of the run's state in memory, taken at the start and after each update; the states of
+  hooks in it are replaced after each call of a hook. A checkpoint is a recovery point on disk. If a signal or an error
+  interrupts a rollout or its update, both are discarded and the recovery point is saved, so that a resume repeats them
+  exactly.
+- With the setting ``overlap``, workers collect the next rollout while this process updates the policy. They use the
+  weights that they began with, which the recovery point holds too.
 - *Stages* divide a run: each has its own opponents or reset options, and the run may end after the last one.
 """
 
@@ -33,11 +35,11 @@ __all__ = ["train_loop"]
 def train_loop(run: Run, hooks: HookList, signals: SignalHandler) -> str:
     """Train until a budget (steps, episodes, time, stages) is used up or a hook stops the run; return the reason.
 
-    However the iterations end, the last recovery point is saved, and then ``on_end`` is called.
+    However the iterations end, the last recovery point is saved if it is not on disk, and then ``on_end`` is called.
     """
     resumed = run.recovery_point is not None  # if so, it is the checkpoint from which the run was restored
     if not resumed:
-        run.take_recovery_point()  # what the caller's summary.json reports if a signal interrupts `on_start`
+        run.take_recovery_point()  # the caller writes summary.json from it, also if a signal interrupts `on_start`
     start = Start(run, signals, resumed)
     hooks.on_start(start)  # may change the weights (imitation of an expert), or stop the run
     reason = None  # stays None if a signal or an error ends the run
@@ -46,9 +48,9 @@ def train_loop(run: Run, hooks: HookList, signals: SignalHandler) -> str:
         run.take_recovery_point()  # with the changes of `on_start`
         stop_reason = run.exhausted_budget() or start.stop_reason
         if resumed and (stop_reason is None or not run.config.hooks):
-            # The checkpoint that was resumed is on disk: `save_recovery_point` writes nothing for this step. The next
-            # iteration saves what `on_start` changed, and a resume before that calls `on_start` again. But if the run
-            # ends here and the user has hooks, their changes are saved now, because no iteration follows.
+            # Leave the checkpoint that was resumed as it is until an iteration is complete: a resume before that calls
+            # `on_start` again. The exception is a run that ends here and has hooks of the user: no iteration follows,
+            # so what they changed is saved over the checkpoint now.
             run.last_saved_step = run.progress.timesteps
         reason = _run_iterations(run, hooks, signals, stop_reason)
     finally:
@@ -58,7 +60,7 @@ def train_loop(run: Run, hooks: HookList, signals: SignalHandler) -> str:
 
 def _run_iterations(run: Run, hooks: HookList, signals: SignalHandler, stop_reason: str | None) -> str:
     """Repeat iterations until there is a reason to stop; return it."""
-    run.save_recovery_point()  # a new run can be resumed before its first iteration is complete
+    run.save_recovery_point()  # unless it is on disk: a new run can be resumed before its first iteration is complete
     pipeline = RolloutPipeline(run)  # requests rollouts from the run's source, one after the other
     is_evaluated = False  # whether the current policy was evaluated
     try:
@@ -75,7 +77,8 @@ def _run_iterations(run: Run, hooks: HookList, signals: SignalHandler, stop_reas
             hooks.after_iteration(iteration)  # evaluate, log, write metrics, save checkpoints; a hook may stop the run
             stop_reason, is_evaluated = iteration.stop_reason, iteration.is_evaluated
     finally:
-        run.progress.recovery_counts += run.source.drain_recovery_counts()  # worker restarts in an incomplete rollout
+        # Worker restarts in an incomplete rollout are in no metrics row and no checkpoint, only in summary.json.
+        run.progress.recovery_counts += run.source.drain_recovery_counts()
         run.save_recovery_point()
     return stop_reason
 
@@ -83,13 +86,13 @@ def _run_iterations(run: Run, hooks: HookList, signals: SignalHandler, stop_reas
 def _collect_and_learn(run: Run, pipeline: RolloutPipeline) -> LearnedRollout | None:
     """Collect a rollout and update the policy; return None if the time budget ends before the rollout is complete.
 
-    This is one iteration of PPO, Algorithm 1 of Schulman et al. 2017 (arXiv:1707.06347).
+    Without ``overlap``, this is one iteration of PPO, Algorithm 1 of Schulman et al. 2017 (arXiv:1707.06347).
     """
     before = run.counters()  # steps, episodes and seconds before this iteration, for hooks
     rollout = pipeline.next_rollout()  # [T, N]; with `overlap`, workers collect the next one during the update
     if rollout is None:
         return None
-    lag = pipeline.measure_lag(rollout)  # with `overlap`: the mean of the importance weights, clipped at 1; else None
+    lag = pipeline.measure_lag(rollout)  # with `overlap`: mean of min(1, pi_now / pi_that_collected); else None
     advantages = run.estimate_advantages(rollout)  # and returns, both [T, N], by generalized advantage estimation
     settings = run.next_update_settings()  # learning rate, clip range and coefficients of the loss
     update = run.learner.update(rollout, advantages, settings)  # epochs of minibatch gradient steps
@@ -97,11 +100,12 @@ def _collect_and_learn(run: Run, pipeline: RolloutPipeline) -> LearnedRollout | 
 
 
 def _end_without_rollout(run: Run, signals: SignalHandler, is_evaluated: bool) -> None:
-    """End a run whose time budget was used up before a rollout was complete, as the hooks do after an iteration.
+    """End a run whose time budget was used up before a rollout was complete.
 
-    The policy is evaluated if that has not been done after the previous iteration.
+    No hook is called, because there is no iteration to give it. Instead, this function does what the built-in hooks do
+    at the end of a run: it evaluates the policy, unless that was done already, and writes the files of the last stage.
     """
-    run.discard_rollout()  # the seconds of the incomplete rollout count as discarded
+    run.discard_rollout()  # the seconds of the incomplete rollout are added to `discarded_seconds`
     if run.config.eval_freq and not is_evaluated:
         eval_metrics = evaluate_run(run, signals)
         run.reporter.write(progress_row(run) | eval_metrics, budget_used(run.config, run.progress))

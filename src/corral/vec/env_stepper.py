@@ -8,14 +8,15 @@ For each env, a step calls ``env.step``, checks the returned values and copies t
 the episode ended, the same step resets the env for its next episode (Gymnasium's ``AutoresetMode.SAME_STEP``). An env
 may mask its actions in two ways: with a method ``action_masks()``, or with ``info["action_mask"]``.
 
-If an env raises an exception, the stepper replaces the env by a new copy, restores the copy to the position before the
-exception, and repeats the failed call. A position is a point in an episode, with the data to reach it again: the seed
-and options of the reset and the actions since then; or, for envs that have ``get_state``, a state that was read during
-the episode and the actions since then. An episode that cannot be continued is truncated, and the next one begins.
+If an env raises an exception, the stepper replaces it by a new env, which the env factory makes, restores the new env
+to the position before the exception, and repeats the failed call. A position is a point in an episode, with the data to
+reach it again: the seed and options of the reset and the actions since then; or, for envs that have ``get_state``, a
+state that was read during the episode and the actions since then. An episode that cannot be continued is truncated, and
+the next one begins.
 
 An exception ends the run if recovery is switched off (``StepperOptions.heal``), or if no step was completed before: the
-env is then probably set up wrongly, and a new copy would raise too. It also ends the run if ``_retry_step`` or
-``_begin_episode`` give up, or if three episodes in a row of one env ended in an exception (``MAX_FAULTY_EPISODES``).
+env is then probably set up wrongly, and a new one would raise too. It also ends the run if ``_retry_step`` or
+``_begin_episode`` give up, or if three episodes in a row of one env ended in an exception (``vec/episode_ledger``).
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ CURRENT_ENV, STEPS_STARTED, OTHER_CALLS = 0, 1, 2
 """Indices into ``Stepper.heartbeat``: the env in use, how many steps were started, and how many other calls (resets,
 replayed steps, reading of states). A parent process watches these numbers to detect that its worker hangs."""
 _MAX_STEP_ATTEMPTS = 3
-"""Calls of one step at most, the first included, while each raises another type of exception than the call before."""
+"""Limit on the calls of ``env.step`` for one step, the first included. It is reached only if each call raises another
+type of exception than the one before."""
 _STATE_WAIT_FACTOR = 100
 """``get_state`` may be slow. If reading all states took ``x`` seconds, they are read again after ``100 x`` seconds."""
 
@@ -78,12 +80,13 @@ class Stepper:
         )
         self.envs = self._restorable.envs
         self._mask_methods = self._restorable.action_mask_methods
-        self._copy_observation = self.row_writer.copy_observation  # one call less than ``write_observation``
+        self._copy_observation = self.row_writer.copy_observation  # ``write_observation`` without named errors
         self._read_action = self.row_writer.codec.layout.reader(arrays.actions)
         self._next_state_time = 0.0  # when states may be read again, on the clock of ``time.perf_counter``
         self._replay_log = ReplayLog(arrays.actions, options.first_env, options.seed)
-        steps_in_episode = [0] * len(envs)  # kept by the ledger, which also counts faults and makes the errors
-        self._ledger = EpisodeLedger(arrays, steps_in_episode, options.first_env, options.infos, options.known_to_work)
+        # The ledger has the steps in each episode, the envs that could not be restored and the counts of faults.
+        # ``known_to_work``: whether another process has completed a step, which is as good as one of this stepper.
+        self._ledger = EpisodeLedger(arrays, [0] * len(envs), options.first_env, options.infos, options.known_to_work)
         self._info_sums: list[dict[str, InfoSums]] = [{} for _ in envs]  # by env; filled in mode ``summed``
 
     @property
@@ -154,14 +157,14 @@ class Stepper:
         return self._ledger.drain(info_sums, states)
 
     def _read_states(self) -> dict[int, bytes]:
-        """Return the state of each env that has ``get_state``; nothing if states were read a short time ago.
+        """Return the state of each env that has ``get_state``.
 
-        The replay log then drops the actions before that state, because a new copy of the env can start from it. If an
+        Returns nothing if states were read a short time ago, unless an episode has nearly as many logged actions as can
+        be replayed. The replay log then drops the actions before that state, because a new env can start from it. If an
         opponent may be a recurrent policy, no states are read: its hidden state is not part of the env's state, so its
         episodes have to be replayed from their reset.
         """
         started = time.perf_counter()
-        # ``near_limit``: an episode has nearly as many logged actions as can be replayed.
         if started < self._next_state_time and not self._replay_log.near_limit:
             return {}
         if self.opponent_sampler is not None and self.opponent_sampler.is_recurrent:
@@ -251,10 +254,10 @@ class Stepper:
     def _begin_episode(self, i: int, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any]:
         """Reset env ``i`` for its next episode, write its first observation and mask, and return the info.
 
-        If ``reset`` raises, a new copy of the env is reset for the same episode. If that raises the same type of
-        exception, this episode is skipped, and the env is reset for the episode after it. The run ends with an
-        ``EnvFault`` if no new copy can be made, after ``MAX_ATTEMPTS`` resets (those for skipped episodes included),
-        or if the episode would be skipped although the caller requested it, with ``seed`` or ``options``.
+        If ``reset`` raises, the env is replaced and reset for the same episode. If the reset raises the same type of
+        exception twice in a row, this episode is skipped, and the env is reset for the episode after it. The run ends
+        with an ``EnvFault`` if no new env can be made, after ``MAX_ATTEMPTS`` resets (those for skipped episodes
+        included), or if the episode would be skipped although the caller requested it, with ``seed`` or ``options``.
         """
         is_requested = seed is not None or options is not None
         last_fault: EnvFault | None = None  # from the last reset for this episode, if it raised
@@ -316,24 +319,23 @@ class Stepper:
     # ---- recovery after an exception -------------------------------------------------------------------------
 
     def _retry_step(self, i: int, action: Any, error: BaseException) -> tuple[Any, Any] | None:
-        """Repeat a step that raised ``error`` in a new copy of env ``i``; return the outcome and mask.
+        """Replace env ``i`` and repeat the step that raised ``error``; return the outcome and mask.
 
-        Returns None if the episode has to be truncated: because no new copy could be restored to the position before
-        the step, or because the new copy raised the same type of exception. After another type of exception the step is
-        repeated in one more copy. After ``_MAX_STEP_ATTEMPTS`` calls the run ends with an ``EnvFault``, which describes
+        Returns None if the episode has to be truncated: because no new env could be restored to the position before the
+        step, or because the new env raised the same type of exception. After another type of exception the env is
+        replaced once more. After ``_MAX_STEP_ATTEMPTS`` calls the run ends with an ``EnvFault``, which describes
         the first exception and has the last one as its cause.
         """
         # If the action is not in the action space, the caller is at fault, not the env: this raises ``InvalidAction``.
         self.row_writer.check_action(self.first_env + i, action, describe_error(error))
         position = self._position_before_step(i)
-        action_leaves = {
-            path: leaf[i].copy() for path, leaf in self.arrays.actions.items()
-        }  # ``action`` as it is stored
+        action_leaves = {path: leaf[i].copy() for path, leaf in self.arrays.actions.items()}  # as it is stored
         fault = self._make_fault(i, error, action, position.reproduction(action_leaves))
         if not self._restorable.can_replace or not self._ledger.completed_first_step:
             raise fault from error
         for _ in range(_MAX_STEP_ATTEMPTS - 1):
-            # If no copy can be made, the closed env stays in the list, and the next episode begins with its reset.
+            # If no new env can be made, the closed one stays in the list. Its next reset probably raises, and then
+            # ``_begin_episode`` tries to replace it.
             if not self._restorable.replace(i) or not self._restore_env(i, position):
                 self._ledger.record_unrestored_episode(i, fault)
                 return None
@@ -365,7 +367,8 @@ class Stepper:
         """Bring every env to its position: in a new worker, after a resume, or when envs move between workers.
 
         Envs in ``at_position`` are at their positions already, because this worker had them before the move. Returns
-        the envs that could not be restored; their episodes are truncated in the next step.
+        the envs that could not be restored; their episodes are truncated in the next step. Both are indices into
+        ``envs``.
         """
         self.row_writer.has_masks = has_masks
         for i, position in enumerate(positions):
@@ -379,7 +382,8 @@ class Stepper:
     def _restore_env(self, i: int, position: EnvPosition) -> bool:
         """Bring env ``i`` to a position; if that fails, mark it as unrestored and return False.
 
-        Also then the position is written: the env's episode will be truncated, with this as its last observation.
+        The position is written in any case: if restoring failed, the env's episode is truncated in the next step, with
+        the position's observation as its last one.
         """
         is_restored = self._restorable.restore(i, position, self.opponent_sampler, self._update_heartbeat)
         if not is_restored:
@@ -391,7 +395,7 @@ class Stepper:
         """Write the observation, mask, counters and opponent that env ``i`` has at a position."""
         self._ledger.write_position(i, position)
         self.arrays.opponent[i] = opponent_number(position.options)
-        # Episodes are counted from 0. Beyond the first reset, the env has completed steps, in this process or another.
+        # After the start of episode 0, the env has completed a step, perhaps in another process.
         self._ledger.completed_first_step |= position.steps > 0 or position.episode > 0
 
     # ---- heartbeat and errors --------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
 """The supervisor: decides what happens when a worker dies, hangs or uses too much memory.
 
-A worker is a process that owns envs. It is restarted, unless recovery is off, the env does
-not work at all, restarts make no progress or there were too many: then the run stops with an error. The supervisor
-is a state machine: its input are events (``WorkerDeath``, ``MemoryLimitExceeded``), its output decisions (``Restart``,
-``Stop``). It starts and kills nothing itself, so its rules are tested without processes. ``recover`` and
-``restart_for_memory`` carry the decisions out with the functions that the caller gives them.
+A worker is a process that owns envs. A worker that died is restarted, unless recovery is off, the env does not work at
+all, restarts make no progress or there were too many: then the run stops with an error. A worker that uses too much
+memory is always restarted. The supervisor is a state machine: its inputs are events (``WorkerDeath``,
+``MemoryLimitExceeded``), its outputs decisions (``Restart``, ``Stop``). It starts and kills nothing itself, so its
+rules are tested without processes. ``recover`` and ``restart_for_memory`` carry the decisions out with the functions
+that the caller gives them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from corral.core.errors import CorralError, EnvFault, EnvLocation, WorkerDied
 from corral.core.types import RecoveryCounts
 from corral.processes.recovery_config import RecoveryConfig
-from corral.vec.replay_log import EnvPosition
+from corral.vec.replay_log import REPLAY_LIMIT, EnvPosition
 
 __all__ = [
     "CrashSite",
@@ -69,7 +70,7 @@ class WorkerDeath:
     crash_site: CrashSite | None = None
     """The env step that was under way; None if the worker was not stepping an env."""
     steps: int = 0
-    """A count of the worker's steps, those before its restarts included, which grows with each step."""
+    """Number of steps that the worker has made in the run, those before its restarts included."""
     heartbeat: Hashable = None
     """Any value that changes while the worker makes progress outside of env steps, as during a restore. It is the same
     whenever a start fails at the same point."""
@@ -110,7 +111,8 @@ class Supervisor:
         self._restores_episodes = restores_episodes
         self.known_to_work = recovery.known_to_work
         """Whether an env has completed a step; the caller sets it. Until then an error is a mistake in the set-up of
-        the run, which a restart would repeat. The exception is a death by a signal, which any process can send."""
+        the run, which a restart would repeat. A worker that dies by a signal is restarted even then, because the signal
+        may come from outside, such as from the kernel when memory is short."""
         self._restarts = 0  # after deaths; restarts because of memory have no limit
         self._counts = RecoveryCounts()  # since the last drain_counts
         self._last_key: dict[int, Hashable] = {}  # by worker: the progress key of its last death
@@ -120,7 +122,7 @@ class Supervisor:
     def decide(self, event: WorkerDeath | MemoryLimitExceeded) -> Restart | Stop:
         """Return what to do about an event, and count it."""
         if isinstance(event, MemoryLimitExceeded):
-            self._counts += RecoveryCounts(recycled=1)
+            self._counts += RecoveryCounts(recycled=1)  # the name in files: restarts because of memory
             limit = f"{self._recovery.max_rss:g} MB (--worker-max-rss)"
             return Restart(f"the {event.worker_name} uses more than {limit}; restarted")
         error = self._reason_to_stop(event)
@@ -174,7 +176,7 @@ class Supervisor:
         if not self._recovery.heal or not (self.known_to_work or by_signal):
             return death.error
         if self._count_death(death) >= MAX_DEATHS_WITHOUT_PROGRESS:
-            return _no_progress_error(death)
+            return self._no_progress_error(death)
         limit = self._recovery.max_restarts
         if limit is not None and self._restarts >= limit:
             return WorkerDied(f"{death.error}; the limit of {limit} restarts (--max-restarts) is reached")
@@ -200,16 +202,16 @@ class Supervisor:
         # the same number of steps each time is taken for one that makes no progress.
         return "in a step", death.steps - self._steps_at_last_death.get(death.worker, 0)
 
-
-def _no_progress_error(death: WorkerDeath) -> CorralError:
-    error, site = death.error, death.crash_site
-    if site is not None:
-        summary = f"{error}; {MAX_DEATHS_WITHOUT_PROGRESS} times in a row at the same step"
-        return EnvFault(summary, site.location, reproduction=site.position.reproduction(site.action_row))
-    if isinstance(error, WorkerDied):
-        return WorkerDied(f"{error}; {MAX_DEATHS_WITHOUT_PROGRESS} times in a row without any progress")
-    error.exit_code = 1  # an env that worked before can no longer be made: a failure while running
-    return error
+    def _no_progress_error(self, death: WorkerDeath) -> CorralError:
+        error, site = death.error, death.crash_site
+        if site is not None:
+            where = "at the same step" if self._restores_episodes else "after the same number of steps"
+            summary = f"{error}; {MAX_DEATHS_WITHOUT_PROGRESS} times in a row {where}"
+            return EnvFault(summary, site.location, reproduction=site.position.reproduction(site.action_row))
+        if isinstance(error, WorkerDied):
+            return WorkerDied(f"{error}; {MAX_DEATHS_WITHOUT_PROGRESS} times in a row without any progress")
+        error.exit_code = 1  # an env that worked before can no longer be made: a failure while running
+        return error
 
 
 def first_line(error: CorralError) -> str:
@@ -224,6 +226,7 @@ def warn_of_unrestored(envs: list[int], warn: Callable[[str], object]) -> None:
     if envs:
         episodes = "its episode ends" if len(envs) == 1 else "their episodes end"
         warn(
-            f"env {', '.join(map(str, envs))} could not be restored, so {episodes} as truncated. Vector envs such as "
-            "EnvPool's, envs that are not deterministic (see `corral doctor`) and very long episodes cannot be restored"
+            f"env {', '.join(map(str, envs))} could not be restored to the step before, so {episodes} as truncated. "
+            "Vector envs such as EnvPool's, envs that are not deterministic (see `corral doctor`) and episodes of more "
+            f"than {REPLAY_LIMIT:,} steps cannot be restored"
         )
