@@ -195,14 +195,14 @@ def run_random(task, seed, _steps, _hours, log):
 
 def read_curves(folder):
     """By task and library, the curves of its seeds: steps and rewards."""
-    found = {}
+    curves = {}
     for path in sorted(folder.glob("*_*_*.jsonl")):
         library, task, _ = path.stem.split("_")
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         if task in TASKS and library in NAMES and lines:
             curve = [line["steps"] for line in lines], [line["reward"] for line in lines]
-            found.setdefault(task, {}).setdefault(library, []).append(curve)
-    return found
+            curves.setdefault(task, {}).setdefault(library, []).append(curve)
+    return curves
 
 
 def plot(task, libraries, path):
@@ -241,7 +241,7 @@ def table(libraries):
     marks = [int(last * quarter / 4) for quarter in (1, 2, 3, 4)]
     grid = np.linspace(first, last, 400)
     lines = [
-        f"| library | seeds | {' | '.join(f'{mark:,}' for mark in marks)} | area under the curve |",
+        f"| library | number of seeds | {' | '.join(f'{mark:,}' for mark in marks)} | mean of the curve |",
         "|---" * (len(marks) + 3) + "|",
     ]
     for library, curves in libraries.items():
@@ -257,7 +257,7 @@ def report(folder, markdown, images):
         "# Learning curves",
         "",
         f"`python benchmarks/curves.py`, with {N_ENVS} envs unless `n_envs` is given. Rewards are means over the last",
-        "100 training episodes, after the number of steps in the heading. The area is the mean of the curve over the",
+        "100 training episodes, after the number of steps in the heading. The mean of the curve is taken over the",
         "steps that all runs have, ± its standard deviation over seeds.",
     ]
     for task, libraries in read_curves(folder).items():
@@ -266,7 +266,7 @@ def report(folder, markdown, images):
         picture = images / f"curves-{task}.png"
         plot(task, libraries, picture)
         envs = {"n_envs": TASKS[task]["n_envs"]} if "n_envs" in TASKS[task] else {}
-        settings = json.dumps({**TASKS[task]["env_kwargs"], **envs, **TASKS[task]["settings"]})
+        settings = json.dumps({**TASKS[task]["env_kwargs"], **envs, **TASKS[task]["settings"], **TASKS[task]["corral"]})
         text += ["", f"## {task}", "", f"`{TASKS[task]['env']}`, `{settings}`.", "", *table(libraries), ""]
         text += [f"![{task}](../docs/images/{picture.name})"]
     markdown.write_text("\n".join(text) + "\n")

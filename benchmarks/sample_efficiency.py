@@ -100,7 +100,7 @@ def plot(results, path):
 
 
 def table(results):
-    lines = ["| env | library | area under the curve | final evaluation, by seed | mean |", "|---|---|---|---|---|"]
+    lines = ["| env | library | mean of the curve | final evaluation, by seed | mean |", "|---|---|---|---|---|"]
     for env in TASKS:
         for library in ("corral", "sb3"):
             runs = [r for r in results if r["library"] == library and r["env"] == env]
@@ -147,7 +147,7 @@ def main():
         "",
         *table(results),
         "",
-        "The area is the mean of the training curve over the steps of both, ± its standard deviation over seeds.",
+        "The mean of the curve is taken over the steps of both, ± its standard deviation over seeds.",
         "",
         "![Training curves](sample_efficiency.png)",
     ]

@@ -99,14 +99,14 @@ CLAIMS = (
         "Pong, Nature network: at least 1.3 × the better SB3", "pong", mine="corral-envpool", other="sb3", at_least=1.3
     ),
     Claim(
-        "collecting 256 CartPoles: EnvPool's at least 2 × Gymnasium's",
+        "collecting with 256 CartPole envs: EnvPool's at least 2 × Gymnasium's",
         "envpool-cartpole",
         "collect_steps_per_s",
         mine="envpool-256",
         other="gym-256",
         at_least=2,
     ),
-    Claim("PPO on 64 CartPoles: EnvPool's not slower", "envpool-cartpole", mine="envpool-64", other="gym-64"),
+    Claim("PPO on 64 CartPole envs: EnvPool's not slower", "envpool-cartpole", mine="envpool-64", other="gym-64"),
     Claim(
         "CartPole to 475 in at most a third of SB3's time", "wall-clock", "seconds_to_reward", other="sb3", at_least=3
     ),
@@ -114,7 +114,9 @@ CLAIMS = (
 
 INTRODUCTION = """\
 Speed, start-up time and memory of Corral, Stable-Baselines3 (SB3) and Gymnasium's vector envs. The notes at the
-end say how this was measured."""
+end say how this was measured. The first table has the speeds that the project requires, and those that it aims at.
+The *better SB3* is the faster one of `DummyVecEnv` and `SubprocVecEnv`. *Bare stepping* steps the envs in one
+process for each core, without policy and learning."""
 
 NOTES = """\
 ## How this was measured
@@ -229,7 +231,7 @@ def section_table(section: dict[str, Any], metric: str) -> list[str]:
     against = best_sb3(section, metric)
     limit = "bare" in competitors(section)
     heads = [METRICS[metric].name, "median", "smallest to largest"]
-    heads += ["times better than the best SB3"] * (against is not None) + ["share of bare"] * limit
+    heads += ["ratio to the best SB3"] * (against is not None) + ["share of bare"] * limit
     lines = [f"| {' | '.join(heads)} |", "|---" + "|---:" * (len(heads) - 1) + "|"]
     for name in competitors(section):
         found, middle = values(section, name, metric), median(section, name, metric)

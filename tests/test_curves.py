@@ -33,7 +33,7 @@ def test_the_report_has_a_table_and_a_plot_of_each_task_that_was_learned(curves,
     write_curve("sb3_other_1", [3])
     curves.report(tmp_path, tmp_path / "curves.md", tmp_path / "images")
     text = (tmp_path / "curves.md").read_text()
-    assert "| library | seeds | 100 | 200 | 300 | 400 | area under the curve |" in text
+    assert "| library | number of seeds | 100 | 200 | 300 | 400 | mean of the curve |" in text
     assert "| Corral | 2 | 1.0 | 2.0 | 3.0 | 4.0 | 2.5 ± 1.4 |" in text
     assert "| Stable-Baselines3 | 1 | 0.0 | 0.0 | 0.0 | 0.0 | 0.0 |" in text
     assert [path.name for path in (tmp_path / "images").iterdir()] == [

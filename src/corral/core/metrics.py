@@ -13,7 +13,7 @@ METRICS: dict[str, str] = {
     "time/iterations": "iterations completed so far (one rollout and one update each)",
     "time/fps": "steps per second since the first step, without the time of evaluations",
     "time/time_elapsed": "seconds since the first step, without the time of evaluations",
-    "time/collect_s": "seconds of this iteration spent on collecting the rollout",
+    "time/collect_s": "seconds that the trainer waited for this rollout; with --overlap, collecting takes longer",
     "time/update_s": "seconds of this iteration spent on the update",
     "time/act_s": "seconds of this rollout that the slowest worker spent on choosing actions",
     "time/step_s": "seconds of this rollout that the slowest worker spent on stepping envs",
