@@ -10,6 +10,7 @@ import safetensors.numpy
 
 import corral
 from corral.core.errors import EnvFault, InvalidEnvData
+from corral.core.files import to_attributes
 from corral.core.types import RECOVERY_KEYS, RecoveryCounts
 from corral.opponents.league_state import (
     OPPONENTS_KEYS,
@@ -58,6 +59,11 @@ REQUEST = ["env", "settings", "seed", "seeds", "presets", "search", "trials", "p
 def test_every_attribute_is_saved_under_this_key(saved_class, keys, names):
     assert [*keys] == [field.name for field in dataclasses.fields(saved_class)], "an attribute has no key in the file"
     assert [*keys.values()] == names
+
+
+def test_names_of_attributes_are_no_keys_of_files():
+    data = {"now": 1, "current_slot": 5, "unknown": 2}
+    assert to_attributes(data, OPPONENTS_KEYS) == {"current_slot": 1, "unknown": 2}
 
 
 SMALL = {

@@ -54,7 +54,7 @@ def test_steps_that_are_lost_or_counted_twice_are_found(tmp_path, steps):
         (1, "Traceback (most recent call last):\n  File ...\nEOFError\n"),
         (1, "EOFError"),
         (1, ""),
-        (0, "Exception in thread lifeline:\nTraceback (most recent call last):\n"),
+        (0, "Exception in thread parent-watch:\nTraceback (most recent call last):\n"),
         (1, "corral train: it went wrong\ncorral train: it went wrong\n"),
     ],
 )

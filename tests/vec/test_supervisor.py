@@ -12,7 +12,6 @@ from corral.vec.replay_log import EnvPosition
 from corral.vec.supervisor import (
     MAX_DEATHS_WITHOUT_PROGRESS,
     CrashSite,
-    MemoryLimitExceeded,
     Restart,
     Stop,
     Supervisor,
@@ -137,16 +136,15 @@ def test_no_more_workers_are_restarted_than_allowed(limit, workers):
 def test_workers_that_use_too_much_memory_are_restarted_and_counted_apart():
     warned = []
     supervisor = Supervisor(RecoveryConfig(heal=True, max_rss=300.0, max_restarts=0, warn=warned.append))
-    assert supervisor.decide(MemoryLimitExceeded("worker of env 3")) == Restart(
-        "the worker of env 3 uses more than 300 MB (--worker-max-rss); restarted"
-    )
     died, error = [], killed()
+    supervisor.restart_for_memory("worker of env 3", lambda: None, died.append)
+    assert warned == ["the worker of env 3 uses more than 300 MB (--worker-max-rss); restarted"] and not died
 
     def start():
         raise error
 
     supervisor.restart_for_memory("worker of env 3", start, died.append)
-    assert died == [error] and len(warned) == 1
+    assert died == [error] and len(warned) == 2
     assert supervisor.drain_counts() == RecoveryCounts(recycled=2) and supervisor.drain_counts() == RecoveryCounts()
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 __all__ = ["BACKENDS"]
 
 BACKENDS: dict[str, str] = {
-    "serial": "corral.rollout.source_local:start_local",
-    "process": "corral.rollout.source_local:start_local",
+    "serial": "corral.rollout.source_local:LocalEnvs",
+    "process": "corral.rollout.source_local:LocalEnvs",
     "worker": "corral.rollout.source_workers:WorkerSource",
 }
 """By ``--backend``, the ``module:callable`` that starts the envs; it is called with a ``SourceSpec``."""

@@ -75,8 +75,8 @@ class UpdateSettings:
     them."""
 
 
-_ADJUSTABLE = {"learning_rate": "at least 0", "clip_range": "more than 0", "ent_coef": "at least 0"}
-"""Settings that a hook may change between updates, with the limit of their values as error messages name it."""
+_ADJUSTABLE = {"learning_rate": True, "clip_range": False, "ent_coef": True}
+"""Settings that a hook may change between updates, and whether they may be 0."""
 
 
 def check_adjustable(name: str, value: Any) -> None:
@@ -84,9 +84,11 @@ def check_adjustable(name: str, value: Any) -> None:
     if name not in _ADJUSTABLE:
         raise UsageError(f"{short_repr(name)} cannot change during a run; {', '.join(_ADJUSTABLE)} can")
     number = _to_float(value)
-    is_valid = 0 < number < math.inf or (number == 0 and name != "clip_range")  # False for NaN
+    may_be_zero = _ADJUSTABLE[name]
+    is_valid = 0 < number < math.inf or (number == 0 and may_be_zero)  # False for NaN
     if not is_valid:
-        raise UsageError(f"{name} {short_repr(value)}: should be a finite number, {_ADJUSTABLE[name]}")
+        limit = "at least 0" if may_be_zero else "more than 0"
+        raise UsageError(f"{name} {short_repr(value)}: should be a finite number, {limit}")
 
 
 def _to_float(value: Any) -> float:

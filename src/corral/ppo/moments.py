@@ -9,7 +9,7 @@ from torch import Tensor
 
 from corral.core.errors import CheckpointError
 
-__all__ = ["MOMENTS", "STEP", "check_moments"]
+__all__ = ["MOMENTS", "check_moments"]
 
 STEP, MEAN, SQUARE = "step", "exp_avg", "exp_avg_sq"
 MOMENTS = (MEAN, SQUARE, STEP)

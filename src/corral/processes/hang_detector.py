@@ -94,5 +94,4 @@ class HangDetector:
 
     def reset_limits(self) -> None:
         """Reset the limits of all workers to normal."""
-        if self._factors:
-            self._factors.clear()
+        self._factors.clear()

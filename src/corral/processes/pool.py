@@ -137,16 +137,20 @@ class WorkerPool:
                 time.sleep(_START_PAUSE * 2 ** (attempt - 1))
         raise AssertionError
 
-    def restart(self, worker: PoolWorker, after_kill: Callable[[], object] = lambda: None) -> bytes:
-        """Kill a worker, call ``after_kill``, and start another process in its place; return its first reply."""
+    def restart(self, worker: PoolWorker, after_start: Callable[[], object] = lambda: None) -> bytes:
+        """Kill a worker and start another process in its place; return its first reply.
+
+        ``after_start`` is called when the old process has ended and the new one has started, but does not yet have the
+        shared memory.
+        """
         self._waiter.forget(worker)
         kill([worker])
-        after_kill()
         self._hang_detector.forget(worker.index)
         with hide_main_module(self._context, self._preload):  # signals wait: the new process must not be forgotten
             started = self._start(worker.index, worker.envs)
             worker.process, worker.pid, worker.pipe, worker.end = started.process, started.pid, started.pipe, None
         self._waiter.add(worker)
+        after_start()
         return self.await_startup([worker], "envs")[0]
 
     @property

@@ -23,16 +23,11 @@ from corral.vec.api import CorralVectorEnv
 from corral.vec.make_vec import make_vector_env
 from corral.vec.supervisor import warn_of_unrestored
 
-__all__ = ["LocalEnvs", "LocalSource", "start_local"]
-
-
-def start_local(spec: SourceSpec) -> LocalEnvs:
-    """Start the envs of the backends ``serial`` and ``process``."""
-    return LocalEnvs(spec)
+__all__ = ["LocalEnvs", "LocalSource"]
 
 
 class LocalEnvs:
-    """The vector env of a run: in this process, or in worker processes that only step envs."""
+    """The vector env of a run: in this process (``serial``), or in workers that only step envs (``process``)."""
 
     def __init__(self, spec: SourceSpec) -> None:
         self.spec = spec

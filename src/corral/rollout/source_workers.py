@@ -46,7 +46,7 @@ from corral.vec.supervisor import CrashSite, Supervisor, WorkerDeath, warn_of_un
 
 __all__ = ["WorkerSource"]
 
-_NOT_STEPPING = -(2**62)  # as the number of started steps: smaller than any, also after a long replay
+_NOT_STEPPING = -(2**62)  # as the number of started steps: smaller than any
 _RESTARTED = VALUE + pickle.dumps(False)  # stands for the reply of a worker that was restarted instead of replying
 
 
@@ -64,8 +64,8 @@ class _Progress:
     def env_in_step(self) -> int | None:
         """Return which of its envs the worker is stepping in the step after the completed ones; None: none of them.
 
-        The worker counts each step as it starts it, also those of a replay, from ``_NOT_STEPPING`` on. Only in a
-        rollout has it started one step more than it has completed.
+        The worker counts each step of a rollout as it starts it, so it is in a step if it has started one more than it
+        has completed. Before its first rollout the count is ``_NOT_STEPPING``.
         """
         is_stepping = self._cells[STEPS_STARTED] == self.steps_completed + 1
         return int(self._cells[CURRENT_ENV]) if is_stepping else None

@@ -346,9 +346,14 @@ def _check_fits(run: Run, checkpoint: Checkpoint) -> None:
         spaces, recorded = one_line(run.spaces), one_line(checkpoint.state["spaces"])
         raise CheckpointError(f"the env has spaces {spaces}, but the run was made with {recorded}")
     check_encoding(checkpoint.state, policy)
-    for name in ("policy", "lagged_weights", "reference"):
-        if (weights := getattr(checkpoint, name)) is not None:
-            check_tensors(name, weights, policy.state_dict())
+    all_weights = {
+        "policy": checkpoint.policy,
+        "policy of behind.safetensors": checkpoint.lagged_weights,
+        "reference": checkpoint.reference,
+    }
+    for what, weights in all_weights.items():
+        if weights is not None:
+            check_tensors(what, weights, policy.state_dict())
     check_envs(checkpoint.envs, run.config.n_envs, policy.layout, policy.codec, run.has_masks, policy.n_state)
 
 

@@ -87,7 +87,7 @@ class RunSession:
             if self.previous_hooks is None:
                 directory.discard()
             else:
-                self._write_previous_hooks(self.previous_hooks)
+                self._write_previous_hooks()
             file = f"/{Path(error.filename).name}" if error.filename else ""
             raise UsageError(
                 f"{directory.display_path}{file} cannot be written to: {error.strerror or error}"
@@ -120,12 +120,12 @@ class RunSession:
             comments["n_envs"] = run.n_envs_reason
         replace_file(self.directory.config_file, dump_yaml(resolved, comments).encode())
 
-    def _write_previous_hooks(self, hooks: Sequence[str]) -> None:
+    def _write_previous_hooks(self) -> None:
         """Write the hooks of the run before this session into its config, because the new hooks could not start."""
-        if hooks == self.run.config.hooks:
+        if self.previous_hooks is None or self.previous_hooks == self.run.config.hooks:
             return
         try:
-            self._write_config(hooks)
+            self._write_config(self.previous_hooks)
         except OSError as error:
             self.console.warn(
                 f"config.yaml cannot be written ({error.strerror or error}): it names hooks that could not start"
@@ -179,7 +179,7 @@ class RunSession:
             for line in env_lines(self.run.config.n_envs, "closed") if self.run.config.log_episodes else ():
                 self.console.note(line)
         finally:
-            self.console.table(table.title, table.rows, table.advice)
+            self.console.table(*table)
 
     def _end_after_error(self, error: BaseException) -> None:
         """Write the summary of a run that an exception ended, or delete the directory of a run that did not start.
@@ -188,8 +188,8 @@ class RunSession:
         """
         run, directory = self.run, self.directory
         self._warn_of_end_errors(self.hooks.end_errors)
-        if not self.hooks.started and self.previous_hooks is not None:
-            self._write_previous_hooks(self.previous_hooks)
+        if not self.hooks.started:
+            self._write_previous_hooks()
         if directory.made_here and self._never_started(error):
             directory.discard()
         elif run.recovery_point is not None:

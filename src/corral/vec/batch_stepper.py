@@ -258,9 +258,8 @@ class BatchStepper:
 
     def _reset_envs(self, envs: Indices, seeds: Any = None) -> _NewEpisodes:
         """Begin new episodes in some envs [K]; ``seeds`` has an entry for each of the N envs."""
-        reset_some = getattr(
-            self.vector, "corral_reset_envs", None
-        )  # faster than a reset with a mask, where there is one
+        # Faster than a reset with a mask, where there is one.
+        reset_some = getattr(self.vector, "corral_reset_envs", None)
         if reset_some is None:
             options = {"reset_mask": np.isin(np.arange(self._n), envs)}
             observations, infos = self.vector.reset(seed=seeds, options=options)

@@ -114,8 +114,7 @@ class ProcessVectorEnv(CorralVectorEnv):
                 self._restart_at_start(w, error)
         self._pool.await_startup(pending, "memory", self._restart_at_start)
 
-    # ---- reset, step and other calls
-    # ----------------------------------------------------------------------------------------
+    # ---- reset, step and other calls --------------------------------------------------------------------------
 
     def _begin_reset(
         self, seeds: list[int | None], options: list[dict[str, Any] | None], chosen: npt.NDArray[np.bool_] | None
@@ -252,7 +251,7 @@ class ProcessVectorEnv(CorralVectorEnv):
 
     def set_opponent_sampler(self, setup: OpponentSamplerSpec, shared: shared_memory.SharedArrays) -> None:
         """Give the opponent sampler to every worker, and to every process that will take its place."""
-        calls.check_state(self, self.state, "seat")
+        calls.check_state(self, self.state, "set_opponent_sampler")
         self._opponent_sampler = setup, shared
         for w in self._workers:
             try:
@@ -310,9 +309,8 @@ class ProcessVectorEnv(CorralVectorEnv):
                 env = w.envs[min(self._signal.heartbeat(w)[0], len(w.envs) - 1)]
                 crash_site = self._tracker.crash_site(env, masked, self.codec.layout)
         death = WorkerDeath(w.index, error, crash_site, self._signal.step, self._signal.heartbeat(w))
-        self._supervisor.recover(
-            death, lambda: self._start_and_restore(w, positions), lambda: self._signal.heartbeat(w)
-        )
+        start = functools.partial(self._start_and_restore, w, positions)
+        self._supervisor.recover(death, start, functools.partial(self._signal.heartbeat, w))
 
     def _restart_over_memory(self, tracker: PositionTracker) -> None:
         """Restart workers that use too much memory, between two steps."""
@@ -326,7 +324,7 @@ class ProcessVectorEnv(CorralVectorEnv):
         if self._shared is None:
             return self._pool.restart(w)
         # The cells are cleared after the old process has ended, because it could take that for a request.
-        reply = self._pool.restart(w, after_kill=functools.partial(self._signal.clear, w))
+        reply = self._pool.restart(w, after_start=functools.partial(self._signal.clear, w))
         self.env_info.check_same(cloudpickle.loads(reply[1:]).env_info)
         self._pool.send_shared_memory(w, self._shared)
         return self._pool.await_startup([w], "memory")[0]

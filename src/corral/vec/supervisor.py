@@ -2,10 +2,9 @@
 
 A worker is a process that owns envs. A worker that died is restarted, unless recovery is off, the env does not work at
 all, restarts make no progress or there were too many: then the run stops with an error. A worker that uses too much
-memory is always restarted. The supervisor is a state machine: its inputs are events (``WorkerDeath``,
-``MemoryLimitExceeded``), its outputs decisions (``Restart``, ``Stop``). It starts and kills nothing itself, so its
-rules are tested without processes. ``recover`` and ``restart_for_memory`` carry the decisions out with the functions
-that the caller gives them.
+memory is always restarted. The supervisor is a state machine: its inputs are events (``WorkerDeath``), its outputs
+decisions (``Restart``, ``Stop``). It starts and kills nothing itself, so its rules are tested without processes.
+``recover`` and ``restart_for_memory`` carry the decisions out with the functions that the caller gives them.
 """
 
 from __future__ import annotations
@@ -24,12 +23,10 @@ from corral.vec.replay_log import REPLAY_LIMIT, EnvPosition
 
 __all__ = [
     "CrashSite",
-    "MemoryLimitExceeded",
     "Restart",
     "Stop",
     "Supervisor",
     "WorkerDeath",
-    "first_line",
     "warn_of_unrestored",
 ]
 
@@ -70,18 +67,10 @@ class WorkerDeath:
     crash_site: CrashSite | None = None
     """The env step that was under way; None if the worker was not stepping an env."""
     steps: int = 0
-    """Number of steps that the worker has made in the run, those before its restarts included."""
+    """A count that grows with each step of the worker and goes on when it is restarted; only differences are used."""
     heartbeat: Hashable = None
     """Any value that changes while the worker makes progress outside of env steps, as during a restore. It is the same
     whenever a start fails at the same point."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryLimitExceeded:
-    """Event: a worker uses more memory than ``RecoveryConfig.max_rss`` allows."""
-
-    worker_name: str
-    """What messages call the worker, such as "worker of envs 0 to 3"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,21 +108,17 @@ class Supervisor:
         self._deaths_in_a_row: dict[int, int] = {}  # by worker: deaths with this key
         self._steps_at_last_death: dict[int, int] = {}  # by worker
 
-    def decide(self, event: WorkerDeath | MemoryLimitExceeded) -> Restart | Stop:
-        """Return what to do about an event, and count it."""
-        if isinstance(event, MemoryLimitExceeded):
-            self._counts += RecoveryCounts(recycled=1)  # the name in files: restarts because of memory
-            limit = f"{self._recovery.max_rss:g} MB (--worker-max-rss)"
-            return Restart(f"the {event.worker_name} uses more than {limit}; restarted")
-        error = self._reason_to_stop(event)
+    def decide(self, death: WorkerDeath) -> Restart | Stop:
+        """Return what to do about a death, and count it."""
+        error = self._reason_to_stop(death)
         if error is not None:
             if not self.known_to_work:
                 error.exit_code = 2  # of the command: wrong usage, config or env
             return Stop(error)
         self._restarts += 1
         self._counts += RecoveryCounts(restarts=1)
-        what = first_line(event.error)
-        where = "" if event.crash_site is None else f" ({event.crash_site.location})"
+        what = _first_line(death.error)
+        where = "" if death.crash_site is None else f" ({death.crash_site.location})"
         count = "1 restart" if self._restarts == 1 else f"{self._restarts} restarts"
         return Restart(f"{what}{where}; restarted, {count} so far")
 
@@ -156,10 +141,13 @@ class Supervisor:
     def restart_for_memory(
         self, worker_name: str, start: Callable[[], object], on_death: Callable[[CorralError], object]
     ) -> None:
-        """Restart a worker that uses too much memory by calling ``start``; if that fails, ``on_death`` recovers it."""
-        decision = self.decide(MemoryLimitExceeded(worker_name))
-        assert isinstance(decision, Restart)
-        self._recovery.warn(decision.message)
+        """Restart a worker that uses more memory than ``RecoveryConfig.max_rss`` by calling ``start``.
+
+        If that fails, ``on_death`` recovers the worker.
+        """
+        self._counts += RecoveryCounts(recycled=1)  # the name in files: restarts because of memory
+        limit = f"{self._recovery.max_rss:g} MB (--worker-max-rss)"
+        self._recovery.warn(f"the {worker_name} uses more than {limit}; restarted")
         try:
             start()
         except (WorkerDied, EnvFault) as error:
@@ -214,7 +202,7 @@ class Supervisor:
         return error
 
 
-def first_line(error: CorralError) -> str:
+def _first_line(error: CorralError) -> str:
     """Return an error in one line: without the advice on what to do, and without a traceback."""
     if isinstance(error, WorkerDied) and error.summary:
         return error.summary
@@ -224,9 +212,9 @@ def first_line(error: CorralError) -> str:
 def warn_of_unrestored(envs: list[int], warn: Callable[[str], object]) -> None:
     """Warn about envs that could not be restored to their positions."""
     if envs:
-        episodes = "its episode ends" if len(envs) == 1 else "their episodes end"
+        what = "its position, so its episode ends" if len(envs) == 1 else "their positions, so their episodes end"
         warn(
-            f"env {', '.join(map(str, envs))} could not be restored to the step before, so {episodes} as truncated. "
-            "Vector envs such as EnvPool's, envs that are not deterministic (see `corral doctor`) and episodes of more "
-            f"than {REPLAY_LIMIT:,} steps cannot be restored"
+            f"env {', '.join(map(str, envs))} could not be restored to {what} as truncated. "
+            "Vector envs such as EnvPool's, envs that are not deterministic (see `corral doctor`) and, without "
+            f"`get_state`, episodes of more than {REPLAY_LIMIT:,} steps cannot be restored"
         )

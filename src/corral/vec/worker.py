@@ -8,7 +8,7 @@ A step needs no message in the pipe (see ``processes.step_signal``). Infos that 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, MutableSequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -116,7 +116,17 @@ def serve(pipe: Connection, setup: WorkerSetup) -> None:
         shared = shared_memory.attach(pipe)
         signal = WorkerSignal(pipe, shared.arrays.pop(CELLS), setup.index, setup.may_spin)
         arrays = StepArrays.from_arrays(shared.arrays).rows(setup.first_env, setup.first_env + setup.n_envs)
-        stepper = stepper_factory.make_stepper(envs, arrays, _stepper_options(setup, signal.heartbeat))
+        options = StepperOptions(
+            factory=setup.factory,
+            first_env=setup.first_env,
+            seed=setup.seed,
+            infos=setup.infos,
+            heal=setup.recovery.heal,
+            known_to_work=setup.recovery.known_to_work,
+            heartbeat=signal.heartbeat,
+            seed_globals=True,
+        )
+        stepper = stepper_factory.make_stepper(envs, arrays, options)
         pipe.send_bytes(OK)
         _execute_requests(pipe, signal, stepper, setup.recovery.max_rss)
     finally:
@@ -124,19 +134,6 @@ def serve(pipe: Connection, setup: WorkerSetup) -> None:
             stepper.close()
         else:
             stepper_factory.close_envs(envs, setup.first_env)
-
-
-def _stepper_options(setup: WorkerSetup, heartbeat: MutableSequence[int]) -> StepperOptions:
-    return StepperOptions(
-        factory=setup.factory,
-        first_env=setup.first_env,
-        seed=setup.seed,
-        infos=setup.infos,
-        heal=setup.recovery.heal,
-        known_to_work=setup.recovery.known_to_work,
-        heartbeat=heartbeat,
-        seed_globals=True,
-    )
 
 
 def _execute_requests(pipe: Connection, signal: WorkerSignal, stepper: AnyStepper, max_rss: float | None) -> None:
