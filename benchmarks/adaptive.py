@@ -102,9 +102,9 @@ def main() -> None:
     for pair in range(options.pairs):
         for env in WORK:
             order = (False, True) if pair % 2 == 0 else (True, False)
-            found = {adaptive: measure(env, adaptive) for adaptive in order}
-            pairs[env].append([found[False], found[True]])
-            print(f"{env:12} {found[False]:,.0f} steps/s without, {found[True]:,.0f} with", flush=True)
+            speeds = {adaptive: measure(env, adaptive) for adaptive in order}
+            pairs[env].append([speeds[False], speeds[True]])
+            print(f"{env:12} {speeds[False]:,.0f} steps/s without, {speeds[True]:,.0f} with", flush=True)
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "adaptive.json").write_text(json.dumps(pairs, indent=1) + "\n", encoding="utf-8")
     (options.output / "adaptive.md").write_text(report(pairs), encoding="utf-8")

@@ -41,11 +41,11 @@ def play(names: tuple[str, str], seed: int, swapped: bool) -> Game:
     dice = (random.Random(seed + 1), random.Random(seed + 2))
     decisions, seconds = [0, 0], [0.0, 0.0]
     while duel.winner is None:
-        who = duel.to_act ^ swapped
+        player = duel.to_act ^ swapped
         start = time.process_time()
-        action = players[who].choose(duel, dice[who])
-        seconds[who] += time.process_time() - start
-        decisions[who] += 1
+        action = players[player].choose(duel, dice[player])
+        seconds[player] += time.process_time() - start
+        decisions[player] += 1
         duel.apply(action)
     won = 0.5 if duel.winner == 2 else float(duel.winner == int(swapped))
     return Game(won, duel.turn, (decisions[0], decisions[1]), (seconds[0], seconds[1]))
@@ -71,9 +71,9 @@ def report(name: str, pairs: list[list[Game]]) -> str:
         Z * statistics.stdev(statistics.fmean(game.won for game in pair) for pair in pairs) / math.sqrt(len(pairs))
     )
     cost = []
-    for who in (0, 1):
-        decisions = sum(game.decisions[who] for game in games)
-        cost.append(f"{1000 * sum(game.seconds[who] for game in games) / decisions:.3g}")
+    for player in (0, 1):
+        decisions = sum(game.decisions[player] for game in games)
+        cost.append(f"{1000 * sum(game.seconds[player] for game in games) / decisions:.3g}")
     length = statistics.fmean(sum(game.decisions) for game in games)
     cells = [
         name.replace(":", " against "),

@@ -56,7 +56,7 @@ def ms_per_decision(bot: str, seconds: float, seed: int) -> float:
     return 1000 * spent / decisions
 
 
-def told(numbers: list[float], shape: str) -> str:
+def format_median(numbers: list[float], shape: str) -> str:
     low, middle, high = min(numbers), statistics.median(numbers), max(numbers)
     return f"{middle:{shape}} ({low:{shape}} to {high:{shape}})"
 
@@ -69,12 +69,12 @@ def main() -> None:
     print("| opponent | action features | agent steps/s |\n|---|---|---|")
     for opponent in OPPONENTS:
         for action_features in (False, True):
-            found = [steps_per_second(opponent, action_features, args.seconds, i) for i in range(args.repeats)]
-            print(f"| {opponent} | {'yes' if action_features else 'no'} | {told(found, ',.0f')} |", flush=True)
+            rates = [steps_per_second(opponent, action_features, args.seconds, i) for i in range(args.repeats)]
+            print(f"| {opponent} | {'yes' if action_features else 'no'} | {format_median(rates, ',.0f')} |", flush=True)
     print("\n| bot | ms a decision |\n|---|---|")
     for bot in SEARCHING:
-        found = [ms_per_decision(bot, args.seconds, i) for i in range(args.repeats)]
-        print(f"| {bot} | {told(found, '.1f')} |", flush=True)
+        rates = [ms_per_decision(bot, args.seconds, i) for i in range(args.repeats)]
+        print(f"| {bot} | {format_median(rates, '.1f')} |", flush=True)
 
 
 if __name__ == "__main__":

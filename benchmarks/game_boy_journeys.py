@@ -46,7 +46,7 @@ class Journeys:
 
 def travel(env: Any, choose: Callable[[Any], int], episodes: int, seed: int, looks: dict[int, Any]) -> Journeys:
     """Play some episodes; what rooms look like is added to ``looks``."""
-    found = Journeys()
+    journeys = Journeys()
     memory = env._emulator.memory
     for episode in range(episodes):
         observation, info = env.reset(seed=seed + episode)
@@ -57,15 +57,15 @@ def travel(env: Any, choose: Callable[[Any], int], episodes: int, seed: int, loo
             if stayed == DRAWN and room not in looks:
                 looks[room] = env.render()[BAR:].copy()
             entered.add(room)
-            found.trails.setdefault(room, []).append((x + 8, y + 12))
+            journeys.trails.setdefault(room, []).append((x + 8, y + 12))
             observation, reward, terminated, truncated, info = env.step(choose(observation))
             total, over = total + reward, terminated or truncated
-        found.rewards.append(total)
-        found.rooms.append(len(entered))
-        found.coins.append(info["coins"])
-        found.entered.update(entered)
-        found.reached.update(goal for goal in GOALS if info[f"reward_{goal}"] > 0)
-    return found
+        journeys.rewards.append(total)
+        journeys.rooms.append(len(entered))
+        journeys.coins.append(info["coins"])
+        journeys.entered.update(entered)
+        journeys.reached.update(goal for goal in GOALS if info[f"reward_{goal}"] > 0)
+    return journeys
 
 
 def draw(axes: Any, journeys: Journeys, looks: dict[int, Any], episodes: int) -> None:
@@ -94,7 +94,7 @@ def draw(axes: Any, journeys: Journeys, looks: dict[int, Any], episodes: int) ->
     axes.set_axis_off()
 
 
-def told(values: list[float] | list[int]) -> str:
+def format_mean(values: list[float] | list[int]) -> str:
     """Mean and 95% interval."""
     return f"{np.mean(values):.2f} ± {1.96 * np.std(values, ddof=1) / len(values) ** 0.5:.2f}"
 
@@ -115,16 +115,19 @@ def main() -> None:
         f"after {model.timesteps:,} steps": lambda seen: int(model.predict(seen, deterministic=False)[0]),
     }
     looks: dict[int, Any] = {}
-    results = {who: travel(env, choose, options.episodes, options.seed, looks) for who, choose in players.items()}
+    results = {player: travel(env, choose, options.episodes, options.seed, looks) for player, choose in players.items()}
     print(f"| {options.episodes} episodes | reward | rooms | coins | {' | '.join(GOALS)} |")
     print("|---" * (4 + len(GOALS)) + "|")
-    for who, found in results.items():
-        goals = " | ".join(f"{found.reached[goal] / options.episodes:.0%}" for goal in GOALS)
-        print(f"| {who} | {told(found.rewards)} | {told(found.rooms)} | {told(found.coins)} | {goals} |")
+    for player, journeys in results.items():
+        goals = " | ".join(f"{journeys.reached[goal] / options.episodes:.0%}" for goal in GOALS)
+        means = " | ".join(format_mean(values) for values in (journeys.rewards, journeys.rooms, journeys.coins))
+        print(f"| {player} | {means} | {goals} |")
     figure, both = plt.subplots(1, 2, figsize=(13, 7), layout="constrained")
-    for axes, (who, found) in zip(both, results.items(), strict=True):
-        draw(axes, found, looks, options.episodes)
-        axes.set_title(f"{who}: {np.mean(found.rooms):.1f} rooms, reward {np.mean(found.rewards):.1f}", fontsize=13)
+    for axes, (player, journeys) in zip(both, results.items(), strict=True):
+        draw(axes, journeys, looks, options.episodes)
+        axes.set_title(
+            f"{player}: {np.mean(journeys.rooms):.1f} rooms, reward {np.mean(journeys.rewards):.1f}", fontsize=13
+        )
     figure.suptitle(f"{options.episodes} episodes each; the share of them that entered a room is in its corner")
     figure.savefig(options.output, dpi=100)
     print(f"\nsaved to {options.output}")

@@ -30,15 +30,15 @@ WORK = {
     "toy-maze": {"timesteps": 60_000, "n_envs": 8, "n_steps": 64, "batch_size": 128, "learning_rate": 1e-3},
     "toy-work": {"timesteps": 20_480, "n_envs": 8, "n_steps": 128, "batch_size": 256, "n_epochs": 4},
 }
-WAYS = {
+MODES = {
     "without": {"backend": "auto"},
     "with overlap": {"backend": "auto", "overlap": True},
 }
 
 
-def measure(env: str, way: str, seed: int) -> dict[str, float]:
+def measure(env: str, mode: str, seed: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as directory:
-        settings = {**WORK[env], **WAYS[way], **COMMON, "seed": seed, "output_dir": f"{directory}/run"}
+        settings = {**WORK[env], **MODES[mode], **COMMON, "seed": seed, "output_dir": f"{directory}/run"}
         result = corral.train(env, **settings)
         rows = read_metrics(result.run_dir / "metrics.jsonl")
     rewards = [row["rollout/ep_rew_mean"] for row in rows if row.get("rollout/ep_rew_mean") is not None]
@@ -52,7 +52,7 @@ def measure(env: str, way: str, seed: int) -> dict[str, float]:
     }
 
 
-def report(found: dict[str, dict[str, list[dict[str, float]]]], seeds: int) -> str:
+def report(results: dict[str, dict[str, list[dict[str, float]]]], seeds: int) -> str:
     lines = [
         "# Overlap",
         "",
@@ -70,9 +70,9 @@ def report(found: dict[str, dict[str, list[dict[str, float]]]], seeds: int) -> s
         "| env | overlap | workers | steps/s | mean reward at the end | mean reward over the run | mean weight (rho) |",
         "|---|---|---|---|---|---|---|",
     ]
-    for env, ways in found.items():
-        for way, runs in ways.items():
-            cells = [env, "yes" if way != "without" else "no", f"{statistics.median(r['workers'] for r in runs):.0f}"]
+    for env, modes in results.items():
+        for mode, runs in modes.items():
+            cells = [env, "yes" if mode != "without" else "no", f"{statistics.median(r['workers'] for r in runs):.0f}"]
             for name, shape in (("fps", "{:,.0f}"), ("final", "{:,.2f}"), ("area", "{:,.2f}"), ("rho", "{:.3f}")):
                 numbers = [run[name] for run in runs]
                 low, high = shape.format(min(numbers)), shape.format(max(numbers))
@@ -86,18 +86,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent)
     options = parser.parse_args()
-    found: dict[str, dict[str, list[dict[str, float]]]] = {env: {way: [] for way in WAYS} for env in WORK}
+    results: dict[str, dict[str, list[dict[str, float]]]] = {env: {mode: [] for mode in MODES} for env in WORK}
     for seed in range(1, options.seeds + 1):
         for env in WORK:
-            for way in WAYS:
-                run = measure(env, way, seed)
-                found[env][way].append(run)
+            for mode in MODES:
+                run = measure(env, mode, seed)
+                results[env][mode].append(run)
                 print(
-                    f"{env:12} {way:12} seed {seed}: {run['fps']:,.0f} steps/s, reward {run['final']:.2f}", flush=True
+                    f"{env:12} {mode:12} seed {seed}: {run['fps']:,.0f} steps/s, reward {run['final']:.2f}", flush=True
                 )
     options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "overlap.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    (options.output / "overlap.md").write_text(report(found, options.seeds), encoding="utf-8")
+    (options.output / "overlap.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    (options.output / "overlap.md").write_text(report(results, options.seeds), encoding="utf-8")
 
 
 if __name__ == "__main__":

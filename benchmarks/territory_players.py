@@ -37,7 +37,7 @@ def play(player: Callable[..., int], env: Territory, seed: int) -> list[float]:
     return [info["land_share"], info["mean_bot_share"], info["rank"], info["won"], steps, gone]
 
 
-def told(name: str, values: np.ndarray) -> str:
+def format_column(name: str, values: np.ndarray) -> str:
     values = values[~np.isnan(values)]
     if not len(values):
         return "never"
@@ -59,7 +59,7 @@ def main() -> None:
         for name, player in PLAYERS.items():
             start = time.perf_counter()
             ends = np.array([play(player, env, seed) for seed in range(options.games)], float)
-            cells = [told(column, ends[:, i]) for i, column in enumerate(COLUMNS)]
+            cells = [format_column(column, ends[:, i]) for i, column in enumerate(COLUMNS)]
             print(f"| {bots} | {name} | {' | '.join(cells)} | {time.perf_counter() - start:.0f} |", flush=True)
 
 

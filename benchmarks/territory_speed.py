@@ -18,7 +18,7 @@ import numpy as np
 from corral_games.territory.env import Territory
 
 SIZES = ((64, 10), (64, 25), (64, 50), (128, 50))
-WAYS = {"numba": "corral_games.territory.ticks_numba", "numpy alone": "corral_games.territory.ticks_numpy"}
+VARIANTS = {"numba": "corral_games.territory.ticks_numba", "numpy alone": "corral_games.territory.ticks_numpy"}
 
 
 def steps_per_second(size: int, bots: int, ticks: ModuleType, seconds: float, seed: int) -> float:
@@ -43,17 +43,17 @@ def main() -> None:
     options = parser.parse_args()
     print("| map | bots | ticks by | steps/s |")
     print("|---|---|---|---|")
-    for way, module in WAYS.items():
+    for variant, module in VARIANTS.items():
         try:
             ticks = importlib.import_module(module)
         except ImportError:
-            print(f"| | | {way} | not installed |")
+            print(f"| | | {variant} | not installed |")
             continue
         steps_per_second(32, 1, ticks, 0.1, 0)  # compiles
         for size, bots in SIZES:
             rates = [steps_per_second(size, bots, ticks, options.seconds, seed) for seed in range(options.repeats)]
-            told = f"{statistics.median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
-            print(f"| {size} × {size} | {bots} | {way} | {told} |", flush=True)
+            rate = f"{statistics.median(rates):,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
+            print(f"| {size} × {size} | {bots} | {variant} | {rate} |", flush=True)
 
 
 if __name__ == "__main__":

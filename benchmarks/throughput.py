@@ -173,11 +173,11 @@ def choose_threads(job: Job, seconds: float) -> dict[str, Any]:
     In case of doubt it is one: a second thread waits for its turn in a loop, and is ruinous when a core is taken.
     """
     job = {key: value for key, value in job.items() if key not in ("until", "timesteps")}
-    found: dict[int | None, list[float]] = {1: [], None: []}
+    rates_by_threads: dict[int | None, list[float]] = {1: [], None: []}
     for _ in range(2):
-        for threads, rates in found.items():
+        for threads, rates in rates_by_threads.items():
             rates.append(measure({**job, "threads": threads}, seconds, seed=1)["steps_per_s"])
-    one, default = max(found[1]), max(found[None])
+    one, default = max(rates_by_threads[1]), max(rates_by_threads[None])
     return {"one_thread": one, "torch_default": default, "used": None if default > 1.05 * one else 1}
 
 
@@ -232,8 +232,8 @@ def version(package: str) -> str:
 def cpu_model() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    found = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return found[0] if found else platform.processor() or platform.machine()
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
 
 
 def main() -> None:

@@ -159,8 +159,8 @@ NOTES = """\
 
 def values(section: dict[str, Any], competitor: str, metric: str) -> list[float]:
     """What a competitor measured, by repeat."""
-    found = [run[metric] for run in section["runs"] if run["competitor"] == competitor]
-    return [NOT_REACHED if value is None else value for value in found]
+    measured = [run[metric] for run in section["runs"] if run["competitor"] == competitor]
+    return [NOT_REACHED if value is None else value for value in measured]
 
 
 def median(section: dict[str, Any], competitor: str, metric: str) -> float:
@@ -234,8 +234,12 @@ def section_table(section: dict[str, Any], metric: str) -> list[str]:
     heads += ["ratio to the best SB3"] * (against is not None) + ["share of bare"] * limit
     lines = [f"| {' | '.join(heads)} |", "|---" + "|---:" * (len(heads) - 1) + "|"]
     for name in competitors(section):
-        found, middle = values(section, name, metric), median(section, name, metric)
-        cells = [LABELS[name], spell(middle, metric), f"{spell(min(found), metric)} to {spell(max(found), metric)}"]
+        measured, middle = values(section, name, metric), median(section, name, metric)
+        cells = [
+            LABELS[name],
+            spell(middle, metric),
+            f"{spell(min(measured), metric)} to {spell(max(measured), metric)}",
+        ]
         if against is not None:
             cells.append(factor(times_better(middle, median(section, against, metric), metric)))
         if limit:
@@ -315,13 +319,13 @@ def draw(sections: Sections, path: Path) -> None:
     for axis, (name, section, metric) in zip(axes, panels, strict=False):
         names = competitors(section)
         for y, competitor in enumerate(names):
-            found = [value for value in values(section, competitor, metric) if math.isfinite(value)]
+            measured = [value for value in values(section, competitor, metric) if math.isfinite(value)]
             middle = median(section, competitor, metric)
             family = competitor if competitor in COLOURS else competitor.split("-")[0]
             if math.isfinite(middle):
                 axis.barh(y, middle, color=COLOURS[family], height=0.7)
-                axis.plot([min(found), max(found)], [y, y], color="#222222", linewidth=1.2)
-            end = max(found, default=0.0) if math.isfinite(middle) else 0.0
+                axis.plot([min(measured), max(measured)], [y, y], color="#222222", linewidth=1.2)
+            end = max(measured, default=0.0) if math.isfinite(middle) else 0.0
             axis.annotate(spell(middle, metric), (end, y), (4, 0), textcoords="offset points", va="center", fontsize=8)
         axis.set_yticks(range(len(names)), [LABELS[n].replace("`", "") for n in names], fontsize=8)
         axis.invert_yaxis()
