@@ -231,7 +231,7 @@ def section_table(section: dict[str, Any], metric: str) -> list[str]:
     against = best_sb3(section, metric)
     limit = "bare" in competitors(section)
     heads = [METRICS[metric].name, "median", "smallest to largest"]
-    heads += ["ratio to the best SB3"] * (against is not None) + ["share of bare"] * limit
+    heads += ["times better than the better SB3"] * (against is not None) + ["share of bare"] * limit
     lines = [f"| {' | '.join(heads)} |", "|---" + "|---:" * (len(heads) - 1) + "|"]
     for name in competitors(section):
         measured, middle = values(section, name, metric), median(section, name, metric)

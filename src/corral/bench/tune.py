@@ -47,14 +47,14 @@ class Trial:
         return self.speed_up / self.candidate.num_workers
 
 
-def candidates(env: str, settings: Mapping[str, Any], most_envs: int = 64) -> list[Candidate]:
+def candidates(env: str, settings: Mapping[str, Any], max_envs: int = 64) -> list[Candidate]:
     """Return the candidates to measure: numbers of envs, each in one process and with some numbers of workers.
 
     What ``settings`` fix is not varied. Numbers of envs that do not fit the other settings are left out.
     """
-    if most_envs < 1:
-        raise UsageError(f"max_envs {most_envs}: should be at least 1")
-    cores, env_counts, worker_counts = available_cores(), _doubling(most_envs, first=min(4, most_envs)), []
+    if max_envs < 1:
+        raise UsageError(f"max_envs {max_envs}: should be at least 1")
+    cores, env_counts, worker_counts = available_cores(), _doubling(max_envs, first=min(4, max_envs)), []
     if settings.get("n_envs") not in (None, "auto") or "num_envs_per_worker" in settings:
         config = parse_config({**settings, "env": env})
         env_counts, worker_counts = [config.n_envs], [config.num_workers] if config.num_workers else []

@@ -270,9 +270,8 @@ def _product(shape: Any) -> int:
 def _make_space(data: Mapping[str, Any]) -> spaces.Space[Any]:
     match data["type"]:
         case "Dict":
-            return spaces.Dict(
-                [(key, _make_space(sub)) for key, sub in data["spaces"]]
-            )  # Gymnasium sorts a dict's keys
+            # As a list of pairs, because Gymnasium sorts the keys of a dict.
+            return spaces.Dict([(key, _make_space(sub)) for key, sub in data["spaces"]])
         case "Tuple":
             return spaces.Tuple([_make_space(sub) for sub in data["spaces"]])
         case "Box":

@@ -192,7 +192,9 @@ class _Sweep:
         result = self._write_results(is_final=True)
         if result.best is None:
             n_trials, path = len(result.results), self.directory.display_path
-            raise CorralError(f"none of {n_trials} trials has a {result.objective_name} to compare; see {path}")
+            raise CorralError(
+                f"none of {n_trials} trials completed with a result ({result.objective_name}); see {path}"
+            )
         self.console.table(self.request, result.results, result.best, Path(self.directory.display_path))
         return result
 

@@ -34,7 +34,7 @@ except ModuleNotFoundError:
 __all__ = ["SearchPlan"]
 
 _STUDY_NAME, _ERROR = "sweep", "error"
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 """The largest journal that is read."""
 PRUNING_POINTS = 20
 """A trial is compared with the others each time that another twentieth of its budget is used."""
@@ -174,7 +174,7 @@ class _Journal(BaseJournalBackend):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        data = read_regular(path, MOST_BYTES) if path.exists() else b""
+        data = read_regular(path, MAX_BYTES) if path.exists() else b""
         complete_lines = data[: data.rfind(b"\n") + 1]
         self._lines = complete_lines.splitlines()
         for number, line in enumerate(self._lines, 1):

@@ -32,7 +32,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """Built-in presets: a large network, more exploration, a learning rate that decreases."""
 DEFAULT_TRIALS = 20
-MOST_SEEDS, MOST_JOBS, MOST_TRIALS = 1000, 1024, 1_000_000
+MAX_SEEDS, MAX_JOBS, MAX_TRIALS = 1000, 1024, 1_000_000
 _SAME_FOR_ALL = (
     *("env", "policy", "seed", "output_dir", "timesteps", "num_episodes", "duration"),
     *("eval_freq", "eval_episodes", "eval_max_steps"),
@@ -92,9 +92,9 @@ class SweepRequest:
     def check(self) -> None:
         """Raise a UsageError for a request that cannot be carried out."""
         for name, value, largest in (
-            ("seeds", self.seeds, MOST_SEEDS),
-            ("jobs", self.jobs, MOST_JOBS),
-            ("trials", 1 if self.trials is None else self.trials, MOST_TRIALS),
+            ("seeds", self.seeds, MAX_SEEDS),
+            ("jobs", self.jobs, MAX_JOBS),
+            ("trials", 1 if self.trials is None else self.trials, MAX_TRIALS),
         ):
             if not 1 <= value <= largest:
                 raise UsageError(f"{name} {value}: should be from 1 to {largest}")

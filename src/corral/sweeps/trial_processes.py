@@ -122,7 +122,7 @@ def serve() -> None:
     tolerate_closed_stdout()
     sys.path[:] = pickle.loads(pickle.load(inbox))
     messages: queue.Queue[Any] = queue.Queue()
-    threading.Thread(target=_read_messages, args=(inbox, messages), name="orders", daemon=True).start()
+    threading.Thread(target=_read_messages, args=(inbox, messages), name="sweep-messages", daemon=True).start()
 
     def on_progress(progress: TrialProgress) -> bool:
         _write_event(outbox, progress)

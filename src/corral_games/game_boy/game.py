@@ -76,8 +76,9 @@ def _load_start_state(emulator: Emulator, game: Game, state: bytes) -> None:
 def _check_not_over(emulator: Emulator, game: Game) -> None:
     """Raise a UsageError if an episode would end where it starts."""
     layout = build_layout(game.map, False, game.rom.is_color)
+    data = layout.read_bytes(emulator.memory)
     for value in game.map.ends:
-        if layout.reader(value)(layout.read_bytes(emulator.memory)):
+        if layout.reader(value)(data):
             raise UsageError(
                 f"memory map {game.map.path!r}: {value.name} ends an episode, but is not zero where one begins; "
                 "correct `start`, which may lead to another place than intended, or `ends`"

@@ -64,7 +64,7 @@ def remove_dead_creatures(state: State) -> None:
         for creature in dead:
             leave(state, creature, sides[creature.seat].graveyard)
         for creature in dead:
-            if state.log is not None:
+            if state.log is not None:  # most duels have no log, and need no text
                 write_log(state, creature.seat, f"{CARDS[creature.card].name} dies")
             for function, numbers in _DEATH_EFFECTS[creature.card]:
                 function(state, creature.seat, None, *numbers)
