@@ -4,13 +4,14 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from corral.cli.main import main
+from corral.cli.main import deferred_signals, main
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
@@ -347,3 +348,33 @@ def test_an_env_that_raises_ends_the_run_with_one_traceback_and_exit_code_1(tmp_
     assert "ValueError: the dragon won" in completed.stderr and "game.py" in completed.stderr
     assert "env " in completed.stderr and "seed " in completed.stderr and "step " in completed.stderr
     assert json.loads(Path("r/summary.json").read_text())["exit_reason"] == "failed: EnvFault"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_verb_is_imported_takes_effect_after_the_import(number):
+    """An exception in the import of torch's C++ code would abort the process."""
+    received = []
+    previous = signal.signal(number, lambda number, frame: received.append(number))
+    try:
+        with deferred_signals():
+            signal.raise_signal(number)
+            assert not received
+        assert received == [number]
+    finally:
+        signal.signal(number, previous)
+
+
+def test_a_second_ctrl_c_while_a_verb_is_imported_ends_the_process_at_once():
+    code = (
+        "import signal; from corral.cli.main import deferred_signals\n"
+        "with deferred_signals():\n    signal.raise_signal(signal.SIGINT); signal.raise_signal(signal.SIGINT)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL).returncode == 130
+
+
+def test_ctrl_c_while_the_command_line_is_read_ends_without_a_traceback(monkeypatch):
+    def interrupted(script):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("corral.cli.main.build_parsers", interrupted)
+    assert corral("train", "CartPole-v1") == 130

@@ -110,9 +110,12 @@ class FailsInSomeEpisodes(Walk):
 
 
 class RaisesAtRandom(Walk):
-    """Raises in one step of ``one_in`` at random, independently of the seed, but never in its first five steps."""
+    """Raises in one step of ``one_in`` at random, independently of the seed.
 
-    total = 0
+    It does not raise again within 100 steps of the envs in its process, so that a repeated step succeeds.
+    """
+
+    steps_since_raise = 0
 
     def __init__(self, one_in: int = 250, pause: float = 0.0) -> None:
         super().__init__(pause)
@@ -120,8 +123,9 @@ class RaisesAtRandom(Walk):
 
     def step(self, action):
         outcome = super().step(action)
-        self.total += 1
-        if self.total > 5 and random.SystemRandom().randrange(self.one_in) == 0:
+        RaisesAtRandom.steps_since_raise += 1
+        if RaisesAtRandom.steps_since_raise > 100 and random.SystemRandom().randrange(self.one_in) == 0:
+            RaisesAtRandom.steps_since_raise = 0
             raise ConnectionError("the emulator did not answer")
         return outcome
 

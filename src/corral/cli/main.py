@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import shlex
 import signal
 import sys
@@ -19,12 +20,19 @@ from corral.core.suggestions import did_you_mean
 from corral.training import signals
 from corral.training.signals import Interrupted
 
-__all__ = ["guarded", "main"]
+__all__ = ["deferred_signals", "guarded", "main"]
 
 
 def main(argv: Sequence[str] | None = None, script: Script | None = None) -> int:
     """Run the ``corral`` command, or a ``script`` that does what a verb does; return the exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run_verb(list(sys.argv[1:] if argv is None else argv), script)
+    except KeyboardInterrupt:  # before ``guarded`` handles it
+        return 130
+
+
+def _run_verb(arguments: list[str], script: Script | None) -> int:
+    """Parse the command line and call the verb's function; return the exit code."""
     tolerate_closed_stdout()
     parser, verbs = build_parsers(script)
     for argument in arguments:
@@ -42,7 +50,12 @@ def main(argv: Sequence[str] | None = None, script: Script | None = None) -> int
     verb_parser, function = verbs[verb]
     options = verb_parser.parse_args(arguments[1:])
     module, _, name = function.partition(":")
-    call = lambda: int(getattr(importlib.import_module(module), name)(options))  # noqa: E731
+
+    def call() -> int:
+        with deferred_signals():
+            verb_module = importlib.import_module(module)
+        return int(getattr(verb_module, name)(options))
+
     return guarded(verb_parser.prog, arguments, call)
 
 
@@ -74,6 +87,34 @@ def _plain_warnings() -> Iterator[None]:
         yield
     finally:
         warnings.formatwarning = previous_format
+
+
+@contextlib.contextmanager
+def deferred_signals() -> Iterator[None]:
+    """Let SIGTERM and Ctrl-C wait until the end of this block; a second one ends the process at once.
+
+    The block imports torch. If a signal's handler raises in the C++ code of that import, the process aborts.
+    """
+    received: list[int] = []
+
+    def record(number: int, _frame: FrameType | None) -> None:
+        if received:
+            os._exit(128 + number)
+        received.append(number)
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    if threading.current_thread() is not threading.main_thread():
+        handlers.clear()
+    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}  # not those ignored
+    for number in handlers:
+        signal.signal(number, record)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if received:
+            signal.raise_signal(received[0])
 
 
 @contextlib.contextmanager
