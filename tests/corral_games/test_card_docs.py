@@ -19,6 +19,11 @@ The parentheses after a name contain the cost, the kind of card and, for a creat
 number is mana of any colour and a letter is one mana of that colour: S for sun, T for tide, G for gloom, E for ember,
 W for wild. For example, `2EE` is two mana of any colour and two of ember. [Rules](card-battle.md#rules) explains the
 kinds of cards and the keywords.
+
+*When it comes* is when a creature enters the board. The *graveyard* is the pile of a player's used and destroyed cards.
+A card that is *exiled* leaves the game. A spell that is *countered* has no effect. `1 × Recruit (1/1)` is one new
+creature of this name with power 1 and toughness 1. *For good* means until the creature leaves the board. A creature
+that *deals its power* does as much damage as it has power.
 """
 
 
