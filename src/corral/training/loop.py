@@ -48,9 +48,9 @@ def train_loop(run: Run, hooks: HookList, signals: SignalHandler) -> str:
         run.take_recovery_point()  # with the changes of `on_start`
         stop_reason = run.exhausted_budget() or start.stop_reason
         if resumed and (stop_reason is None or not run.config.hooks):
-            # Leave the checkpoint that was resumed as it is until an iteration is complete or the time budget is used up:
-            # a resume before that calls `on_start` again. The exception is a run that ends here and has hooks of the user: no iteration follows,
-            # so what they changed is saved over the checkpoint now.
+            # Leave the checkpoint that was resumed as it is until an iteration is complete or the time budget is used
+            # up: a resume before that calls `on_start` again. The exception is a run that ends here and has hooks of
+            # the user: no iteration follows, so what they changed is saved over the checkpoint now.
             run.last_saved_step = run.progress.timesteps
         reason = _run_iterations(run, hooks, signals, stop_reason)
     finally:
