@@ -8,11 +8,7 @@ config/ppo_parallel.yaml, unless --config names another file; flags override the
 all workers in one process, so it does the same work as train_parallel_timed.py.
 """
 
-from pathlib import Path
-
-from corral.cli.timed import run_timed
-
-CONFIG = Path(__file__).resolve().parents[1] / "config" / "ppo_parallel.yaml"
+from recipe_script import run_timed
 
 if __name__ == "__main__":
-    raise SystemExit(run_timed(__doc__, CONFIG, sequential=True))
+    raise SystemExit(run_timed(sequential=True))

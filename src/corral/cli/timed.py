@@ -1,4 +1,4 @@
-"""The scripts ``train_timed.py`` and ``train_parallel_timed.py``: train for a given duration and save the metrics."""
+"""What ``train_timed.py`` and ``train_parallel_timed.py`` do: train for a given duration and save the metrics."""
 
 from __future__ import annotations
 
@@ -9,40 +9,28 @@ from typing import Any
 
 from corral.bench.timed import timed_settings, write_benchmark_metrics
 from corral.cli.flags import merge_env_flags
-from corral.cli.main import guarded
 from corral.cli.recipes import train_and_play
-from corral.cli.verbs import Script, build_parsers
 from corral.config.schema import TrainConfig
 from corral.core.errors import UsageError
 from corral.training.api import TrainResult, train
 from corral.training.signals import Interrupted
 
-__all__ = ["run_timed"]
+__all__ = ["train_timed"]
 
-_ENV = "envpool:CoinrunEasy-v0"
 _DURATION = 0.017
 """One minute, in hours."""
 
 
-def run_timed(about: str, config: Path, sequential: bool) -> int:
-    """Run a script with the arguments in ``sys.argv`` and return the exit code.
+def train_timed(options: argparse.Namespace) -> int:
+    """Train with a script's flags and write ``benchmark_metrics.json`` at the end of the run, also after Ctrl-C.
 
-    ``config`` is the config file if ``--config`` names no other. With ``sequential`` the script trains in one process,
-    otherwise with workers. It writes ``benchmark_metrics.json`` at the end of the run, also after Ctrl-C.
+    With ``options.sequential`` the script trains in one process, otherwise with workers.
     """
-    script = Script(Path(sys.argv[0]).name, about, _ENV)
-    parser, _ = build_parsers(script)[1]["train"]
-    parser.set_defaults(config=str(config) if config.is_file() else None, eval_games=0)
-    options = parser.parse_args(sys.argv[1:])
-    return guarded(script.name, sys.argv[1:], lambda: _train(options, sequential))
-
-
-def _train(options: argparse.Namespace, sequential: bool) -> int:
     flags = {
         name: value for name, value in vars(options).items() if name in TrainConfig.model_fields and value is not None
     }
-    settings: dict[str, Any] = {"env": _ENV, "duration": _DURATION}
-    settings |= timed_settings(options.config, flags, sequential)
+    settings: dict[str, Any] = {"env": options.usual_env, "duration": _DURATION}
+    settings |= timed_settings(options.config, flags, options.sequential)
     env = settings.pop("env")
     settings["env_kwargs"] = merge_env_flags(options, env, settings.get("env_kwargs", {}))
     train_and_play(lambda: _train_and_write(env, settings), options.eval_games, env, settings.get("policy"))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Container
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from corral import __version__
@@ -38,6 +38,10 @@ class Script:
     """The description at the beginning of ``--help``."""
     env: str
     """The env if ``--env`` is not given."""
+    function: str | None = None
+    """What the script calls, as ``module:function``; None for the verb's own function."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Values of flags that are not given, and values for ``function`` that no flag sets."""
 
 
 AddFlags = Callable[[Parser, Script | None], object]
@@ -60,11 +64,12 @@ class Verb:
 
 
 def build_parsers(script: Script | None = None) -> tuple[Parser, dict[str, tuple[Parser, str]]]:
-    """Return the parser of ``corral`` and, by verb, the verb's parser and its ``module:function``.
+    """Return the parser of ``corral`` and, by verb, the verb's parser and the ``module:function`` to call.
 
-    With ``script``, the parsers of verbs are for that script.
+    With ``script``, the parsers of verbs and the functions are for that script.
     """
-    verbs = {verb.name: (_parser_of(verb, script), verb.function) for verb in VERBS}
+    function = None if script is None else script.function
+    verbs = {verb.name: (_parser_of(verb, script), function or verb.function) for verb in VERBS}
     summaries = "\n".join(f"  {verb.name:<8} {verb.summary}" for verb in VERBS)
     corral_parser = Parser(
         prog="corral",
@@ -84,6 +89,8 @@ def _parser_of(verb: Verb, script: Script | None) -> Parser:
         parser = Parser(prog=script.name, usage=f"{script.name} [--flag value ...]", description=script.about)
     for add_flags in verb.flags:
         add_flags(parser, script)
+    if script is not None:
+        parser.set_defaults(**script.defaults)
     return parser
 
 
