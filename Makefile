@@ -58,7 +58,7 @@ help:
 	@echo "make snapshot BASE=commit  train small runs with that commit and with this code, and compare (SNAPSHOT_FLAGS=--short)"
 	@echo "make check    lint, types and tests: what a change must pass"
 	@echo "make rom      build the Game Boy game again from its source (needs SDCC: apt install sdcc)"
-	@echo "make setup    only make the virtual environment, in $(VENV)"
+	@echo "make setup    install everything into $(VENV)"
 	@echo "make bench    measure speed and learning again, into benchmarks/ (over an hour); bench-quick: speed, roughly"
 	@echo "make lint | type | format | clean"
 

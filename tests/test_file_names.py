@@ -11,7 +11,7 @@ import safetensors.numpy
 import corral
 from corral.core.errors import EnvFault, InvalidEnvData
 from corral.core.files import to_attributes
-from corral.core.types import RECOVERY_KEYS, RecoveryCounts
+from corral.core.types import FAULT_KEYS, FaultCounts
 from corral.opponents.league_state import (
     OPPONENTS_KEYS,
     PAST_SELF_KEYS,
@@ -26,14 +26,14 @@ from corral.sweeps.request import REQUEST_KEYS, SweepRequest
 from corral.training.progress import PROGRESS_KEYS, Progress
 from tests.toy_envs import Broken, Counter
 
-RECOVERY_COUNTS = ["restarts", "recycled", "retries", "env_faults", "inexact"]
+FAULT_COUNTS = ["restarts", "recycled", "retries", "env_faults", "inexact"]
 PROGRESS = [
     *("iteration", "timesteps", "episodes", "seconds", "eval_seconds", "discarded_seconds", "recent", "best_reward"),
     *("last_eval_reward", "mishaps"),
 ]
 SUMMARY = [
     *("steps", "episodes", "seconds", "fps", "mean_reward", "eval_reward", "best_eval_reward", "n_envs", "backend"),
-    *("num_workers", *RECOVERY_COUNTS, "seed", "weights_sha256", "exit_reason", "win_rates", "stages"),
+    *("num_workers", *FAULT_COUNTS, "seed", "weights_sha256", "exit_reason", "win_rates", "stages"),
 ]
 OPPONENTS = [
     *("stage", "since", "looked_at", "noted_at", "ended_at", "older", "now", "pool", "past", "rating", "ratings"),
@@ -46,7 +46,7 @@ REQUEST = ["env", "settings", "seed", "seeds", "presets", "search", "trials", "p
 @pytest.mark.parametrize(
     ("saved_class", "keys", "names"),
     [
-        (RecoveryCounts, RECOVERY_KEYS, RECOVERY_COUNTS),
+        (FaultCounts, FAULT_KEYS, FAULT_COUNTS),
         (Progress, PROGRESS_KEYS, PROGRESS),
         (Summary, SUMMARY_KEYS, SUMMARY),
         (OpponentsState, OPPONENTS_KEYS, OPPONENTS),
@@ -113,7 +113,7 @@ def test_a_run_has_these_files_checkpoint_keys_and_metrics():
         *("time/total_timesteps", "time/iterations", "time/fps", "time/time_elapsed", "time/collect_s"),
         *("time/update_s", "time/act_s", "time/step_s", "rollout/collectors", "rollout/episodes"),
         *("rollout/episodes_in_rollout", "rollout/ep_rew_mean", "rollout/ep_len_mean", "rollout/truncated_fraction"),
-        *(f"faults/{name}" for name in RECOVERY_COUNTS),
+        *(f"faults/{name}" for name in FAULT_COUNTS),
         *("train/learning_rate", "train/loss", "train/policy_gradient_loss", "train/value_loss", "train/entropy_loss"),
         *("train/approx_kl", "train/clip_fraction", "train/explained_variance", "train/grad_norm", "train/n_updates"),
         *(

@@ -195,7 +195,7 @@ class ExitsOnSecondEnv(Counter):
 
 
 def test_a_second_env_is_made_only_to_measure_its_memory():
-    factory, arguments = resolve_env(ExitsOnSecondEnv), (1, None, RecoveryConfig(heal=True), "auto")
+    factory, arguments = resolve_env(ExitsOnSecondEnv), (1, None, RecoveryConfig(recover=True), "auto")
     assert measure_env(factory, *arguments).memory_mb == 0
     with pytest.raises(WorkerDied, match="exited with code 3"):
         measure_env(factory, *arguments, memory=True)

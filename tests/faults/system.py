@@ -57,6 +57,14 @@ def command_line_of(process: psutil.Process) -> list[str]:
     return []
 
 
+def catches_signal(pid: int, number: int) -> bool:
+    """Return whether a process has a handler for a signal; False if it has ended."""
+    with contextlib.suppress(OSError):
+        fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        return bool(int(fields["SigCgt"], 16) >> (number - 1) & 1)
+    return False
+
+
 def attach_strace(pid: int, *options: str) -> subprocess.Popen[str]:
     """Attach ``strace`` to a running process and return when it is attached; raise PermissionError if it may not."""
     tracer = subprocess.Popen(["strace", *options, "-p", str(pid)], stderr=subprocess.PIPE, text=True)

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from tests.faults.harness import GAMES, STOP_SECONDS
-from tests.faults.system import attach_strace, can_trace, command_line_of
+from tests.faults.system import attach_strace, can_trace, catches_signal, command_line_of
 
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 ENDLESS = 10**9
@@ -124,7 +124,8 @@ def test_signals_at_random_moments_change_no_weights(make_run, rng, backend):
     for _ in range(12):
         number = rng.choice(list(EXIT_CODES))
         trainer = run.resume_or_train()
-        time.sleep(rng.uniform(1.0, 5.0))  # earlier, Python still imports the command
+        trainer.wait_for(lambda: catches_signal(trainer.pid, signal.SIGTERM), "a handler of SIGTERM")
+        time.sleep(rng.uniform(0.0, 4.0))
         trainer.signal(number, group=number == signal.SIGINT)
         assert trainer.wait(EXIT_CODES[number]).seconds < STOP_SECONDS
     saved = run.newest  # None on a machine so slow that each signal came before the first checkpoint

@@ -31,7 +31,7 @@ def collect_games(factory, n_steps, num_workers):
         start_method="auto",
         seed=3,
         gamma=0.9,
-        recovery=RecoveryConfig(heal=True),
+        recovery=RecoveryConfig(recover=True),
     )
 
 
@@ -56,7 +56,7 @@ def test_expert_games_are_the_same_if_workers_die():
     Path("deaths").mkdir()
     env_that_kills_its_worker = resolve_env(MortalHighCard, {"directory": str(Path("deaths").absolute())})
     games = collect_games(env_that_kills_its_worker, 400, num_workers=2)
-    assert games.recovery_counts.restarts == len(list(Path("deaths").iterdir())) > 0
+    assert games.fault_counts.restarts == len(list(Path("deaths").iterdir())) > 0
     assert_same_games(games, collect_games(resolve_env(HighCard), 400, num_workers=1))
 
 

@@ -21,7 +21,7 @@ import torch
 
 from corral.config.schema import TrainConfig
 from corral.core.errors import DeadlinePassed, EnvFault
-from corral.core.types import EpisodeRecord, RecoveryCounts, Rollout
+from corral.core.types import EpisodeRecord, FaultCounts, Rollout
 from corral.ppo.learner import UpdateStats
 from corral.ppo.normalization import ReturnScaler, RunningMoments
 from corral.storage.checkpoint import Checkpoint
@@ -312,7 +312,7 @@ class FakeSource:
         self._published: Any = None
         self._begun: Any = None
         self._collected = 0
-        self.drained = False
+        self.counts_taken = False
 
     def publish(self, weights: Any, version: int) -> None:
         self._published = weights["version"].item()
@@ -351,7 +351,7 @@ class FakeSource:
             last_values=floats[0],
             last_observations={},
             episodes=tuple(EpisodeRecord(env, iteration + 0.5, 3, False, row=1) for env in range(n_episodes)),
-            recovery_counts=RecoveryCounts(env_faults=2) if self._sim.scenario.faults else RecoveryCounts(),
+            fault_counts=FaultCounts(env_faults=2) if self._sim.scenario.faults else FaultCounts(),
             faults=faults if self._sim.scenario.faults else (),
         )
 
@@ -364,10 +364,10 @@ class FakeSource:
     def env_positions(self) -> dict[str, Any]:
         return {"collected": np.array([self._collected])}
 
-    def drain_recovery_counts(self) -> RecoveryCounts:
-        self.drained = True
-        self._sim.log_event("drain recovery counts")
-        return RecoveryCounts(restarts=1)
+    def take_fault_counts(self) -> FaultCounts:
+        self.counts_taken = True
+        self._sim.log_event("take fault counts")
+        return FaultCounts(restarts=1)
 
 
 class FakeLeague:
@@ -454,9 +454,9 @@ class FakeEvalEnv:
     def __init__(self, sim: SimulatedRun) -> None:
         self.sim = sim
 
-    def drain(self) -> Any:
+    def take_report(self) -> Any:
         faults = (EnvFault("fault in evaluation", "env 0"),) if self.sim.scenario.faults else ()
-        return SimpleNamespace(recovery_counts=RecoveryCounts(retries=1), faults=faults)
+        return SimpleNamespace(fault_counts=FaultCounts(retries=1), faults=faults)
 
 
 class FakeReporter:

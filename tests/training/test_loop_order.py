@@ -85,8 +85,8 @@ def train_inlined(sim: SimulatedRun) -> str:
             options = None if league is None else league.eval_options
             plan = EpisodePlan(config.eval_episodes, run.seed, config.eval_max_steps, options, sample=False)
             result = loop_scenarios._evaluate_actor(run.eval_env, run.actor, plan)
-            report = run.eval_env.drain()
-        progress.recovery_counts += report.recovery_counts
+            report = run.eval_env.take_report()
+        progress.fault_counts += report.fault_counts
         run.log_faults(report.faults)
         seconds = CLOCK.seconds - started
         progress.eval_seconds += seconds
@@ -215,7 +215,7 @@ def train_inlined(sim: SimulatedRun) -> str:
             if save_due:
                 save()
     finally:
-        progress.recovery_counts += source.drain_recovery_counts()
+        progress.fault_counts += source.take_fault_counts()
         if run.recovery_point.timesteps != run.last_saved_step:
             save()
         for hook in reversed(hooks):
@@ -444,7 +444,9 @@ def no_save_at_the_end(patch, wrong):
     original = Run.save_recovery_point
 
     def save_recovery_point(run, again=False):
-        if not (wrong and run.source.drained):  # the loop drains the source right before its last save
+        if not (
+            wrong and run.source.counts_taken
+        ):  # the loop takes the counts of the source right before its last save
             original(run, again)
 
     patch.setattr(Run, "save_recovery_point", save_recovery_point)

@@ -15,7 +15,7 @@ from gymnasium.wrappers.vector import NormalizeObservation
 from corral.core.errors import CorralError, EnvFault, InvalidEnvData, MissingPackage, UsageError
 from corral.core.machine import available_cores
 from corral.core.seeding import episode_seed
-from corral.core.types import RecoveryCounts
+from corral.core.types import FaultCounts
 from corral.envs import envpool
 from corral.envs.factory import make_env, resolve_env
 from corral.vec import make_vector_env
@@ -84,7 +84,7 @@ def trace(factory, n=3, steps=40, backend="serial", **kwargs):
             step_arrays += [leaf[ended] for leaf in arrays.final_observations.values()]
             step_arrays += [] if env.masks is None else [env.masks]
             trace_steps.append([array.copy() for array in step_arrays])
-        return trace_steps, merge_sums(env.drain().infos)
+        return trace_steps, merge_sums(env.take_report().infos)
     finally:
         env.close()
 
@@ -259,7 +259,7 @@ class FaultyVectorEnv(SyncVectorEnv):
 def make_faulty(**kwargs):
     """Return a reset vector env whose 3 envs belong to one ``FaultyVectorEnv``, with recovery on."""
     factory = resolve_env(lambda num_envs: FaultyVectorEnv(num_envs, **kwargs))
-    env = SerialVectorEnv(factory, 3, seed=1, infos="summed", heal=True)
+    env = SerialVectorEnv(factory, 3, seed=1, infos="summed", recover=True)
     env.reset_arrays()
     return env
 
@@ -282,11 +282,11 @@ def test_a_vector_env_that_raises_is_remade_and_all_its_episodes_are_truncated()
     assert arrays.truncated.all() and not arrays.terminated.any() and not arrays.rewards.any()
     assert np.array_equal(arrays.final_observations[""], last_observations)
     assert (arrays.observations[""][:, 1] == 0).all() and (arrays.episode == 1).all()
-    report = env.drain()
-    assert report.recovery_counts == RecoveryCounts(env_faults=1, inexact=3)
+    report = env.take_report()
+    assert report.fault_counts == FaultCounts(env_faults=1, inexact=3)
     assert "the dragon won" in str(report.faults[0])
     step(env, 3)
-    assert env.drain().recovery_counts == RecoveryCounts()
+    assert env.take_report().fault_counts == FaultCounts()
     env.close()
 
 
@@ -347,7 +347,7 @@ def test_a_vector_env_that_raises_in_every_episode_ends_the_run():
     env = make_faulty(at=(5,))  # every remade vector env raises at its fifth step
     with pytest.raises(EnvFault, match="the dragon won"):
         step(env, 16)
-    assert env.drain().recovery_counts == RecoveryCounts(env_faults=2, inexact=6)
+    assert env.take_report().fault_counts == FaultCounts(env_faults=2, inexact=6)
 
 
 class RaisesInStep9(Counter):
@@ -365,11 +365,11 @@ def test_an_env_that_always_raises_ends_the_run_even_if_others_complete_episodes
         lengths = [4] * (num_envs - 1) + [100]
         return SyncVectorEnv([functools.partial(RaisesInStep9, length) for length in lengths])
 
-    env = SerialVectorEnv(resolve_env(make), 3, seed=1, infos="summed", heal=True)
+    env = SerialVectorEnv(resolve_env(make), 3, seed=1, infos="summed", recover=True)
     env.reset_arrays()
     with pytest.raises(EnvFault, match="the vector env of envs 0 to 2 raised ValueError: the dragon won"):
         step(env, 100)
-    assert env.drain().recovery_counts == RecoveryCounts(env_faults=2, inexact=6)
+    assert env.take_report().fault_counts == FaultCounts(env_faults=2, inexact=6)
 
 
 def test_a_vector_env_that_raises_occasionally_does_not_end_the_run():
@@ -380,10 +380,10 @@ def test_a_vector_env_that_raises_occasionally_does_not_end_the_run():
         # Raises before or after the end of its first episodes, which have 100 steps.
         return FaultyVectorEnv(num_envs, at=(95 + len(made) % 3 * 10,))
 
-    env = SerialVectorEnv(resolve_env(make), 2, seed=1, infos="summed", heal=True)
+    env = SerialVectorEnv(resolve_env(make), 2, seed=1, infos="summed", recover=True)
     env.reset_arrays()
     step(env, 1000)
-    assert env.drain().recovery_counts.env_faults >= 8
+    assert env.take_report().fault_counts.env_faults >= 8
     env.close()
 
 
@@ -457,7 +457,7 @@ def test_restore_to_a_position_truncates_the_episodes_and_counts_them_as_inexact
     arrays = env.arrays
     assert arrays.truncated.all() and (arrays.episode == 5).all()
     assert (arrays.final_observations[""] == observation[""]).all()
-    assert env.drain().recovery_counts == RecoveryCounts(inexact=3)
+    assert env.take_report().fault_counts == FaultCounts(inexact=3)
     env.close()
 
 

@@ -319,7 +319,7 @@ def test_info_sums_count_steps_and_no_resets(backend):
     for _ in range(4):
         env.send()
         env.recv()
-    sums = env.drain().infos[0]["score"]
+    sums = env.take_report().infos[0]["score"]
     assert (sums.total, sums.count) == (1 + 2 + 3 + 1, 4)
     env.close()
 

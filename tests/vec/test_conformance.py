@@ -216,8 +216,8 @@ def test_numbers_in_infos_are_summed_in_the_workers():
         for _ in range(6):
             env.send()
             assert env.recv() == []
-        sums.append({key: (s.total, s.count) for key, s in merge_sums(env.drain().infos).items()})
-        assert merge_sums(env.drain().infos) == {}
+        sums.append({key: (s.total, s.count) for key, s in merge_sums(env.take_report().infos).items()})
+        assert merge_sums(env.take_report().infos) == {}
         env.close()
     assert sums[0] == sums[1] == {"height": (4 * (2 + 4 + 6 + 8 + 10 + 2), 24), "odd": (24.0, 24)}
 

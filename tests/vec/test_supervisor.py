@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.errors import EnvFault, EnvLocation, WorkerDied
-from corral.core.types import RecoveryCounts
+from corral.core.types import FaultCounts
 from corral.processes.recovery_config import RecoveryConfig
 from corral.vec.replay_log import EnvPosition
 from corral.vec.supervisor import (
@@ -18,7 +18,7 @@ from corral.vec.supervisor import (
     WorkerDeath,
 )
 
-HEALS = RecoveryConfig(heal=True, known_to_work=True)
+RECOVERS = RecoveryConfig(recover=True, env_known_to_work=True)
 
 
 def killed(by_signal=True):
@@ -46,28 +46,30 @@ def stops(supervisor, *deaths):
 
 def test_without_recovery_the_first_death_stops_the_run_with_its_error():
     error = killed()
-    assert Supervisor(RecoveryConfig(known_to_work=True)).decide(WorkerDeath(0, error)) == Stop(error)
+    assert Supervisor(RecoveryConfig(env_known_to_work=True)).decide(WorkerDeath(0, error)) == Stop(error)
     assert error.exit_code == 1
 
 
 @pytest.mark.parametrize("by_signal", [True, False])
 def test_before_the_first_completed_step_only_workers_that_a_signal_killed_are_restarted(by_signal):
-    supervisor, error = Supervisor(RecoveryConfig(heal=True)), killed(by_signal)
+    supervisor, error = Supervisor(RecoveryConfig(recover=True)), killed(by_signal)
     decision = supervisor.decide(WorkerDeath(0, error))
     assert isinstance(decision, Restart if by_signal else Stop)
     if not by_signal:
         assert decision.error is error and error.exit_code == 2  # the set-up is wrong
-    supervisor.known_to_work = True
+    supervisor.env_known_to_work = True
     assert isinstance(supervisor.decide(WorkerDeath(0, killed(by_signal), steps=1)), Restart)
 
 
 def test_an_env_that_raises_before_the_first_completed_step_stops_the_run():
     error = env_fault()
-    assert Supervisor(RecoveryConfig(heal=True)).decide(WorkerDeath(0, error)) == Stop(error) and error.exit_code == 2
+    assert (
+        Supervisor(RecoveryConfig(recover=True)).decide(WorkerDeath(0, error)) == Stop(error) and error.exit_code == 2
+    )
 
 
 def test_a_restart_message_names_worker_place_and_count_and_leaves_advice_out():
-    supervisor = Supervisor(HEALS)
+    supervisor = Supervisor(RECOVERS)
     first = supervisor.decide(WorkerDeath(0, killed(), site(), steps=9))
     assert first == Restart(
         "the worker of env 0 (pid 7) was killed by SIGKILL (env 0, seed 11, episode 4, step 10, on action 1); "
@@ -78,8 +80,10 @@ def test_a_restart_message_names_worker_place_and_count_and_leaves_advice_out():
 
 
 def test_deaths_at_the_same_step_of_an_episode_stop_the_run_with_what_reproduces_it():
-    supervisor = Supervisor(HEALS)
-    deaths = [WorkerDeath(0, killed(), site(), steps=9, heartbeat=n) for n in range(MAX_DEATHS_WITHOUT_PROGRESS)]
+    supervisor = Supervisor(RECOVERS)
+    deaths = [
+        WorkerDeath(0, killed(), site(), steps=9, progress_outside_steps=n) for n in range(MAX_DEATHS_WITHOUT_PROGRESS)
+    ]
     assert stops(supervisor, *deaths[:-1]) == [False, False]
     error = supervisor.decide(deaths[-1]).error
     assert isinstance(error, EnvFault) and "3 times in a row at the same step" in str(error) and error.exit_code == 1
@@ -88,54 +92,59 @@ def test_deaths_at_the_same_step_of_an_episode_stop_the_run_with_what_reproduces
 
 @pytest.mark.parametrize("other", [site(env=1), site(episode=5), site(steps=10)], ids=["env", "episode", "step"])
 def test_a_death_at_another_step_counts_as_progress(other):
-    supervisor = Supervisor(HEALS)
+    supervisor = Supervisor(RECOVERS)
     deaths = [WorkerDeath(0, killed(), crash_site, steps=9) for crash_site in (site(), site(), other, site(), site())]
     assert stops(supervisor, *deaths) == [False] * 5
     assert stops(supervisor, deaths[0]) == [True]
 
 
 def test_where_episodes_are_not_restored_workers_that_live_equally_long_make_no_progress():
-    supervisor = Supervisor(HEALS, restores_episodes=False)
+    supervisor = Supervisor(RECOVERS, restores_episodes=False)
     lives = [WorkerDeath(0, killed(), site(episode=n), steps=steps) for n, steps in enumerate((7, 12, 17, 22))]
-    assert stops(supervisor, *lives) == [False, False, False, True]  # 5 steps after each of three restarts
-    other = Supervisor(HEALS, restores_episodes=False)
+    assert stops(supervisor, *lives[:3]) == [False, False, False]
+    error = supervisor.decide(lives[3]).error  # 5 steps after each of three restarts
+    assert "after the same number of steps" in str(error)
+    other = Supervisor(RECOVERS, restores_episodes=False)
     assert (
         stops(other, *(WorkerDeath(0, killed(), site(), steps=steps) for steps in (7, 12, 18, 24, 31))) == [False] * 5
     )
 
 
 def test_deaths_between_steps_stop_the_run_if_neither_steps_nor_heartbeat_change():
-    supervisor = Supervisor(HEALS)
-    assert stops(supervisor, *(WorkerDeath(0, killed(), steps=1, heartbeat=beat) for beat in "aabbcc")) == [False] * 6
-    error = supervisor.decide(WorkerDeath(0, killed(), steps=1, heartbeat="c")).error
+    supervisor = Supervisor(RECOVERS)
+    assert (
+        stops(supervisor, *(WorkerDeath(0, killed(), steps=1, progress_outside_steps=beat) for beat in "aabbcc"))
+        == [False] * 6
+    )
+    error = supervisor.decide(WorkerDeath(0, killed(), steps=1, progress_outside_steps="c")).error
     assert isinstance(error, WorkerDied) and "3 times in a row without any progress" in str(error)
 
 
 def test_an_env_that_cannot_be_restarted_stops_the_run_with_its_own_error():
-    supervisor, error = Supervisor(HEALS), env_fault()
+    supervisor, error = Supervisor(RECOVERS), env_fault()
     assert stops(supervisor, *[WorkerDeath(0, error)] * 2) == [False, False]
     assert supervisor.decide(WorkerDeath(0, error)) == Stop(error) and error.exit_code == 1
 
 
 def test_workers_are_counted_apart():
-    supervisor = Supervisor(HEALS)
+    supervisor = Supervisor(RECOVERS)
     assert stops(supervisor, *(WorkerDeath(worker, killed(), site()) for worker in (0, 1, 0, 1))) == [False] * 4
     assert stops(supervisor, WorkerDeath(0, killed(), site())) == [True]
 
 
 @given(limit=st.integers(0, 5), workers=st.lists(st.integers(0, 2), max_size=12))
 def test_no_more_workers_are_restarted_than_allowed(limit, workers):
-    supervisor = Supervisor(RecoveryConfig(heal=True, known_to_work=True, max_restarts=limit))
+    supervisor = Supervisor(RecoveryConfig(recover=True, env_known_to_work=True, max_restarts=limit))
     decisions = [supervisor.decide(WorkerDeath(worker, killed(), steps=n)) for n, worker in enumerate(workers)]
     assert [isinstance(decision, Restart) for decision in decisions] == [n < limit for n in range(len(workers))]
-    assert supervisor.drain_counts() == RecoveryCounts(restarts=min(limit, len(workers)))
+    assert supervisor.take_counts() == FaultCounts(restarts=min(limit, len(workers)))
     if len(workers) > limit:
         assert f"the limit of {limit} restarts (--max-restarts)" in str(decisions[limit].error)
 
 
 def test_workers_that_use_too_much_memory_are_restarted_and_counted_apart():
     warned = []
-    supervisor = Supervisor(RecoveryConfig(heal=True, max_rss=300.0, max_restarts=0, warn=warned.append))
+    supervisor = Supervisor(RecoveryConfig(recover=True, max_rss=300.0, max_restarts=0, warn=warned.append))
     died, error = [], killed()
     supervisor.restart_for_memory("worker of env 3", lambda: None, died.append)
     assert warned == ["the worker of env 3 uses more than 300 MB (--worker-max-rss); restarted"] and not died
@@ -145,13 +154,13 @@ def test_workers_that_use_too_much_memory_are_restarted_and_counted_apart():
 
     supervisor.restart_for_memory("worker of env 3", start, died.append)
     assert died == [error] and len(warned) == 2
-    assert supervisor.drain_counts() == RecoveryCounts(recycled=2) and supervisor.drain_counts() == RecoveryCounts()
+    assert supervisor.take_counts() == FaultCounts(recycled=2) and supervisor.take_counts() == FaultCounts()
 
 
 @pytest.mark.parametrize("failures", [0, 1, 2, 3])
 def test_recover_starts_a_worker_until_it_starts_or_makes_no_progress(failures):
     warned, starts = [], []
-    supervisor = Supervisor(RecoveryConfig(heal=True, known_to_work=True, warn=warned.append))
+    supervisor = Supervisor(RecoveryConfig(recover=True, env_known_to_work=True, warn=warned.append))
 
     def start():
         starts.append(None)
@@ -159,7 +168,7 @@ def test_recover_starts_a_worker_until_it_starts_or_makes_no_progress(failures):
             raise killed()
         return "started"
 
-    death = WorkerDeath(0, killed(), site(), steps=9, heartbeat=0)
+    death = WorkerDeath(0, killed(), site(), steps=9, progress_outside_steps=0)
     if failures < 3:
         assert supervisor.recover(death, start, lambda: 1) == "started"
         assert len(starts) == len(warned) == failures + 1
@@ -167,11 +176,11 @@ def test_recover_starts_a_worker_until_it_starts_or_makes_no_progress(failures):
         with pytest.raises(WorkerDied, match="3 times in a row without any progress"):
             supervisor.recover(death, start, lambda: 1)
         assert len(starts) == 3
-    assert supervisor.drain_counts() == RecoveryCounts(restarts=len(starts))
+    assert supervisor.take_counts() == FaultCounts(restarts=len(starts))
 
 
 def test_recover_does_not_stop_while_failing_starts_make_progress():
-    supervisor, beats = Supervisor(HEALS), iter(range(100))
+    supervisor, beats = Supervisor(RECOVERS), iter(range(100))
     failures = iter([killed() for _ in range(20)])
 
     def start():
@@ -187,4 +196,4 @@ def test_other_errors_of_a_start_are_raised_at_once():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        Supervisor(HEALS).recover(WorkerDeath(0, killed()), start, lambda: 0)
+        Supervisor(RECOVERS).recover(WorkerDeath(0, killed()), start, lambda: 0)

@@ -161,7 +161,7 @@ def _open_envs(
 ) -> Iterator[SerialVectorEnv]:
     """Make and reset envs, with opponents of the mix, and close them afterwards."""
     with heartbeat.making_envs():
-        env = SerialVectorEnv(factory, n_envs, seed=seed, infos="summed", heal=True, heartbeat=heartbeat.cells)
+        env = SerialVectorEnv(factory, n_envs, seed=seed, infos="summed", recover=True, heartbeat=heartbeat.cells)
     try:
         with heartbeat.making_envs():
             env.stepper.opponent_sampler = None if mix is None else mix.opponent_sampler(env.env_info.opponents)
@@ -178,7 +178,7 @@ def _memory_of_second_env(factory: EnvFactory, heartbeat: Heartbeat) -> float:
     """
     before = psutil.Process().memory_info().rss
     try:
-        env = SerialVectorEnv(factory, 1, seed=1, infos="summed", heal=True, heartbeat=heartbeat.cells)
+        env = SerialVectorEnv(factory, 1, seed=1, infos="summed", recover=True, heartbeat=heartbeat.cells)
     except CorralError:
         return 0.0
     try:

@@ -143,7 +143,7 @@ def measure_costs(
 def _recovery_config(config: TrainConfig, warn: Callable[[str], object]) -> RecoveryConfig:
     """Return the run's time-outs and restarts, for the process in which an env is measured."""
     return RecoveryConfig(
-        heal=True,
+        recover=True,
         step_timeout=config.step_timeout,
         start_timeout=config.start_timeout,
         max_restarts=config.max_restarts,

@@ -95,6 +95,9 @@ def deferred_signals() -> Iterator[None]:
 
     The block imports torch. If a signal's handler raises in the C++ code of that import, the process aborts.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     received: list[int] = []
 
     def record(number: int, _frame: FrameType | None) -> None:
@@ -103,8 +106,6 @@ def deferred_signals() -> Iterator[None]:
         received.append(number)
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    if threading.current_thread() is not threading.main_thread():
-        handlers.clear()
     handlers = {number: handler for number, handler in handlers.items() if callable(handler)}  # not those ignored
     for number in handlers:
         signal.signal(number, record)

@@ -1,4 +1,4 @@
-"""What ``train_timed.py`` and ``train_parallel_timed.py`` do: train for a given duration and save the metrics."""
+"""The function of ``train_timed.py`` and ``train_parallel_timed.py``: trains for a duration and writes the metrics."""
 
 from __future__ import annotations
 

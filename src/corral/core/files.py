@@ -166,7 +166,7 @@ def to_data(thing: object, keys: Mapping[str, str]) -> dict[str, Any]:
 def to_attributes(data: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
     """Return the data of a file under the names of attributes.
 
-    A key that is not in ``keys`` is kept, unless it is the name of an attribute, which is no key of the file.
+    Unknown keys are kept. A key that equals an attribute's name, but is no key of the file, is dropped.
     """
     attributes = {key: attribute for attribute, key in keys.items()}
     return {attributes.get(key, key): value for key, value in data.items() if key in attributes or key not in keys}

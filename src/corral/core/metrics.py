@@ -25,7 +25,7 @@ METRICS: dict[str, str] = {
     "rollout/truncated_fraction": "share of the episodes finished in this rollout that were truncated, not terminated",
     "faults/restarts": "workers that died or hung and were replaced, since the start",
     "faults/recycled": "workers that were replaced because they used too much memory, since the start",
-    "faults/retries": "steps and resets that raised, then succeeded in a new copy of the env, since the start",
+    "faults/retries": "steps and resets that raised, then succeeded in a new env, since the start",
     "faults/env_faults": "episodes truncated because the env raised at the same step again, since the start",
     "faults/inexact": "episodes truncated because the env could not be restored to its position, since the start",
     "train/learning_rate": "learning rate of this iteration",

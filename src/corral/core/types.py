@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from corral.core.errors import EnvFault
 
 __all__ = [
+    "FAULT_KEYS",
     "LIFE_LOST",
-    "RECOVERY_KEYS",
     "ActionSample",
     "Actor",
     "ActorSpec",
     "CollectSeconds",
     "EpisodeRecord",
+    "FaultCounts",
     "GreedyAction",
     "InfoSums",
     "Leaves",
-    "RecoveryCounts",
     "Rollout",
     "RolloutSource",
     "Weights",
@@ -166,34 +166,34 @@ class InfoSums:
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveryCounts:
-    """Counts of failures of workers and envs from which the run recovered."""
+class FaultCounts:
+    """Counts of faults of workers and envs from which the run recovered."""
 
     restarts: int = 0
     """Workers that died or hung and were replaced."""
     recycled: int = 0
     """Workers that were replaced because they used too much memory."""
     retries: int = 0
-    """Steps and resets that raised, and succeeded when they were repeated in a new copy of the env."""
+    """Steps and resets that raised, and succeeded when they were repeated in a new env."""
     env_faults: int = 0
     """Episodes that were truncated because the env raised at the same step again."""
     inexact: int = 0
     """Episodes that were truncated because the env could not be restored to its position in the episode."""
 
-    def __add__(self, other: RecoveryCounts) -> RecoveryCounts:
-        return RecoveryCounts(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+    def __add__(self, other: FaultCounts) -> FaultCounts:
+        return FaultCounts(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
     def counts(self) -> dict[str, int]:
         """Return the counts by their names in checkpoints, metrics and summaries."""
-        return to_data(self, RECOVERY_KEYS)
+        return to_data(self, FAULT_KEYS)
 
     @classmethod
-    def from_counts(cls, counts: Mapping[str, int]) -> RecoveryCounts:
+    def from_counts(cls, counts: Mapping[str, int]) -> FaultCounts:
         """Return the object whose ``counts()`` is ``counts``."""
-        return cls(**{name: int(count) for name, count in to_attributes(counts, RECOVERY_KEYS).items()})
+        return cls(**{name: int(count) for name, count in to_attributes(counts, FAULT_KEYS).items()})
 
 
-RECOVERY_KEYS = {
+FAULT_KEYS = {
     "restarts": "restarts",
     "recycled": "recycled",
     "retries": "retries",
@@ -263,7 +263,7 @@ class Rollout:
     """Seconds that this rollout took to collect."""
     collectors: int = 1
     """Number of processes that chose actions for this rollout."""
-    recovery_counts: RecoveryCounts = RecoveryCounts()
+    fault_counts: FaultCounts = FaultCounts()
     """Recoveries that happened while this rollout was collected."""
     faults: tuple[EnvFault, ...] = ()
     """Exceptions that envs raised in this rollout and that did not end the run."""
@@ -324,8 +324,8 @@ class RolloutSource(Protocol):
         """Bring every env to the position that ``env_positions`` returned; only before the first rollout."""
         ...
 
-    def drain_recovery_counts(self) -> RecoveryCounts:
-        """Return the recoveries since the last collected rollout, and reset the counts to zero."""
+    def take_fault_counts(self) -> FaultCounts:
+        """Return the counts since the last collected rollout, and reset them to zero."""
         ...
 
     def pids(self) -> list[int]:

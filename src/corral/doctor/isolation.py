@@ -18,4 +18,4 @@ T = TypeVar("T")
 def call_isolated(function: Callable[..., T], factory: EnvFactory, **arguments: Any) -> T:
     """Return ``function(heartbeat, factory=factory, **arguments)``, called in a new process with a run's time-outs."""
     bound: Callable[..., T] = functools.partial(function, factory=factory, **arguments)
-    return call_in_child(bound, f"trying out {factory.name}", RecoveryConfig(heal=True))
+    return call_in_child(bound, f"trying out {factory.name}", RecoveryConfig(recover=True))

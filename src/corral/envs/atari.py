@@ -222,7 +222,7 @@ ATARI_SETTINGS: dict[str, Any] = {
     "eval_episodes": 5,
     "eval_sample": True,
 }
-"""Recommended settings of Atari games: those of Stable-Baselines3, and evaluation with sampled actions."""
+"""Recommended settings of Atari games: those of RL Baselines3 Zoo, and evaluation with sampled actions."""
 
 
 def is_atari(name: str) -> bool:

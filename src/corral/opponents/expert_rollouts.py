@@ -16,7 +16,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from corral.core.errors import UsageError
-from corral.core.types import Leaves, RecoveryCounts
+from corral.core.types import FaultCounts, Leaves
 from corral.envs.factory import EnvFactory, resolve_env
 from corral.envs.lifecycle import build_envs, close_env
 from corral.envs.opponent_protocol import outcome
@@ -41,7 +41,7 @@ class ExpertGames:
     returns: npt.NDArray[np.float32]  # [M] discounted, to the end of the episode
     games: int
     win_rate: float
-    recovery_counts: RecoveryCounts
+    fault_counts: FaultCounts
     """Recoveries that happened while the games were collected."""
 
 
@@ -133,7 +133,7 @@ class _RecordedSteps:
     rewards: npt.NDArray[np.float64]  # [T, N]
     terminated: npt.NDArray[np.bool_]  # [T, N]
     truncated: npt.NDArray[np.bool_]  # [T, N]
-    recovery_counts: RecoveryCounts
+    fault_counts: FaultCounts
 
 
 def _record_steps(env: CorralVectorEnv, n_steps: int, on_steps: Callable[[int], object]) -> _RecordedSteps:
@@ -153,7 +153,7 @@ def _record_steps(env: CorralVectorEnv, n_steps: int, on_steps: Callable[[int], 
         env.recv()
         rewards[t], terminated[t], truncated[t] = arrays.rewards, arrays.terminated, arrays.truncated
         on_steps(n_envs)
-    return _RecordedSteps(observations, actions, rewards, terminated, truncated, env.drain().recovery_counts)
+    return _RecordedSteps(observations, actions, rewards, terminated, truncated, env.take_report().fault_counts)
 
 
 def _complete_games(recorded: _RecordedSteps, gamma: float) -> ExpertGames:
@@ -177,7 +177,7 @@ def _complete_games(recorded: _RecordedSteps, gamma: float) -> ExpertGames:
         returns=_discounted_returns(rewards, ended, gamma)[t, env].astype(np.float32),
         games=len(outcomes),
         win_rate=float(np.mean(outcomes)),
-        recovery_counts=recorded.recovery_counts,
+        fault_counts=recorded.fault_counts,
     )
 
 

@@ -4,7 +4,7 @@ The learner chooses the minibatches; an engine computes their gradients and chan
 uses autograd, for any network on any device. ``ppo/mlp_engine`` is for the built-in MLP on the CPU, where it is three
 times as fast. All randomness follows from (seed, iteration), so an update can be repeated exactly.
 
-Shapes: a rollout has T * N rows. A row is one step of one env; step ``t`` of env ``n`` is row ``t * N + n``.
+Shapes: a rollout has T * N rows. A row is one transition; that of step ``t`` of env ``n`` is row ``t * N + n``.
 ``minibatches`` is the number of minibatches in an update, all epochs together.
 """
 
@@ -37,7 +37,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class LearnerDiverged(CorralError):
-    """The loss or the weights are not finite, so that no further update can help."""
+    """The weights or the statistics of an update are not finite, so that no further update can help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class UpdateSettings:
     """Number of the iteration in the run; it seeds the order of rows, and dropout and the like."""
     learning_rate: float
     terms: LossTerms = NO_EXTRA_TERMS
-    """The KL term of this update, whether the policy is frozen, and ``clip_range`` and ``ent_coef`` if a hook changed
-    them."""
+    """The weight of the KL divergence from the reference policy, whether only the value function learns, and
+    ``clip_range`` and ``ent_coef`` if a hook changed them."""
 
 
 _ADJUSTABLE = {"learning_rate": True, "clip_range": False, "ent_coef": True}
@@ -80,7 +80,7 @@ _ADJUSTABLE = {"learning_rate": True, "clip_range": False, "ent_coef": True}
 
 
 def check_adjustable(name: str, value: Any) -> None:
-    """Raise UsageError if a setting cannot change between two updates, or cannot have this value."""
+    """Raise UsageError if a hook cannot change a setting between two updates, or cannot give it this value."""
     if name not in _ADJUSTABLE:
         raise UsageError(f"{short_repr(name)} cannot change during a run; {', '.join(_ADJUSTABLE)} can")
     number = _to_float(value)
@@ -100,14 +100,14 @@ def _to_float(value: Any) -> float:
 
 
 class Engine(Protocol):
-    """The backend of the learner: computes gradients of minibatches and applies them to the policy's weights.
+    """The part of the learner that computes gradients of minibatches and applies them to the policy's weights.
 
     An update is one ``load``, then for each minibatch ``compute_gradient`` and ``apply``, then one ``finish``.
     """
 
     @property
     def n_shards(self) -> int | None:
-        """Number of shards of a minibatch, whose gradients can be computed in parallel; None if it is not split.
+        """How many shards a minibatch is split into, to compute their gradients in parallel; None if it is not split.
 
         The shards' gradients are added in order, so their number affects the last bits of a result. A run stores it,
         and so gets the same result on a machine with another number of cores.
@@ -134,7 +134,7 @@ class Engine(Protocol):
         ...
 
     def compute_gradient(self, minibatch: int) -> None:
-        """Compute the gradient of the minibatch with this number for ``apply``, and its statistics for ``kl``."""
+        """Compute the gradient of a minibatch, which ``apply`` uses, and its statistics, one of which is ``kl``."""
         ...
 
     def kl(self) -> float:
@@ -146,7 +146,7 @@ class Engine(Protocol):
         ...
 
     def finish(self, n_computed: int, n_applied: int) -> dict[str, float]:
-        """End the update, and return its statistics by field of ``UpdateStats``.
+        """End the update, and return its statistics: all fields of ``UpdateStats`` except ``explained_variance``.
 
         ``grad_norm`` is the mean over the ``n_applied`` gradients, all others are means over the ``n_computed`` ones.
         """
@@ -157,19 +157,20 @@ class Engine(Protocol):
         ...
 
     def evaluate_actions(self, rollout: Rollout, every: int = 1) -> tuple[Floats, Floats]:
-        """Return the log-probabilities and values [T / every, N] of a rollout's actions under the current weights.
+        """Return the log-probabilities of a rollout's actions and the values, under the current weights.
 
-        Only the steps 0, ``every``, 2 * ``every``, ... are evaluated. With ``overlap`` this measures how far the policy
-        that collected a rollout lags behind.
+        Both have the shape [ceil(T / every), N]: only the steps 0, ``every``, 2 * ``every``, ... are evaluated. With
+        the setting ``overlap``, rollouts come from older weights, and the caller compares their log-probabilities with
+        these.
         """
         ...
 
     def checkpoint_tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return copies of the weights and of Adam's moments, by name, for a checkpoint."""
+        """Return copies of the weights and of Adam's state (moments and step count), by name, for a checkpoint."""
         ...
 
     def restore_moments(self, moments: Mapping[str, Tensor]) -> None:
-        """Set Adam's moments to those of a checkpoint; its weights are restored by ``policy.load_state_dict``."""
+        """Set Adam's state to that of a checkpoint, whose weights are restored by ``policy.load_state_dict``."""
         ...
 
 
@@ -183,12 +184,15 @@ class Learner:
         self.device = device
         self.engine = engine
         self.n_updates = 0
-        """Gradient steps since the run began, for the metric ``train/n_updates``. One ``update`` takes many."""
+        """Gradient steps since the run began: the metric ``train/n_updates``. In Stable-Baselines3 it counts epochs."""
         self.reference: Mapping[str, Tensor] | None = None
         """Weights of the reference policy, near which the KL term of the loss keeps the policy."""
 
     def set_reference(self, weights: Weights) -> None:
-        """Copy the reference policy of the KL term from its ``state_dict``, which includes observation statistics."""
+        """Copy the reference policy of the KL term from its ``state_dict``.
+
+        That includes the mean and the variance with which observations are normalized.
+        """
         policy = copy.deepcopy(self.policy).requires_grad_(False)
         try:
             policy.load_state_dict({name: torch.as_tensor(weight) for name, weight in weights.items()})
@@ -212,7 +216,7 @@ class Learner:
         # Overflows print no warnings: ``_check_finite`` raises instead. Dropout and the like draw from torch's global
         # generators, seeded here on all devices; that of the CPU, which envs may use, is restored afterwards.
         with np.errstate(all="ignore"), torch.random.fork_rng(devices=[]):
-            # ``network_seed(seed, 0)`` has seeded the initial weights.
+            # + 1, because ``network_seed(seed, 0)`` has seeded the initial weights.
             torch.manual_seed(network_seed(self.seed, settings.iteration + 1))
             self.engine.load(rollout, advantages.returns, minibatch_advantages, minibatch_rows, terms)
             means = self._take_gradient_steps(len(minibatch_rows), settings.learning_rate)

@@ -20,7 +20,7 @@ def ignore_warning(text: str) -> None:
 class RecoveryConfig:
     """How workers that die, hang or grow are handled."""
 
-    heal: bool = False
+    recover: bool = False
     """Whether workers that die or hang are restarted, and steps that raise are retried."""
     step_timeout: float | None = None
     """Seconds that one env step may take; None: learned from the steps so far."""
@@ -31,7 +31,7 @@ class RecoveryConfig:
     max_rss: float | None = None
     """MB of memory at which a worker is restarted, at the end of an episode."""
     warn: Callable[[str], object] = ignore_warning
-    known_to_work: bool = False
+    env_known_to_work: bool = False
     """Whether the env has completed steps elsewhere, so that an error in its first step is no wrong set-up."""
 
 

@@ -1,10 +1,10 @@
 """The loop that collects rollouts: choose actions, step the envs, store the outcome.
 
 A ``Collector`` runs this loop for a group of envs. With the backends ``serial`` and ``process`` there is one collector
-for all envs, in the training process; ``process`` steps the envs in worker processes. With the backend ``worker`` each
-worker process has its own envs, actor and collector, and writes its part of a rollout into shared memory. The code is
-the same for all backends. It imports no torch: a worker process without torch needs 10 MB of memory of its own instead
-of 200.
+for all envs, in the training process; with ``process``, worker processes only step the envs. With the backend
+``worker`` the worker processes also choose the actions: each has its own envs, actor and collector, and writes its part
+of a rollout into shared memory. The code is the same for all backends. It imports no torch, because the actor of the
+built-in MLP needs only NumPy: a worker process without torch needs 10 MB of memory of its own instead of 200.
 
 Shapes: ``T`` steps of a rollout, ``N`` envs of this collector, ``D`` numbers in an action (1 for ``Discrete``), ``S``
 numbers in the state of a recurrent policy. Observations are dicts of arrays: one per leaf of the observation space, by
@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from corral.core.frame_stacks import ObservationView, ObservationWriter
 from corral.core.seeding import action_noise
-from corral.core.types import ActionSample, Actor, CollectSeconds, EpisodeRecord, RecoveryCounts, Rollout
+from corral.core.types import ActionSample, Actor, CollectSeconds, EpisodeRecord, FaultCounts, Rollout
 from corral.vec.api import CorralVectorEnv, EnvReport, merge_sums
 
 __all__ = ["Collector", "CollectorReport", "merge_reports"]
@@ -34,7 +34,8 @@ class CollectorReport:
     """What one collector reports about a rollout, besides the arrays that it wrote."""
 
     env_report: EnvReport
-    """From the envs: sums of the numbers in infos, exceptions that were recovered from, and saved states of envs."""
+    """From the envs: sums of the numbers in infos, the exceptions after which an env was replaced, their counts, and
+    states of envs from ``get_state``, from which a restarted worker can continue."""
     seconds: CollectSeconds = field(default_factory=CollectSeconds)
     """Time spent choosing actions and stepping envs."""
     finished: bool = True
@@ -59,17 +60,17 @@ class Collector:
         self.n_steps = n_steps
         self.seed = seed
         self.first_env = first_env
-        # [N] The actor places an observation in a batch by the index of its env: otherwise the last bits of a value
-        # could depend on the other observations in the batch (see ``rollout/batch_layout``).
+        # [N] The last bits of a row of a matrix product can depend on the row's place in the batch and on the batch's
+        # size. So the actor gives each env a fixed place, by its index in the run (see ``rollout/batch_layout``).
         self._env_indices = np.arange(first_env, first_env + env.num_envs)
 
     def reset_envs(self) -> None:
         """Reset every env, so that its episode 0 begins again.
 
-        Runs that choose an opponent (a player inside of the env) for each episode need this: the first reset of the
+        Runs that choose an opponent (a player inside the env) for each episode need this: the first reset of the
         envs, which shows whether they have action masks, comes before the first opponents are chosen.
         """
-        self.env.arrays.episode.fill(-1)  # no episode yet: the reset counts up to 0
+        self.env.arrays.episode.fill(-1)  # because the reset adds 1
         self.env.reset_arrays()
 
     def collect(
@@ -77,24 +78,24 @@ class Collector:
         iteration: int,
         rollout: Rollout,
         first_step: int = 0,
-        on_step: Callable[[int, bool], None] = lambda steps_done, episode_ended: None,
+        on_step: Callable[[int, bool], None] = lambda steps_done, any_episode_ended: None,
     ) -> CollectorReport:
         """Step every env until ``rollout`` holds T steps, and write them into its arrays.
 
-        ``first_step`` is not 0 in a worker that replaces another: ``rollout`` holds that many steps already, and the
+        ``first_step`` is not 0 in a worker that was restarted: ``rollout`` holds that many steps already, and the
         caller has restored the envs to where these steps ended. For a recurrent policy, the caller has written its
         initial states to ``rollout.states[0]``.
 
-        ``on_step(steps_done, episode_ended)`` is called when a step is completely stored: another process could
-        continue from there. An exception that it raises ends the collection.
+        ``on_step(steps_done, any_episode_ended)`` is called when a step of all envs is completely stored: another
+        process could continue from there. An exception that it raises ends the collection.
         """
         env, clock = self.env, time.perf_counter
         noise = self._noise(iteration)  # [T, N, D]
         writers = self._observation_writers(rollout)
         rollout.final_values[first_step:] = 0.0
         if first_step == 0:
-            for writer in writers:  # after a reset, all frames of a frame stack must be equal: the writer checks it
-                writer.write_first(was_reset=iteration == 0)
+            for writer in writers:  # store the observation before step 0
+                writer.write_first(was_reset=iteration == 0)  # if so, check that all frames of each stack are equal
         seconds_acting = seconds_stepping = 0.0
 
         for t in range(first_step, self.n_steps):
@@ -119,14 +120,14 @@ class Collector:
         started = clock()
         self._store_remaining_values(rollout)
         seconds_acting += clock() - started
-        env_report = env.drain()  # what happened in the envs since the last call
+        env_report = env.take_report()  # of the envs since the last call
         return CollectorReport(env_report, CollectSeconds(seconds_acting, seconds_stepping))
 
     def _noise(self, iteration: int) -> npt.NDArray[np.float32]:
         """Return the random numbers from which the actor samples all actions of a rollout, [T, N, D].
 
-        ``codec.gaussian`` has a boolean for each of the D numbers: continuous actions need a normal number, discrete
-        ones a uniform number, with which the actor inverts the cumulative distribution.
+        ``codec.gaussian`` has a boolean for each of the D numbers: continuous actions need a standard normal number,
+        discrete ones a uniform number, with which the actor inverts the cumulative distribution.
         """
         return action_noise(self.seed, self._env_indices, iteration, self.n_steps, self.env.codec.gaussian)
 
@@ -178,9 +179,9 @@ class Collector:
         # entries where ``ended`` is true are read; where an episode continues, these numbers are of no use.
         rollout.next_episode[t] = outcome.episode
         rollout.next_opponent[t] = outcome.opponent
-        # After truncation, for example by a time limit, rewards would have followed. The return then continues with the
+        # After truncation, for example by a time limit, rewards would have followed. So the return bootstraps from the
         # value of the episode's final observation (Pardo et al. 2018, Time Limits in RL, arXiv:1712.00378). These are
-        # ``final_values``; ``last_values`` are those of the observations at the end of the rollout.
+        # ``final_values``, at the ends of episodes; ``last_values`` are those at the end of the rollout.
         cut_off = np.flatnonzero(outcome.truncated & ~outcome.terminated)  # [K] envs, from 0 to N - 1
         if cut_off.size:
             final_observations = {path: leaf[cut_off] for path, leaf in outcome.final_observations.items()}
@@ -203,7 +204,7 @@ class Collector:
         """Store the values that are computed after all steps: of the observations after the last step, at least.
 
         An actor that ``defers_values`` computes those of all T steps here too, because one large batch is faster. Such
-        an actor is not recurrent. It reads only the leaves ``value_leaves`` of the observations (None: all).
+        an actor is not recurrent. Its values depend only on the leaves ``value_leaves`` of observations (None: all).
         """
         if self.actor.defers_values:
             observations = ObservationView(rollout, self.actor.value_leaves).all()  # each [T * N, ...]
@@ -218,26 +219,26 @@ def merge_reports(
     rollout: Rollout,
     reports: list[CollectorReport],
     episodes: tuple[EpisodeRecord, ...],
-    recovery_counts: RecoveryCounts,
+    fault_counts: FaultCounts,
 ) -> Rollout:
     """Return ``rollout``, whose arrays are written, with what its collectors reported.
 
     ``reports`` are in the order of their envs: floats are then added in the same order for any number of collectors.
-    ``recovery_counts`` counts the workers that were replaced; the reports count recoveries of envs within workers.
+    ``fault_counts`` has the restarts of workers; the reports have the faults of envs within workers.
     """
     for report in reports:
-        recovery_counts += report.env_report.recovery_counts
-    # ``infos`` has an entry for each env, even if it is empty, so only the report of a worker without envs has none. A
-    # worker that was restarted has several reports, of which the last is finished.
+        fault_counts += report.env_report.fault_counts
+    # Workers without envs, if there are more workers than envs, are not counted: ``infos`` has an entry for each env. A
+    # worker that was restarted for memory has several reports, of which only the last is finished.
     n_collectors = sum(1 for report in reports if report.env_report.infos and report.finished)
     return dataclasses.replace(
         rollout,
         episodes=episodes,
         infos=merge_sums([env_infos for report in reports for env_infos in report.env_report.infos]),
         collectors=n_collectors,
-        seconds=CollectSeconds(  # collectors run in parallel: the longest times in any report
+        seconds=CollectSeconds(  # the longest in any report: collectors run in parallel
             max(report.seconds.act for report in reports), max(report.seconds.step for report in reports)
         ),
-        recovery_counts=recovery_counts,
+        fault_counts=fault_counts,
         faults=tuple(fault for report in reports for fault in report.env_report.faults),
     )

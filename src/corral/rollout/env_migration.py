@@ -31,7 +31,7 @@ def prepare_move(
 ) -> SerialVectorEnv | None:
     """Return a vector env with exactly ``envs``, or None if one of them cannot be copied.
 
-    Envs that ``collector`` has already are taken over as they are. The others are new copies, replayed to their
+    Envs that ``collector`` has already are taken over as they are. The others are new envs, replayed to their
     positions.
     """
     kept_envs = _envs_by_number(collector)
@@ -45,13 +45,13 @@ def prepare_move(
         seed=seed,
         infos="summed",
         first_env=envs.start,
-        heal=True,
+        recover=True,
         heartbeat=heartbeat,
         envs=[all_envs[number] for number in envs],
     )
     vector_env.stepper.opponent_sampler = opponent_sampler
     vector_env.has_masks = positions[0].mask is not None
-    lost = vector_env.restore(positions, at_position=[i for i, number in enumerate(envs) if number in kept_envs])
+    lost = vector_env.restore(positions, already_there=[i for i, number in enumerate(envs) if number in kept_envs])
     if not lost:
         return vector_env
     vector_env.closed = True  # but not its envs: ``collector`` still uses some of them

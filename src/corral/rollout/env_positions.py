@@ -1,7 +1,7 @@
 """The position of every env of a run, computed in the training process from the rollouts alone.
 
-A position is what another copy of an env needs to continue in its place: the number of the episode, the actions since
-its start and what the env showed last. The training process keeps it, so it is not lost when a worker dies. A new
+A position is what another instance of an env needs to continue in its place: the number of the episode, the actions
+since its start and what the env showed last. The training process keeps it, so it is not lost when a worker dies. A new
 worker continues from it, also in the middle of a rollout, and a checkpoint contains it.
 """
 

@@ -35,7 +35,7 @@ class SourceSpec:
     """Whether the next rollout may begin while the learner still uses the last one."""
     adaptive: bool = False
     """Whether envs are moved between workers according to the workers' speeds."""
-    recovery: RecoveryConfig = field(default_factory=lambda: RecoveryConfig(heal=True))
+    recovery: RecoveryConfig = field(default_factory=lambda: RecoveryConfig(recover=True))
 
 
 class RolloutEnvs(Protocol):

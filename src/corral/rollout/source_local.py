@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.errors import DeadlinePassed
-from corral.core.types import Actor, ActorSpec, RecoveryCounts, Rollout, Weights
+from corral.core.types import Actor, ActorSpec, FaultCounts, Rollout, Weights
 from corral.envs.env_info import EnvInfo
 from corral.opponents.sampling import SharedOpponentTable
 from corral.rollout.buffers import allocate_rollout
@@ -21,7 +21,7 @@ from corral.rollout.env_positions import EnvPositions
 from corral.rollout.source import SourceSpec
 from corral.vec.api import CorralVectorEnv
 from corral.vec.make_vec import make_vector_env
-from corral.vec.supervisor import warn_of_unrestored
+from corral.vec.supervisor import warn_of_failed_restores
 
 __all__ = ["LocalEnvs", "LocalSource"]
 
@@ -143,7 +143,7 @@ class LocalSource:
             raise DeadlinePassed
         rollout = self._current_slot()
         episodes = self._positions.advance(rollout, self._report.env_report.states)
-        return merge_reports(rollout, [self._report], episodes, RecoveryCounts())
+        return merge_reports(rollout, [self._report], episodes, FaultCounts())
 
     def opponents(self) -> npt.NDArray[np.int64]:
         """Return the opponent in each env's episode, [N], by number; -1 if the env chooses it itself."""
@@ -156,11 +156,11 @@ class LocalSource:
     def restore(self, env_positions: Mapping[str, npt.NDArray[Any]]) -> None:
         """Bring every env to its position in a checkpoint, and warn of envs that did not get there."""
         self._positions.restore(env_positions)
-        warn_of_unrestored(self.env.restore(self._positions.positions_of(range(self.env.num_envs))), self._warn)
+        warn_of_failed_restores(self.env.restore(self._positions.positions_of(range(self.env.num_envs))), self._warn)
 
-    def drain_recovery_counts(self) -> RecoveryCounts:
-        """Return what went wrong and was repaired since the last rollout."""
-        return self.env.drain_recovery_counts()
+    def take_fault_counts(self) -> FaultCounts:
+        """Return the counts since the last rollout, and reset them to zero."""
+        return self.env.take_fault_counts()
 
     def pids(self) -> list[int]:
         """Return the process ids of the workers that step envs; none for backend ``serial``."""

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from corral.core.actions import ActionCodec
 from corral.core.errors import CorralError, DeadlinePassed, UsageError, WorkerDied
 from corral.core.spaces import Layout
-from corral.core.types import ActorSpec, RecoveryCounts, Rollout, Weights
+from corral.core.types import ActorSpec, FaultCounts, Rollout, Weights
 from corral.opponents.sampling import SharedOpponentTable
 from corral.ppo.shares import Shares, ShareSetup
 from corral.processes import shared_memory
@@ -42,7 +42,7 @@ from corral.rollout.load_balancer import LoadBalancer
 from corral.rollout.source import SourceSpec
 from corral.vec.api import EnvInfo
 from corral.vec.env_stepper import CURRENT_ENV, OTHER_CALLS, STEPS_STARTED
-from corral.vec.supervisor import CrashSite, Supervisor, WorkerDeath, warn_of_unrestored
+from corral.vec.supervisor import CrashSite, Supervisor, WorkerDeath, warn_of_failed_restores
 
 __all__ = ["WorkerSource"]
 
@@ -65,7 +65,7 @@ class _Progress:
         """Return which of its envs the worker is stepping in the step after the completed ones; None: none of them.
 
         The worker counts each step of a rollout as it starts it, so it is in a step if it has started one more than it
-        has completed. Before its first rollout the count is ``_NOT_STEPPING``.
+        has completed. From the request of a rollout until the worker begins it, the count is ``_NOT_STEPPING``.
         """
         is_stepping = self._cells[STEPS_STARTED] == self.steps_completed + 1
         return int(self._cells[CURRENT_ENV]) if is_stepping else None
@@ -259,7 +259,7 @@ class WorkerSource:
         }
         episodes = self._positions.advance(rollout, states)
         all_reports = [report for of_worker in reports for report in of_worker]
-        return merge_reports(rollout, all_reports, episodes, self.drain_recovery_counts())
+        return merge_reports(rollout, all_reports, episodes, self.take_fault_counts())
 
     def _gather_reports(self) -> list[list[CollectorReport]]:
         """Wait for every worker's part of the rollout: several reports if it was restarted because of its memory."""
@@ -335,7 +335,7 @@ class WorkerSource:
         lost = [
             envs[i] for envs, lost_in_worker in zip(self.env_ranges, replies, strict=True) for i in lost_in_worker or ()
         ]
-        warn_of_unrestored(lost, self._recovery.warn)
+        warn_of_failed_restores(lost, self._recovery.warn)
 
     def _restart(self, w: PoolWorker, error: CorralError, finished: bool = False) -> bytes:
         """Restart a worker, and let it continue the rollout unless it had ``finished`` its part.
@@ -345,7 +345,7 @@ class WorkerSource:
         cells = np.zeros(worker.HEARTBEAT_CELLS, np.int64) if self._shared is None else self._heartbeats[w.index]
         progress = _Progress(cells)
         steps = self._rollouts_begun * self.n_steps + progress.steps_completed
-        self._supervisor.known_to_work |= self._positions_known or progress.steps_completed > 0
+        self._supervisor.env_known_to_work |= self._positions_known or progress.steps_completed > 0
         death = WorkerDeath(w.index, error, self._crash_site(w, progress), steps, progress.as_bytes())
         start = functools.partial(self._start_and_restore, w, finished)
         return self._supervisor.recover(death, start, progress.as_bytes)
@@ -366,7 +366,7 @@ class WorkerSource:
             positions = self._positions.positions_of(w.envs, rollout, steps_completed)
             self._pool.post(w, pickle.dumps(worker.RestoreRequest(positions)))
             (lost,) = self._pool.replies([w])
-            warn_of_unrestored([w.envs[i] for i in pickle.loads(lost[1:])], self._recovery.warn)
+            warn_of_failed_restores([w.envs[i] for i in pickle.loads(lost[1:])], self._recovery.warn)
         progress.resume(steps_completed)
         if request is not None and not finished:
             self._pool.post(w, pickle.dumps(dataclasses.replace(request, first_step=steps_completed)))
@@ -388,9 +388,9 @@ class WorkerSource:
 
     # ----------------------------------------------------------------------------------------------------------
 
-    def drain_recovery_counts(self) -> RecoveryCounts:
+    def take_fault_counts(self) -> FaultCounts:
         """Return how many workers were restarted since the last call."""
-        return self._supervisor.drain_counts()
+        return self._supervisor.take_counts()
 
     def pids(self) -> list[int]:
         """Return the process ids of the workers."""

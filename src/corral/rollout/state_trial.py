@@ -51,7 +51,7 @@ def check_states_in_child(
     function = functools.partial(_step_from_states, factory=factory, positions=with_state, seed=seed)
     try:
         call_in_child(
-            function, "in a test", dataclasses.replace(recovery, known_to_work=False), start_method, worker.__name__
+            function, "in a test", dataclasses.replace(recovery, env_known_to_work=False), start_method, worker.__name__
         )
     except WorkerDied as error:
         raise CheckpointError(

@@ -196,7 +196,7 @@ def _make_envs(setup: RolloutWorkerSetup) -> SerialVectorEnv | None:
     if not setup.envs:
         return None
     env = SerialVectorEnv(
-        setup.factory, len(setup.envs), seed=setup.seed, infos="summed", first_env=setup.envs.start, heal=True
+        setup.factory, len(setup.envs), seed=setup.seed, infos="summed", first_env=setup.envs.start, recover=True
     )
     env.has_masks = setup.masked
     if setup.masked is None:
@@ -278,7 +278,7 @@ class RolloutWorker:
         try:
             return collector.collect(request.iteration, self._slots[request.slot], request.first_step, self._on_step)
         except _TooMuchMemory:
-            return CollectorReport(collector.env.drain(), finished=False)
+            return CollectorReport(collector.env.take_report(), finished=False)
 
     def _on_step(self, steps_done: int, episode_ended: bool) -> None:
         """Publish that a step is complete. Stop if the run ends or if, after an episode, memory is over its limit."""

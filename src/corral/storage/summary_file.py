@@ -31,7 +31,7 @@ class Summary:
     recycled: int
     """Workers that were replaced because they used too much memory."""
     retries: int
-    """Steps and resets that raised, then succeeded in a new copy of the env."""
+    """Steps and resets that raised, then succeeded in a new env."""
     env_faults: int
     """Episodes truncated because the env raised at the same step again."""
     inexact: int

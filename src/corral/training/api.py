@@ -120,12 +120,12 @@ def resume(
         newest = _find_checkpoint(directory, recorded)
         console = SilentConsole() if quiet else RunConsole()
         network = resolve_network(recorded.policy, policy)
-        seed, known_to_work = int(recorded.seed or 0), False
+        seed, env_known_to_work = int(recorded.seed or 0), False
         if newest is not None:
             _check_newest(config, newest)
             seed = int(newest.checkpoint.state["seed"])
-            known_to_work = newest.checkpoint.timesteps > 0  # at step 0 the env may never have taken a step
-        assembled = assemble(config, seed, factory, network, console, known_to_work=known_to_work)
+            env_known_to_work = newest.checkpoint.timesteps > 0  # at step 0 the env may never have taken a step
+        assembled = assemble(config, seed, factory, network, console, env_known_to_work=env_known_to_work)
         if newest is None:
             console.warn(f"{directory.display_path} ended before its first checkpoint was saved; starting at step 0")
         else:

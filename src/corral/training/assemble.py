@@ -98,7 +98,7 @@ class _Plan:
             start_method=self.config.parallel_start_method,
             seed=seed,
             infos="summed",
-            recovery=dataclasses.replace(self.recovery, known_to_work=True),
+            recovery=dataclasses.replace(self.recovery, env_known_to_work=True),
         )
 
 
@@ -132,16 +132,16 @@ def assemble(
     network: NetworkFactory | None,
     console: SilentConsole,
     envs_choice: EnvsChoice | None = None,
-    known_to_work: bool = False,
+    env_known_to_work: bool = False,
 ) -> Run:
     """Build all parts of a run. Errors of env, policy or machine are raised here, before any file is written.
 
-    ``envs_choice`` is how ``n_envs: auto`` was resolved. ``known_to_work`` says that the env has taken steps in this
-    run before, so that a worker that fails at its start is replaced.
+    ``envs_choice`` is how ``n_envs: auto`` was resolved. ``env_known_to_work`` says that the env has taken steps in
+    this run before, so that a worker that fails at its start is replaced.
     """
-    plan = _make_plan(config, seed, factory, network, console, envs_choice, known_to_work)
+    plan = _make_plan(config, seed, factory, network, console, envs_choice, env_known_to_work)
     if plan.backend.backend == "serial":
-        if config.backend == "auto" and not known_to_work:  # the user has not chosen to have envs in this process
+        if config.backend == "auto" and not env_known_to_work:  # the user has not chosen to have envs in this process
             _try_env_in_child(plan)
         _enable_crash_tracebacks()
     return _make_run(plan, _build_parts(plan, console))
@@ -157,7 +157,7 @@ def _make_plan(
     network: NetworkFactory | None,
     console: SilentConsole,
     envs_choice: EnvsChoice | None,
-    known_to_work: bool,
+    env_known_to_work: bool,
 ) -> _Plan:
     """Choose device and backend; measure the costs of a step if the choice depends on them."""
     if config.adaptive and is_inseparable(factory):
@@ -174,13 +174,13 @@ def _make_plan(
 
     backend = choose_backend(config, costs, on_accelerator=device.type != "cpu")
     recovery = RecoveryConfig(
-        heal=True,
+        recover=True,
         step_timeout=config.step_timeout,
         start_timeout=config.start_timeout,
         max_restarts=config.max_restarts,
         max_rss=config.worker_max_rss,
         warn=console.warn,
-        known_to_work=known_to_work,
+        env_known_to_work=env_known_to_work,
     )
     return _Plan(
         config=config,

@@ -7,7 +7,7 @@ import signal
 from typing import NamedTuple
 
 from corral.core.stdio import command
-from corral.core.types import RecoveryCounts
+from corral.core.types import FaultCounts
 from corral.reporting.process_meter import ProcessUse
 from corral.storage.named_code import code_flags, needs_python, resume_command
 from corral.storage.run_dir import RunDirectory
@@ -48,11 +48,11 @@ def summarize(run: Run, reason: str) -> Summary:
         n_envs=run.config.n_envs,
         backend=choice.backend,
         num_workers=choice.num_workers,
-        restarts=progress.recovery_counts.restarts,
-        recycled=progress.recovery_counts.recycled,
-        retries=progress.recovery_counts.retries,
-        env_faults=progress.recovery_counts.env_faults,
-        inexact=progress.recovery_counts.inexact,
+        restarts=progress.fault_counts.restarts,
+        recycled=progress.fault_counts.recycled,
+        retries=progress.fault_counts.retries,
+        env_faults=progress.fault_counts.env_faults,
+        inexact=progress.fault_counts.inexact,
         seed=run.seed,
         weights_sha256=weights_hash(run.recovery_point.policy),
         exit_reason=reason,
@@ -76,7 +76,7 @@ def _describe_use(uses: list[ProcessUse]) -> str:
     return f"{len(uses)} of them, {cpu:.0%} of a core each, {memory:,.0f} MB together"
 
 
-def _describe_recoveries(recovery_counts: RecoveryCounts) -> str:
+def _describe_recoveries(fault_counts: FaultCounts) -> str:
     """Return as text how many faults the run recovered from, by kind."""
     descriptions = {
         "restarts": ("worker", "replaced"),
@@ -86,7 +86,7 @@ def _describe_recoveries(recovery_counts: RecoveryCounts) -> str:
         "inexact": ("episode", "truncated because the env could not be restored"),
     }
     parts = []
-    for name, count in recovery_counts.counts().items():
+    for name, count in fault_counts.counts().items():
         if count:
             noun, event = descriptions[name]
             parts.append(f"{count:,} {noun}{'s' if count > 1 else ''} {event}")
@@ -122,7 +122,7 @@ def closing_table(run: Run, directory: RunDirectory, summary: Summary) -> Closin
         ("evaluation reward, last / best", f"{_format(summary.eval_reward)} / {_format(summary.best_eval_reward)}"),
         *_game_rows(run),
         ("envs", f"{summary.n_envs}, {describe_location(run)}"),
-        ("recovered from", _describe_recoveries(run.progress.recovery_counts)),
+        ("recovered from", _describe_recoveries(run.progress.fault_counts)),
         *_process_rows(run.meter.totals()),
     ]
     return ClosingTable(run.config.env, rows, _next_commands(run, directory, summary))

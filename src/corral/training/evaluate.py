@@ -143,8 +143,8 @@ def evaluate_run(run: Run, signals: SignalHandler) -> Metrics:
     with signals.interruptible():
         result = _play_evaluation(run)
         assert run.eval_env is not None
-        report = run.eval_env.drain()
-    progress.recovery_counts += report.recovery_counts
+        report = run.eval_env.take_report()
+    progress.fault_counts += report.fault_counts
     run.log_faults(report.faults)
     seconds = time.perf_counter() - start
     progress.eval_seconds += seconds

@@ -6,14 +6,14 @@ The loop is the same for every env, network and number of processes. Its terms:
   envs and collects rollouts, the learner, which updates the policy, counters, settings and the run directory.
 - A *rollout* is ``T`` steps of each of ``N`` envs. An *iteration* is one rollout and one update of the policy.
 - A *hook* is an object with methods that the loop calls: ``on_start``, ``after_iteration`` and ``on_end``. Evaluation,
-  checkpoints, metrics files and imitation of an expert are hooks, and users add their own. Their order is in
+  checkpoints, metrics files and imitation learning from an expert are hooks, and users add their own. Their order is in
   ``training/hooks/hook_order``.
-- The *recovery point* is a copy of the run's state in memory, taken at the start and after each update; the states of
-  hooks in it are replaced after each call of a hook. A checkpoint is a recovery point on disk. If a signal or an error
-  interrupts a rollout or its update, both are discarded and the recovery point is saved, so that a resume repeats them
-  exactly.
-- With the setting ``overlap``, workers collect the next rollout while this process updates the policy. They use the
-  weights that they began with, which the recovery point holds too.
+- The *recovery point* is a copy of the run's state in memory, taken before and after ``on_start`` and after each
+  update. Whenever a hook has been called, the hook's state in the copy is replaced. A checkpoint is a recovery point on
+  disk. If a signal or an error interrupts a rollout or its update, both are discarded and the recovery point is saved,
+  so that a resume repeats them exactly.
+- With the setting ``overlap``, workers collect the next rollout while this process updates the policy. That rollout
+  uses the weights from before the update. So the recovery point holds those weights too, beside the current ones.
 - *Stages* divide a run: each has its own opponents or reset options, and the run may end after the last one.
 """
 
@@ -35,22 +35,23 @@ __all__ = ["train_loop"]
 def train_loop(run: Run, hooks: HookList, signals: SignalHandler) -> str:
     """Train until a budget (steps, episodes, time, stages) is used up or a hook stops the run; return the reason.
 
-    However the iterations end, the last recovery point is saved if it is not on disk, and then ``on_end`` is called.
+    In every case, also after a signal or an error, the last recovery point is saved if it is not on disk, and then
+    ``on_end`` is called.
     """
     resumed = run.recovery_point is not None  # if so, it is the checkpoint from which the run was restored
     if not resumed:
-        run.take_recovery_point()  # the caller writes summary.json from it, also if a signal interrupts `on_start`
+        run.take_recovery_point()  # so that there is one for summary.json even if a signal interrupts `on_start`
     start = Start(run, signals, resumed)
-    hooks.on_start(start)  # may change the weights (imitation of an expert), or stop the run
+    hooks.on_start(start)  # may change the weights (imitation learning), or stop the run
     reason = None  # stays None if a signal or an error ends the run
     try:
         run.publish_weights()  # to the processes that choose actions
         run.take_recovery_point()  # with the changes of `on_start`
         stop_reason = run.exhausted_budget() or start.stop_reason
         if resumed and (stop_reason is None or not run.config.hooks):
-            # Leave the checkpoint that was resumed as it is until an iteration is complete or the time budget is used
-            # up: a resume before that calls `on_start` again. The exception is a run that ends here and has hooks of
-            # the user: no iteration follows, so what they changed is saved over the checkpoint now.
+            # This counts the recovery point as saved. So what `on_start` changed does not overwrite the checkpoint from
+            # which the run was resumed, before an iteration is complete: another resume calls `on_start` again. But if
+            # no iteration follows, and the user has hooks (`config.hooks`), what those changed has to be saved now.
             run.last_saved_step = run.progress.timesteps
         reason = _run_iterations(run, hooks, signals, stop_reason)
     finally:
@@ -60,9 +61,9 @@ def train_loop(run: Run, hooks: HookList, signals: SignalHandler) -> str:
 
 def _run_iterations(run: Run, hooks: HookList, signals: SignalHandler, stop_reason: str | None) -> str:
     """Repeat iterations until there is a reason to stop; return it."""
-    run.save_recovery_point()  # unless it is on disk: a new run can be resumed before its first iteration is complete
+    run.save_recovery_point()  # if it is not saved, so that a new run can be resumed even before its first iteration
     pipeline = RolloutPipeline(run)  # requests rollouts from the run's source, one after the other
-    is_evaluated = False  # whether the current policy was evaluated
+    is_evaluated = False  # whether the current policy was evaluated since this loop began
     try:
         while stop_reason is None:
             # Ctrl-C and SIGTERM raise an exception in such a block, or, if they arrive outside, in the next one.
@@ -72,13 +73,14 @@ def _run_iterations(run: Run, hooks: HookList, signals: SignalHandler, stop_reas
                 _end_without_rollout(run, signals, is_evaluated)
                 return "duration"
             run.commit(learned.rollout)  # update counters and statistics, publish the weights, take a recovery point
-            metrics = metrics_row(run, learned.rollout, learned.update, learned.settings, learned.lag)
+            metrics = metrics_row(run, learned.rollout, learned.update, learned.settings, learned.mean_ratio)
             iteration = Iteration(run, signals, learned, metrics, stop_reason=run.exhausted_budget())
             hooks.after_iteration(iteration)  # evaluate, log, write metrics, save checkpoints; a hook may stop the run
             stop_reason, is_evaluated = iteration.stop_reason, iteration.is_evaluated
     finally:
-        # Worker restarts in an incomplete rollout are in no metrics row and no checkpoint, only in summary.json.
-        run.progress.recovery_counts += run.source.drain_recovery_counts()
+        # Worker restarts during an incomplete rollout are in no metrics row, and in no checkpoint, because the recovery
+        # point was copied before them. Only summary.json counts them.
+        run.progress.fault_counts += run.source.take_fault_counts()
         run.save_recovery_point()
     return stop_reason
 
@@ -92,18 +94,20 @@ def _collect_and_learn(run: Run, pipeline: RolloutPipeline) -> LearnedRollout | 
     rollout = pipeline.next_rollout()  # [T, N]; with `overlap`, workers collect the next one during the update
     if rollout is None:
         return None
-    lag = pipeline.measure_lag(rollout)  # with `overlap`: mean of min(1, pi_now / pi_that_collected); else None
+    # With `overlap`, the mean of min(1, pi_now / pi_that_collected): 1 if both policies are equal. Otherwise None.
+    mean_ratio = pipeline.mean_ratio(rollout)
     advantages = run.estimate_advantages(rollout)  # and returns, both [T, N], by generalized advantage estimation
     settings = run.next_update_settings()  # learning rate, clip range and coefficients of the loss
     update = run.learner.update(rollout, advantages, settings)  # epochs of minibatch gradient steps
-    return LearnedRollout(before, rollout, lag, settings, update, pipeline.stage_end_message)
+    stage_end = pipeline.stage_end_message  # a line to log if a stage ended with this rollout; else None
+    return LearnedRollout(before, rollout, mean_ratio, settings, update, stage_end)
 
 
 def _end_without_rollout(run: Run, signals: SignalHandler, is_evaluated: bool) -> None:
     """End a run whose time budget was used up before a rollout was complete.
 
-    No hook is called, because there is no iteration to give it. Instead, this function does what the built-in hooks do
-    at the end of a run: it evaluates the policy, unless that was done already, and writes the files of the last stage.
+    ``after_iteration`` is not called, because there is no iteration to give it; ``on_end`` is called later. Instead of
+    hooks, this function evaluates the policy, unless that was done already, and writes the files of the last stage.
     """
     run.discard_rollout()  # the seconds of the incomplete rollout are added to `discarded_seconds`
     if run.config.eval_freq and not is_evaluated:

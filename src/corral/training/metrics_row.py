@@ -37,7 +37,9 @@ def progress_columns(run: Run) -> Sequence[str]:
     return columns + [f"system/worker_{i}_{unit}" for i in range(n_workers) for unit in ("cpu", "mb")]
 
 
-def metrics_row(run: Run, rollout: Rollout, stats: UpdateStats, settings: UpdateSettings, lag: float | None) -> Metrics:
+def metrics_row(
+    run: Run, rollout: Rollout, stats: UpdateStats, settings: UpdateSettings, mean_ratio: float | None
+) -> Metrics:
     """Return the metrics of one iteration. The order of the keys is part of the files: ``metrics.jsonl`` keeps it."""
     progress = run.progress
     row: Metrics = {
@@ -58,7 +60,7 @@ def metrics_row(run: Run, rollout: Rollout, stats: UpdateStats, settings: Update
         row["rollout/ep_len_mean"] = progress.mean_length
     if rollout.episodes:
         row["rollout/truncated_fraction"] = float(np.mean([episode.truncated for episode in rollout.episodes]))
-    row |= {f"faults/{name}": count for name, count in progress.recovery_counts.counts().items()}
+    row |= {f"faults/{name}": count for name, count in progress.fault_counts.counts().items()}
     row |= {
         "train/learning_rate": settings.learning_rate,
         "train/loss": stats.loss,
@@ -71,8 +73,8 @@ def metrics_row(run: Run, rollout: Rollout, stats: UpdateStats, settings: Update
         "train/grad_norm": stats.grad_norm,
         "train/n_updates": run.learner.n_updates,
     }
-    if lag is not None:
-        row["train/rho"] = lag
+    if mean_ratio is not None:
+        row["train/rho"] = mean_ratio
     if run.opponents is not None:
         row |= run.opponents.metrics()
     if stats.kl_ref is not None:

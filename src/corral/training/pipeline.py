@@ -13,8 +13,8 @@ from corral.training.run import Run
 
 __all__ = ["RolloutPipeline"]
 
-_LAG_ROWS = 512
-"""Rows sampled to estimate policy lag."""
+_RATIO_ROWS = 512
+"""Number of rows whose probability ratios are averaged."""
 
 
 class RolloutPipeline:
@@ -48,13 +48,13 @@ class RolloutPipeline:
         self._has_begun = run.config.overlap and not self._is_last()
         if self._has_begun:
             # Collected with the weights from before this iteration's update. The rollout records the log-probabilities
-            # under these weights, so that PPO's probability ratio corrects for the lag.
+            # under these weights, so that PPO's probability ratio corrects for the difference.
             self._choose_opponents(run.learner.policy.state_dict(), steps)
             source.begin(run.progress.iteration + 1)
         run.stopwatch.end_rollout()
         return rollout
 
-    def measure_lag(self, rollout: Rollout) -> float | None:
+    def mean_ratio(self, rollout: Rollout) -> float | None:
         """Return the mean importance weight, clipped at 1, of a rollout of an older policy; None without ``overlap``.
 
         The clipped importance weight is the rho of V-trace (Espeholt et al. 2018, arXiv:1802.01561).
@@ -62,7 +62,7 @@ class RolloutPipeline:
         config = self._run.config
         if not config.overlap:
             return None
-        every = max(1, config.rollout_size // _LAG_ROWS)
+        every = max(1, config.rollout_size // _RATIO_ROWS)
         log_probs, _ = self._run.learner.engine.evaluate_actions(rollout, every)
         return float(np.minimum(np.exp(log_probs - rollout.log_probs[::every]), 1).mean())
 

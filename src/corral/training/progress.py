@@ -12,7 +12,7 @@ import numpy as np
 
 from corral.config.schema import TrainConfig
 from corral.core.files import to_data
-from corral.core.types import RecoveryCounts, Rollout
+from corral.core.types import FaultCounts, Rollout
 
 __all__ = [
     "Budget",
@@ -46,7 +46,7 @@ class Progress:
     best_reward: float | None = None
     """The best mean reward of an evaluation so far."""
     last_eval_reward: float | None = None
-    recovery_counts: RecoveryCounts = field(default_factory=RecoveryCounts)
+    fault_counts: FaultCounts = field(default_factory=FaultCounts)
 
     def advance(self, rollout: Rollout, seconds: float) -> None:
         """Count a rollout that was learned from; collecting and learning took ``seconds``."""
@@ -54,7 +54,7 @@ class Progress:
         self.timesteps += rollout.n_steps * rollout.n_envs
         self.episodes += len(rollout.episodes)
         self.seconds += seconds
-        self.recovery_counts += rollout.recovery_counts
+        self.fault_counts += rollout.fault_counts
         self.recent.extend((episode.reward, episode.length) for episode in rollout.episodes)
 
     @property
@@ -74,8 +74,8 @@ class Progress:
 
     def state(self) -> dict[str, Any]:
         """Return the counters as plain data for ``state.json``."""
-        recent, recovery_counts = [list(item) for item in self.recent], self.recovery_counts.counts()
-        return {**to_data(self, PROGRESS_KEYS), "recent": recent, "mishaps": recovery_counts}
+        recent, fault_counts = [list(item) for item in self.recent], self.fault_counts.counts()
+        return {**to_data(self, PROGRESS_KEYS), "recent": recent, "mishaps": fault_counts}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Progress:
@@ -83,7 +83,7 @@ class Progress:
         values = {"discarded_seconds": 0.0, **state}  # checkpoints of earlier versions lack this key
         progress = cls(**{attribute: values[key] for attribute, key in PROGRESS_KEYS.items()})
         progress.recent = deque(((float(r), int(n)) for r, n in state["recent"]), maxlen=RECENT_EPISODES)
-        progress.recovery_counts = RecoveryCounts.from_counts(state["mishaps"])
+        progress.fault_counts = FaultCounts.from_counts(state["mishaps"])
         return progress
 
 
@@ -97,7 +97,7 @@ PROGRESS_KEYS = {
     "recent": "recent",
     "best_reward": "best_reward",
     "last_eval_reward": "last_eval_reward",
-    "recovery_counts": "mishaps",
+    "fault_counts": "mishaps",
 }
 """The key of each counter in ``state.json``."""
 

@@ -32,7 +32,7 @@ def check_replay(run: Run) -> str | None:
     with preserve_global_generators():
         try:
             is_reached = _reaches(run.eval_env, position)
-            run.progress.recovery_counts += dataclasses.replace(run.eval_env.drain().recovery_counts, inexact=0)
+            run.progress.fault_counts += dataclasses.replace(run.eval_env.take_report().fault_counts, inexact=0)
         except CorralError:  # says nothing about determinism, but the evaluation env is unusable now
             run.eval_env.close()
             run.eval_env = run.make_single_env(None)

@@ -21,7 +21,7 @@ from corral.config.schema import TrainConfig
 from corral.core.actions import ActionCodec
 from corral.core.errors import CheckpointError, CorralError, UsageError, one_line
 from corral.core.spaces import Layout, space_from_data
-from corral.core.types import RECOVERY_KEYS
+from corral.core.types import FAULT_KEYS
 from corral.policy.factory import build_policy
 from corral.ppo.learner import check_adjustable
 from corral.storage.checkpoint import Checkpoint
@@ -85,7 +85,7 @@ def check_state(state: Mapping[str, Any]) -> None:
             check_adjustable(name, value)
         except UsageError as error:
             raise CheckpointError(f"state.json does not fit: {one_line(error)}") from None
-    if unknown := checked.mishaps.keys() - {*RECOVERY_KEYS.values()}:
+    if unknown := checked.mishaps.keys() - {*FAULT_KEYS.values()}:
         raise CheckpointError(f"state.json does not fit: mishaps has an unknown key {one_line(min(unknown))!r}")
 
 

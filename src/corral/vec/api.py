@@ -21,7 +21,7 @@ from gymnasium.vector.utils import batch_space
 from corral.core.actions import ActionCodec
 from corral.core.errors import EnvFault
 from corral.core.spaces import Layout, poisoned
-from corral.core.types import InfoSums, Leaves, RecoveryCounts, to_columns
+from corral.core.types import FaultCounts, InfoSums, Leaves, to_columns
 from corral.envs.env_info import EnvInfo
 from corral.envs.opponent_protocol import OPPONENT
 from corral.processes.shared_memory import SharedArrays
@@ -118,7 +118,7 @@ class EnvReport:
 
     infos: list[dict[str, InfoSums]]
     """By env, in mode ``summed``: the sums of the numbers in infos."""
-    recovery_counts: RecoveryCounts = field(default_factory=RecoveryCounts)
+    fault_counts: FaultCounts = field(default_factory=FaultCounts)
     faults: Sequence[EnvFault] = ()
     """Exceptions of envs that did not end the run."""
     states: Mapping[int, bytes] = field(default_factory=dict)
@@ -222,16 +222,16 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC, metaclass=_Vecto
         """Wait for the step, whose outcome is then in ``arrays``; in mode ``full`` return infos that are not empty."""
 
     @abstractmethod
-    def drain(self) -> EnvReport:
+    def take_report(self) -> EnvReport:
         """Return what happened in the envs since the last call."""
 
-    def drain_recovery_counts(self) -> RecoveryCounts:
-        """Return the recoveries since the last ``drain`` that this process knows of, without asking workers."""
-        return RecoveryCounts()
+    def take_fault_counts(self) -> FaultCounts:
+        """Return the counts since the last ``take_report`` that this process knows of, without asking workers."""
+        return FaultCounts()
 
     @abstractmethod
-    def restore(self, positions: Sequence[EnvPosition], at_position: Collection[int] = ()) -> list[int]:
-        """Bring every env to its position, except those in ``at_position``, which are at theirs already; after a reset.
+    def restore(self, positions: Sequence[EnvPosition], already_there: Collection[int] = ()) -> list[int]:
+        """Bring every env to its position, except those in ``already_there``, which are at theirs; after a reset.
 
         Returns the envs that could not be restored; their episodes are truncated in the next step.
         """

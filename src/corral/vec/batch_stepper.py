@@ -60,11 +60,9 @@ class BatchStepper:
         self.vector, self.arrays, self.first_env, self.info_mode = vector, arrays, options.first_env, options.infos
         self.heartbeat: Any = [0, 0, 0] if options.heartbeat is None else options.heartbeat
         self.opponent_sampler: OpponentSampler | None = None  # set by callers of any stepper; vector envs do not use it
-        self._factory, self._seed, self._may_recover = options.factory, options.seed, options.heal
+        self._factory, self._seed, self._may_recover = options.factory, options.seed, options.recover
         self._n = n = len(arrays.rewards)
-        self._ledger = EpisodeLedger(
-            arrays, np.zeros(n, np.int64), options.first_env, options.infos, options.known_to_work
-        )
+        self._ledger = EpisodeLedger(arrays, np.zeros(n, np.int64), options)
         self._construction_seeds = episode_seeds(options.seed, options.first_env, [0] * n)  # None after the first reset
         self._seeds: Sequence[int | None] = self._construction_seeds or [None] * n  # what each env was seeded with last
         self._call_mask_methods = batched_mask_method(vector)
@@ -133,7 +131,7 @@ class BatchStepper:
         self.heartbeat[STEPS_STARTED] += 1
         self.heartbeat[CURRENT_ENV] = 0
         self._ledger.steps += 1
-        if self._ledger.unrestored:
+        if self._ledger.unrestored_envs:
             return self._truncate_all_episodes()
         longest = int(self._ledger.steps.max()) if self._faults_without_progress else 0
         try:
@@ -153,12 +151,12 @@ class BatchStepper:
             self._faults_without_progress = 0
         return rows
 
-    def drain(self) -> EnvReport:
+    def take_report(self) -> EnvReport:
         """Return the sums of infos, the recovery counts and the faults since the last call."""
-        return self._ledger.drain(self._info_sums.drain())
+        return self._ledger.take_report(self._info_sums.take())
 
     def restore(
-        self, positions: Sequence[EnvPosition], has_masks: bool, at_position: Collection[int] = ()
+        self, positions: Sequence[EnvPosition], has_masks: bool, already_there: Collection[int] = ()
     ) -> list[int]:
         """Write what every env showed at its position, and return the envs that could not be restored.
 
@@ -171,7 +169,7 @@ class BatchStepper:
         if not any(position.observation for position in positions):
             self._reset_all([None] * self._n)
             return []
-        self._ledger.mark_unrestored(range(self._n))
+        self._ledger.mark_unrestored_envs(range(self._n))
         return list(range(self._n))
 
     def close(self) -> None:
@@ -301,7 +299,7 @@ class BatchStepper:
         try:
             observations, infos = self._seed_and_reset(seeds, make_new)
             self._ledger.steps[...], self._ended[...] = 0, False
-            self._ledger.unrestored.clear()
+            self._ledger.unrestored_envs.clear()
             if self._lives is not None:
                 self._lives[...] = 0
             self.row_writer.detect_masks(self._call_mask_methods is not None, infos)
@@ -362,7 +360,7 @@ class BatchStepper:
     # ---- errors ----------------------------------------------------------------------------------------------
 
     def _handle_exception(self, error: BaseException) -> None:
-        """Count an exception of the vector env and mark all envs as unrestored; raise if it cannot recover from it."""
+        """Count an exception of the vector env and mark all envs as not restored; raise if recovery is impossible."""
         for i in range(self._n):
             action = self._action_layout.read(self.arrays.actions, i)
             self.row_writer.check_action(self.first_env + i, action, describe_error(error))
@@ -374,7 +372,7 @@ class BatchStepper:
             raise fault from error
         self._ledger.count(env_faults=1)
         self._ledger.keep_fault(fault, "the vector env was replaced by a new one")
-        self._ledger.mark_unrestored(range(self._n))
+        self._ledger.mark_unrestored_envs(range(self._n))
 
     def _raise_invalid_data(self, invalid: InvalidRow) -> NoReturn:
         self._ledger.raise_invalid_data(invalid, self._location(invalid.row or 0))

@@ -61,7 +61,7 @@ def call_in_child(
         try:
             return _call(function, recovery, start_method, preload)
         except WorkerDied as error:
-            decision = supervisor.decide(WorkerDeath(0, error, heartbeat=what))
+            decision = supervisor.decide(WorkerDeath(0, error, progress_outside_steps=what))
             if isinstance(decision, Stop):
                 stopped = WorkerDied(f"{what}: {decision.error}")
                 stopped.exit_code = 2

@@ -8,15 +8,16 @@ For each env, a step calls ``env.step``, checks the returned values and copies t
 the episode ended, the same step resets the env for its next episode (Gymnasium's ``AutoresetMode.SAME_STEP``). An env
 may mask its actions in two ways: with a method ``action_masks()``, or with ``info["action_mask"]``.
 
+A position is a point in an episode, with the data to reach it again: the seed and options of the reset and the actions
+since then; or, for envs that have ``get_state``, a state that was read during the episode and the actions since then.
 If an env raises an exception, the stepper replaces it by a new env, which the env factory makes, restores the new env
-to the position before the exception, and repeats the failed call. A position is a point in an episode, with the data to
-reach it again: the seed and options of the reset and the actions since then; or, for envs that have ``get_state``, a
-state that was read during the episode and the actions since then. An episode that cannot be continued is truncated, and
+to the position before the exception, and repeats the failed call. An episode that cannot be continued is truncated, and
 the next one begins.
 
-An exception ends the run if recovery is switched off (``StepperOptions.heal``), or if no step was completed before: the
-env is then probably set up wrongly, and a new one would raise too. It also ends the run if ``_retry_step`` or
-``_begin_episode`` give up, or if three episodes in a row of one env ended in an exception (``vec/episode_ledger``).
+An exception ends the run if recovery is switched off (``StepperOptions.recover``), or if no step was completed before:
+the env is then probably set up wrongly, and a new one would raise too. It also ends the run if ``_retry_step`` or
+``_begin_episode`` raises ``EnvFault``, or if three episodes in a row of one env had to be truncated or skipped because
+of exceptions (``vec/episode_ledger``).
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ CURRENT_ENV, STEPS_STARTED, OTHER_CALLS = 0, 1, 2
 """Indices into ``Stepper.heartbeat``: the env in use, how many steps were started, and how many other calls (resets,
 replayed steps, reading of states). A parent process watches these numbers to detect that its worker hangs."""
 _MAX_STEP_ATTEMPTS = 3
-"""Limit on the calls of ``env.step`` for one step, the first included. It is reached only if each call raises another
-type of exception than the one before."""
+"""Limit on the calls of ``env.step`` for one step, the first included. A type of exception that is raised twice in a
+row ends the attempts before."""
 _STATE_WAIT_FACTOR = 100
-"""``get_state`` may be slow. If reading all states took ``x`` seconds, they are read again after ``100 x`` seconds."""
+"""``get_state`` may be slow. If reading all states took ``x`` seconds, the next ``100 x`` seconds read none."""
 
 
 class Stepper:
@@ -66,27 +67,27 @@ class Stepper:
         self.first_env = options.first_env
         """The index in the whole run of env 0 of this stepper; workers hold consecutive envs of the run."""
         self.info_mode = options.infos
-        """``full``: ``reset`` and ``step`` return infos. ``summed``: ``drain`` returns sums of the numbers in infos."""
+        """``full``: ``reset`` and ``step`` return infos; ``summed``: ``take_report`` returns sums of their numbers."""
         self.opponent_sampler: OpponentSampler | None = None
-        """Chooses the opponents of new episodes, which play inside of the envs; None: the envs choose them, if any."""
+        """Chooses, for each new episode, the opponent that plays inside the env; None: the env chooses it, if any."""
         self.heartbeat: Any = [0, 0, 0] if options.heartbeat is None else options.heartbeat
         self.row_writer = RowWriter(envs[0].observation_space, envs[0].action_space, arrays)
         self._restorable = RestorableEnvs(
             envs,
             self.row_writer,
-            factory=options.factory if options.heal else None,  # without a factory, envs are not replaced
+            factory=options.factory if options.recover else None,  # without a factory, envs are not replaced
             first_env=options.first_env,
             globals_seed=options.seed if options.seed_globals else None,  # for Python's and numpy's global generators
         )
         self.envs = self._restorable.envs
         self._mask_methods = self._restorable.action_mask_methods
-        self._copy_observation = self.row_writer.copy_observation  # ``write_observation`` without named errors
+        # A faster ``write_observation``. If it raises, ``write_observation`` raises an error that gives the reason.
+        self._copy_observation = self.row_writer.copy_observation
         self._read_action = self.row_writer.codec.layout.reader(arrays.actions)
         self._next_state_time = 0.0  # when states may be read again, on the clock of ``time.perf_counter``
         self._replay_log = ReplayLog(arrays.actions, options.first_env, options.seed)
-        # The ledger has the steps in each episode, the envs that could not be restored and the counts of faults.
-        # ``known_to_work``: whether another process has completed a step, which is as good as one of this stepper.
-        self._ledger = EpisodeLedger(arrays, [0] * len(envs), options.first_env, options.infos, options.known_to_work)
+        # Counts the steps of each episode, the faults, and the envs that could not be restored.
+        self._ledger = EpisodeLedger(arrays, [0] * len(envs), options)
         self._info_sums: list[dict[str, InfoSums]] = [{} for _ in envs]  # by env; filled in mode ``summed``
 
     @property
@@ -103,11 +104,11 @@ class Stepper:
         """Begin a new episode in every env, or in the envs where ``reset_mask`` [N] is true, and return the infos.
 
         Where ``seeds`` has None, the seed of the episode follows from the root seed (``StepperOptions.seed``), if there
-        is one, and from the numbers of the env and the episode.
+        is one, and from the indices of the env and the episode.
         """
         rows: list[InfoRow] = []
         for i in range(len(self.envs)) if reset_mask is None else itertools.compress(itertools.count(), reset_mask):
-            self._ledger.unrestored.discard(i)
+            self._ledger.unrestored_envs.discard(i)
             info = self._begin_episode(i, seeds[i], options[i])
             if info and self.info_mode == "full":  # mode ``summed`` adds up only the infos of steps
                 rows.append(InfoRow(i, public_info(info)))
@@ -117,7 +118,7 @@ class Stepper:
         """Step every env with its row of ``arrays.actions`` and return the infos; reset envs whose episode ended."""
         rows: list[InfoRow] = []
         heartbeat, action_mask_methods, ledger = self.heartbeat, self._mask_methods, self._ledger
-        steps, unrestored = ledger.steps, ledger.unrestored
+        steps, unrestored_envs = ledger.steps, ledger.unrestored_envs
         self._replay_log.append()  # the actions of this step, for all envs
         self.arrays.life_lost.fill(False)
         heartbeat[STEPS_STARTED] += 1
@@ -125,7 +126,7 @@ class Stepper:
             heartbeat[CURRENT_ENV] = i
             action = self._read_action(i)
             steps[i] += 1
-            if unrestored and i in unrestored:  # the env is not at its position, so the step would be wrong
+            if unrestored_envs and i in unrestored_envs:  # the env is not at its position: the step would be wrong
                 self._truncate_episode(i, rows)
                 continue
             try:
@@ -145,24 +146,23 @@ class Stepper:
             self.row_writer.check_all_finite()  # all rows at once: faster than one by one
         except InvalidRow as invalid:
             assert invalid.row is not None
-            was_reset = steps[invalid.row] == 0  # because its episode ended in this step
-            self._raise_invalid_data(invalid.row, invalid, None if was_reset else self._read_action(invalid.row))
+            self._raise_invalid_data(invalid.row, invalid, self._read_action(invalid.row))
         ledger.completed_first_step = True
         return rows
 
-    def drain(self) -> EnvReport:
+    def take_report(self) -> EnvReport:
         """Return the sums of infos, recovery counts and faults since the last call, and env states if they are due."""
         states = self._read_states()
         info_sums, self._info_sums = self._info_sums, [{} for _ in self.envs]
-        return self._ledger.drain(info_sums, states)
+        return self._ledger.take_report(info_sums, states)
 
     def _read_states(self) -> dict[int, bytes]:
         """Return the state of each env that has ``get_state``.
 
-        Returns nothing if states were read a short time ago, unless an episode has nearly as many logged actions as can
-        be replayed. The replay log then drops the actions before that state, because a new env can start from it. If an
-        opponent may be a recurrent policy, no states are read: its hidden state is not part of the env's state, so its
-        episodes have to be replayed from their reset.
+        The replay log drops the actions before a state, because a new env can start from the state. Returns nothing if
+        states were read a short time ago, unless the log of an episode is nearly full. If an opponent may be a
+        recurrent policy, no states are read: its hidden state is not part of the env's state, so its episodes have to
+        be replayed from their reset.
         """
         started = time.perf_counter()
         if started < self._next_state_time and not self._replay_log.near_limit:
@@ -172,7 +172,7 @@ class Stepper:
         states: dict[int, bytes] = {}
         for i, methods in enumerate(self._restorable.state_methods):
             self._update_heartbeat(i)
-            if methods is None or i in self._ledger.unrestored:
+            if methods is None or i in self._ledger.unrestored_envs:
                 continue
             state = methods.get()
             if state is not None:  # None if ``get_state`` raised or did not return bytes
@@ -217,7 +217,7 @@ class Stepper:
             self._ledger.consecutive_faulty_episodes[i] = 0
             self._end_episode(i, info, rows)
             return
-        if self.row_writer.has_masks or mask is not None or MASK in info:
+        if self.row_writer.has_masks or mask is not None or MASK in info:  # a mask only now, or no longer, is an error
             self.row_writer.write_mask(i, info.get(MASK) if mask is None else mask)
         if info:
             self.row_writer.write_life_lost(i, info.get(LIFE_LOST, False))
@@ -229,8 +229,9 @@ class Stepper:
     def _end_episode(self, i: int, info: dict[str, Any], rows: list[InfoRow]) -> None:
         """Keep the final observation and info of env ``i``, then begin its next episode.
 
-        Both are copied before the reset, because an env may return the same array or dictionary again. In the info,
-        the dictionary and the arrays directly in it are copied; objects nested deeper are not.
+        The final observation and, in mode ``full``, the info are copied before the reset, because an env may return the
+        same array or dictionary again. In the info, the dictionary and the arrays directly in it are copied; objects
+        nested deeper are not.
         """
         for path, leaf in self.arrays.final_observations.items():
             leaf[i] = self.arrays.observations[path][i]
@@ -245,7 +246,7 @@ class Stepper:
     def _truncate_episode(self, i: int, rows: list[InfoRow]) -> None:
         """End an episode that cannot be continued: truncated at its last observation, with reward 0."""
         arrays = self.arrays
-        self._ledger.unrestored.discard(i)
+        self._ledger.unrestored_envs.discard(i)
         arrays.rewards[i], arrays.terminated[i], arrays.truncated[i] = 0.0, False, True
         self._end_episode(i, {}, rows)
 
@@ -256,8 +257,9 @@ class Stepper:
 
         If ``reset`` raises, the env is replaced and reset for the same episode. If the reset raises the same type of
         exception twice in a row, this episode is skipped, and the env is reset for the episode after it. The run ends
-        with an ``EnvFault`` if no new env can be made, after ``MAX_ATTEMPTS`` resets (those for skipped episodes
-        included), or if the episode would be skipped although the caller requested it, with ``seed`` or ``options``.
+        with an ``EnvFault`` if no step was completed before, if no new env can be made, after ``MAX_ATTEMPTS`` resets
+        (those for skipped episodes included), after too many faulty episodes in a row, or if the episode would be
+        skipped although the caller requested it, with ``seed`` or ``options``.
         """
         is_requested = seed is not None or options is not None
         last_fault: EnvFault | None = None  # from the last reset for this episode, if it raised
@@ -303,9 +305,9 @@ class Stepper:
         return info
 
     def _log_episode(self, i: int, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Record a new episode in the replay log; return its options, with an opponent if one was sampled.
+        """Record the start of an episode in the replay log; return its options, with an opponent if one was sampled.
 
-        The opponent is drawn with the episode's seed, so that a replay has the same one. Without a seed, none is drawn.
+        The opponent is sampled with the episode's seed, so that a replay has the same one; without a seed, none is.
         """
         self._replay_log.begin(i, int(self.arrays.episode[i]), seed, options)
         if options is None and self.opponent_sampler is not None:
@@ -329,15 +331,15 @@ class Stepper:
         # If the action is not in the action space, the caller is at fault, not the env: this raises ``InvalidAction``.
         self.row_writer.check_action(self.first_env + i, action, describe_error(error))
         position = self._position_before_step(i)
-        action_leaves = {path: leaf[i].copy() for path, leaf in self.arrays.actions.items()}  # as it is stored
+        action_leaves = {path: leaf[i].copy() for path, leaf in self.arrays.actions.items()}  # as files store it
         fault = self._make_fault(i, error, action, position.reproduction(action_leaves))
         if not self._restorable.can_replace or not self._ledger.completed_first_step:
             raise fault from error
         for _ in range(_MAX_STEP_ATTEMPTS - 1):
-            # If no new env can be made, the closed one stays in the list. Its next reset probably raises, and then
-            # ``_begin_episode`` tries to replace it.
+            # ``replace`` closes the old env first. If it can make no new one, the closed env stays in the list; when
+            # its next reset raises, ``_begin_episode`` tries again to replace it.
             if not self._restorable.replace(i) or not self._restore_env(i, position):
-                self._ledger.record_unrestored_episode(i, fault)
+                self._ledger.record_failed_restore(i, fault)
                 return None
             self._ledger.steps[i] += 1  # again, because restoring has set it to the steps before this one
             try:
@@ -354,7 +356,7 @@ class Stepper:
         raise fault from error
 
     def _position_before_step(self, i: int) -> EnvPosition:
-        """Return the position before the current step, which has logged its action but not yet written row ``i``."""
+        """Return the position before the current step: row ``i`` still has its observation; its action is logged."""
         observation = {path: leaf[i].copy() for path, leaf in self.arrays.observations.items()}
         mask = self.arrays.masks[i].copy() if self.has_masks else None
         return self._replay_log.position(i, observation, mask, without_last_action=True)
@@ -362,32 +364,31 @@ class Stepper:
     # ---- restoring positions ---------------------------------------------------------------------------------
 
     def restore(
-        self, positions: Sequence[EnvPosition], has_masks: bool, at_position: Collection[int] = ()
+        self, positions: Sequence[EnvPosition], has_masks: bool, already_there: Collection[int] = ()
     ) -> list[int]:
         """Bring every env to its position: in a new worker, after a resume, or when envs move between workers.
 
-        Envs in ``at_position`` are at their positions already, because this worker had them before the move. Returns
-        the envs that could not be restored; their episodes are truncated in the next step. Both are indices into
-        ``envs``.
+        Envs in ``already_there`` are at their positions, because this worker had them before the move. Returns the envs
+        that could not be restored; their episodes are truncated in the next step. Both are indices into ``envs``.
         """
         self.row_writer.has_masks = has_masks
         for i, position in enumerate(positions):
-            if i in at_position:
+            if i in already_there:
                 self._write_position(i, position)
             else:
                 self._restore_env(i, position)
         self._replay_log.restore(positions)
-        return sorted(self._ledger.unrestored)
+        return sorted(self._ledger.unrestored_envs)
 
     def _restore_env(self, i: int, position: EnvPosition) -> bool:
-        """Bring env ``i`` to a position; if that fails, mark it as unrestored and return False.
+        """Bring env ``i`` to a position; return whether that succeeded. If not, record the failed restore.
 
         The position is written in any case: if restoring failed, the env's episode is truncated in the next step, with
         the position's observation as its last one.
         """
         is_restored = self._restorable.restore(i, position, self.opponent_sampler, self._update_heartbeat)
         if not is_restored:
-            self._ledger.mark_unrestored([i])
+            self._ledger.mark_unrestored_envs([i])
         self._write_position(i, position)
         return is_restored
 
@@ -395,13 +396,13 @@ class Stepper:
         """Write the observation, mask, counters and opponent that env ``i`` has at a position."""
         self._ledger.write_position(i, position)
         self.arrays.opponent[i] = opponent_number(position.options)
-        # After the start of episode 0, the env has completed a step, perhaps in another process.
+        # A position beyond the start of episode 0 shows that the env has completed a step, perhaps in another process.
         self._ledger.completed_first_step |= position.steps > 0 or position.episode > 0
 
     # ---- heartbeat and errors --------------------------------------------------------------------------------
 
     def _update_heartbeat(self, i: int) -> None:
-        """Show the parent process progress: the next call resets, replays or reads the state of env ``i``."""
+        """Show the parent process that this one makes progress, with a reset, replay or ``get_state`` of env ``i``."""
         self.heartbeat[OTHER_CALLS] += 1
         self.heartbeat[CURRENT_ENV] = i
 

@@ -1,4 +1,4 @@
-"""The record that both kinds of steppers keep of their envs: steps of episodes, faults, recoveries, unrestored envs."""
+"""The record that both kinds of steppers keep of their envs: steps of episodes, faults, recoveries."""
 
 from __future__ import annotations
 
@@ -10,77 +10,75 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.errors import EnvFault, EnvLocation, InvalidEnvData
-from corral.core.types import LIFE_LOST, InfoSums, RecoveryCounts
+from corral.core.types import LIFE_LOST, FaultCounts, InfoSums
 from corral.envs.lifecycle import format_action, format_env_traceback
-from corral.vec.api import EnvReport, InfoMode, StepArrays
+from corral.vec.api import EnvReport, StepArrays
 from corral.vec.replay_log import EnvPosition
+from corral.vec.stepper_options import StepperOptions
 from corral.vec.validation import MAX_VALUE, NUMBER_TYPES, InvalidRow
 
 __all__ = ["MAX_FAULTY_EPISODES", "EpisodeLedger", "VectorInfoSums", "add_numbers"]
 
 MAX_FAULTY_EPISODES = 3
 """The run ends when so many episodes in a row of one env, or of one vector env, have ended in a fault."""
-_MAX_KEPT_FAULTS = 10  # faults kept until the next ``drain``; further ones are only counted
+_MAX_KEPT_FAULTS = 10  # faults kept until the next ``take_report``; further ones are only counted
 
 
 class EpisodeLedger:
-    """Counts the steps, faults and recoveries of envs; ``drain`` reports the counts.
+    """Counts the steps, faults and recoveries of envs; ``take_report`` reports the counts.
 
-    ``steps`` is the list or array in which the stepper counts the steps of each env's episode. ``first_env`` is the
-    index in the run of the env in row 0. ``known_to_work``: the env has completed steps elsewhere, or before a resume.
+    ``steps`` is the list or array in which the stepper counts the steps of each env's episode.
     """
 
-    def __init__(
-        self, arrays: StepArrays, steps: Any, first_env: int, info_mode: InfoMode, known_to_work: bool
-    ) -> None:
-        self._arrays, self._first_env, self._info_mode = arrays, first_env, info_mode
+    def __init__(self, arrays: StepArrays, steps: Any, options: StepperOptions) -> None:
+        self._arrays, self._first_env, self._info_mode = arrays, options.first_env, options.infos
         self.steps = steps
         """The steps that each env has taken in its current episode."""
-        self.unrestored: set[int] = set()
+        self.unrestored_envs: set[int] = set()
         """Envs that could not be restored to their position; their episodes are truncated in the next step."""
         self.consecutive_faulty_episodes = [0] * len(arrays.rewards)
         """By env: how many episodes have ended in a fault since the last one that did not."""
-        self.completed_first_step = known_to_work
+        self.completed_first_step = options.env_known_to_work
         """Whether a step was ever completed, here or elsewhere. Before that, a fault counts as a mistake in the set-up
         (exit code 2), and the env is not replaced."""
-        self._counts, self._faults = RecoveryCounts(), list[EnvFault]()
+        self._counts, self._faults = FaultCounts(), list[EnvFault]()
 
     def count(self, **counts: int) -> None:
-        """Add to the counts of ``RecoveryCounts``, by name."""
-        self._counts += RecoveryCounts(**counts)
+        """Add to the counts of ``FaultCounts``, by name."""
+        self._counts += FaultCounts(**counts)
 
-    def mark_unrestored(self, envs: Iterable[int]) -> None:
+    def mark_unrestored_envs(self, envs: Iterable[int]) -> None:
         """Mark envs that could not be restored to their position, and count their episodes as ``inexact``."""
-        if newly_marked := set(envs) - self.unrestored:
-            self.unrestored |= newly_marked
+        if newly_marked := set(envs) - self.unrestored_envs:
+            self.unrestored_envs |= newly_marked
             self.count(inexact=len(newly_marked))
 
-    def keep_fault(self, fault: EnvFault, remedy: str = "the env was replaced by a new copy") -> None:
-        """Keep a fault that did not end the run until ``drain``; in mode ``full``, which has no drain, warn instead."""
+    def keep_fault(self, fault: EnvFault, remedy: str = "the env was replaced by a new one") -> None:
+        """Keep a fault that did not end the run until ``take_report``; in mode ``full``, warn instead."""
         if self._info_mode == "full":
             warnings.warn(f"{fault.summary} ({fault.location}); {remedy}", stacklevel=3)
         elif len(self._faults) < _MAX_KEPT_FAULTS:
             self._faults.append(fault)
 
     def record_successful_retry(self, fault: EnvFault) -> None:
-        """Count a call that raised ``fault`` and then succeeded in a new copy of the env; keep the fault."""
+        """Count a call that raised ``fault`` and then succeeded in a new env; keep the fault."""
         self.count(retries=1)
         self.keep_fault(fault)
 
     def record_repeated_fault(self, i: int, fault: EnvFault, call: str) -> None:
-        """Count an episode that ends because a new copy of env ``i`` raised the same exception in the same ``call``.
+        """Count an episode that ends because a new env raised the same exception as env ``i`` in the same ``call``.
 
         Keeps the fault. Raises an ``EnvFault`` if this is the last of ``MAX_FAULTY_EPISODES`` such episodes in a row.
         """
         self.count(env_faults=1)
-        self._record_faulty_episode(i, fault, f"so did a new copy of it in the same {call}")
+        self._record_faulty_episode(i, fault, f"so did a new env in the same {call}")
 
-    def record_unrestored_episode(self, i: int, fault: EnvFault) -> None:
+    def record_failed_restore(self, i: int, fault: EnvFault) -> None:
         """Count an episode that ends because env ``i`` raised and could not be restored to its position.
 
         Keeps the fault, and raises in the same case as ``record_repeated_fault``.
         """
-        self.mark_unrestored([i])
+        self.mark_unrestored_envs([i])
         self._record_faulty_episode(i, fault, "the env could not be restored")
 
     def _record_faulty_episode(self, i: int, fault: EnvFault, reason: str) -> None:
@@ -91,10 +89,10 @@ class EpisodeLedger:
             raise EnvFault(summary, fault.location, fault.env_traceback, False, fault.reproduction)
         self.keep_fault(fault)
 
-    def drain(self, info_sums: list[dict[str, InfoSums]], states: Mapping[int, bytes] | None = None) -> EnvReport:
+    def take_report(self, info_sums: list[dict[str, InfoSums]], states: Mapping[int, bytes] | None = None) -> EnvReport:
         """Return the counts and faults since the last call, with the stepper's own sums of infos and env states."""
         report = EnvReport(info_sums, self._counts, self._faults, states or {})
-        self._counts, self._faults = RecoveryCounts(), []
+        self._counts, self._faults = FaultCounts(), []
         return report
 
     def write_position(self, i: int, position: EnvPosition) -> None:
@@ -154,7 +152,7 @@ class VectorInfoSums:
             sums.total[is_counted] += value[is_counted]
             sums.count += is_counted
 
-    def drain(self) -> list[dict[str, InfoSums]]:
+    def take(self) -> list[dict[str, InfoSums]]:
         """Return the sums since the last call: for each env a dictionary by name."""
         sums_by_env = [
             {

@@ -35,7 +35,12 @@ def make_vector_env(
     if backend == "serial":
         recovery = recovery or RecoveryConfig()
         return SerialVectorEnv(
-            factory, n_envs, seed=seed, infos=infos, heal=recovery.heal, known_to_work=recovery.known_to_work
+            factory,
+            n_envs,
+            seed=seed,
+            infos=infos,
+            recover=recovery.recover,
+            env_known_to_work=recovery.env_known_to_work,
         )
     return ProcessVectorEnv(
         factory, n_envs, num_workers=num_workers, start_method=start_method, seed=seed, infos=infos, recovery=recovery
@@ -77,6 +82,6 @@ def make_parallel_env(
         start_method=start_method,
         seed=seed,
         recovery=RecoveryConfig(
-            heal=True, step_timeout=step_timeout, warn=lambda text: warnings.warn(text, stacklevel=2)
+            recover=True, step_timeout=step_timeout, warn=lambda text: warnings.warn(text, stacklevel=2)
         ),
     )

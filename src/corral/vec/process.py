@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from corral.core.errors import CorralError, UsageError, WorkerDied
 from corral.core.machine import available_cores
-from corral.core.types import RecoveryCounts
+from corral.core.types import FaultCounts
 from corral.envs.factory import EnvFactory
 from corral.processes import shared_memory, worker_bootstrap
 from corral.processes.hang_detector import NEVER, Deadline
@@ -31,7 +31,7 @@ from corral.vec import calls, worker
 from corral.vec.api import CallState, CorralVectorEnv, EnvReport, InfoMode, InfoRow, OpponentSamplerSpec, StepArrays
 from corral.vec.position_tracker import PositionTracker
 from corral.vec.replay_log import EnvPosition
-from corral.vec.supervisor import Supervisor, WorkerDeath, warn_of_unrestored
+from corral.vec.supervisor import Supervisor, WorkerDeath, warn_of_failed_restores
 
 __all__ = ["ProcessVectorEnv"]
 
@@ -92,7 +92,7 @@ class ProcessVectorEnv(CorralVectorEnv):
         except BaseException:
             self._close()
             raise
-        self._tracker = PositionTracker(self.arrays, seed) if recovery.heal else None
+        self._tracker = PositionTracker(self.arrays, seed) if recovery.recover else None
 
     def _share_memory(self) -> None:
         array_shapes = StepArrays.array_shapes(self.layout, self.codec, self.num_envs)
@@ -157,7 +157,7 @@ class ProcessVectorEnv(CorralVectorEnv):
     @property
     def _reset_timeout(self) -> float | None:
         """The start time-out while the reset may be the envs' first; None, the step time-out, from then on."""
-        return None if self._supervisor.known_to_work else self.recovery.start_timeout
+        return None if self._supervisor.env_known_to_work else self.recovery.start_timeout
 
     def send(self) -> None:
         """Request a step from every worker."""
@@ -185,7 +185,7 @@ class ProcessVectorEnv(CorralVectorEnv):
             if message is not None:
                 rows += _shifted(pickle.loads(message[1:]), w)
         self._pool.reset_timeouts()
-        self._supervisor.known_to_work = True
+        self._supervisor.env_known_to_work = True
         if self._tracker is not None and (_TRUE in arrays.terminated.tobytes() or _TRUE in arrays.truncated.tobytes()):
             self._tracker.begin_next_episodes(range(self.num_envs))
             if self.recovery.max_rss is not None:
@@ -216,34 +216,34 @@ class ProcessVectorEnv(CorralVectorEnv):
             results.update(zip((i for i in indices if i in w.envs), values, strict=True))
         return [results[i] for i in indices]
 
-    def drain(self) -> EnvReport:
+    def take_report(self) -> EnvReport:
         """Return what the envs have reported since the last call, and what the supervisor counted."""
-        calls.check_state(self, self.state, "drain")
-        parts: list[EnvReport] = self._call(lambda w: worker.DRAIN, on_death=self._restart)
-        recovery_counts = self.drain_recovery_counts()
+        calls.check_state(self, self.state, "take_report")
+        parts: list[EnvReport] = self._call(lambda w: worker.TAKE_REPORT, on_death=self._restart)
+        fault_counts = self.take_fault_counts()
         states: dict[int, bytes] = {}
         for w, part in zip(self._workers, parts, strict=True):
-            recovery_counts += part.recovery_counts
+            fault_counts += part.fault_counts
             for i, state in part.states.items():
                 states[w.envs[i]] = state
                 if self._tracker is not None:
                     self._tracker.replay_log.start_from_state(w.envs[i], state)
         infos = [env for part in parts for env in part.infos]
-        return EnvReport(infos, recovery_counts, [fault for part in parts for fault in part.faults], states)
+        return EnvReport(infos, fault_counts, [fault for part in parts for fault in part.faults], states)
 
-    def drain_recovery_counts(self) -> RecoveryCounts:
+    def take_fault_counts(self) -> FaultCounts:
         """Return how many workers were restarted since the last call."""
-        return self._supervisor.drain_counts()
+        return self._supervisor.take_counts()
 
-    def restore(self, positions: Sequence[EnvPosition], at_position: Collection[int] = ()) -> list[int]:
+    def restore(self, positions: Sequence[EnvPosition], already_there: Collection[int] = ()) -> list[int]:
         """Bring every env to its position, in the worker that owns it; return the envs that could not be restored."""
         calls.check_state(self, self.state, "restore")
-        assert not at_position
+        assert not already_there
 
         def message(w: PoolWorker) -> bytes:
             return self._restore_message([positions[i] for i in w.envs])
 
-        self._supervisor.known_to_work = True
+        self._supervisor.env_known_to_work = True
         if self._tracker is not None:
             self._tracker.replay_log.restore(positions)
         lost = self._call(message, on_death=lambda w, error: self._restart(w, error, restore=False))
@@ -285,7 +285,7 @@ class ProcessVectorEnv(CorralVectorEnv):
 
     def _restart_at_start(self, w: PoolWorker, error: CorralError) -> bytes:
         """Restart a worker that died while all workers start; return the reply of the last phase it completed."""
-        death = WorkerDeath(w.index, error, heartbeat="start")
+        death = WorkerDeath(w.index, error, progress_outside_steps="start")
         return self._supervisor.recover(death, lambda: self._start_again(w), lambda: "start")
 
     def _restart_during_step(self, w: PoolWorker, error: CorralError) -> None:
@@ -336,7 +336,7 @@ class ProcessVectorEnv(CorralVectorEnv):
         if positions:
             self._pool.post(w, self._restore_message(positions))
             (reply,) = self._pool.replies([w])
-            warn_of_unrestored([w.envs[i] for i in pickle.loads(reply[1:])], self.recovery.warn)
+            warn_of_failed_restores([w.envs[i] for i in pickle.loads(reply[1:])], self.recovery.warn)
 
     def _restore_message(self, positions: list[EnvPosition]) -> bytes:
         return worker.RESTORE + pickle.dumps(worker.RestoreRequest(positions, bool(self.has_masks)))

@@ -1,4 +1,4 @@
-"""The replay log: the actions of every env since its last reset, with which another copy gets to the same position."""
+"""The replay log: the actions of every env since its last reset, with which a new env gets to the same position."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class EnvPosition:
 
     @property
     def repeatable(self) -> bool:
-        """Whether another copy of the env can get there."""
+        """Whether another instance of the env can get there."""
         return self.actions is not None and (self.seed is not None or self.state is not None)
 
     def reproduction(self, last_action: Leaves | None) -> Mapping[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Envs that can be replaced by new copies, and restored to a position in an episode by replaying its actions."""
+"""Envs that can be replaced by new ones, and restored to a position in an episode by replaying its actions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ResetResult(NamedTuple):
 class RestorableEnvs:
     """A list of envs with their optional methods; env ``i`` writes row ``i`` of the arrays of ``row_writer``.
 
-    ``factory`` makes new copies; without one, envs cannot be replaced. ``first_env`` is the index of env 0 in the run.
+    ``factory`` makes new envs; without one, envs cannot be replaced. ``first_env`` is the index of env 0 in the run.
     ``globals_seed``: the root seed for Python's and numpy's global random generators, which are then seeded whenever an
     env is made or reset; None leaves them alone.
     """
@@ -63,7 +63,7 @@ class RestorableEnvs:
 
     @property
     def can_replace(self) -> bool:
-        """Whether there is a factory that makes new copies of envs."""
+        """Whether there is a factory that makes new envs."""
         return self._factory is not None
 
     def reset(
@@ -86,7 +86,7 @@ class RestorableEnvs:
         return ResetResult(observation, info.get(MASK) if method is None else method(), info)
 
     def replace(self, i: int) -> bool:
-        """Close env ``i`` and put a new copy in its place.
+        """Close env ``i`` and put a new env in its place.
 
         Returns False if there is no factory, or if it raises; then the closed env stays in its place.
         """
@@ -97,7 +97,7 @@ class RestorableEnvs:
         try:
             self.envs[i] = build_envs(seeded_factory(self._factory, number, self._globals_seed), number, 1)[0]
         except (EnvFault, UsageError) as error:
-            warnings.warn(f"no new copy of env {number} could be made: {error}", stacklevel=2)
+            warnings.warn(f"no new env in place of env {number} could be made: {error}", stacklevel=2)
             return False
         self.action_mask_methods[i], self.state_methods[i] = mask_method(self.envs[i]), state_methods(self.envs[i])
         return True
@@ -111,7 +111,7 @@ class RestorableEnvs:
     ) -> bool:
         """Bring env ``i`` to a position; return whether it shows the position's observation and mask there.
 
-        If the env raises, new copies of it try again. ``before_step(i)`` is called before each replayed step.
+        If the env raises, new envs try again. ``before_step(i)`` is called before each replayed step.
         """
         if not position.repeatable:
             return False

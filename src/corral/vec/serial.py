@@ -22,8 +22,8 @@ __all__ = ["SerialVectorEnv"]
 class SerialVectorEnv(CorralVectorEnv):
     """N envs in this process.
 
-    ``first_env`` is the index of the first env in the run. ``heal``: replace envs that raise by new copies.
-    ``known_to_work``: the env has completed steps elsewhere, so that an exception is no mistake in the set-up.
+    ``first_env`` is the index of the first env in the run. ``recover``: replace envs that raise by new ones.
+    ``env_known_to_work``: the env has completed steps elsewhere, so that an exception is no mistake in the set-up.
     ``heartbeat``: cells that a parent process watches. ``envs``: use these envs instead of making new ones.
     """
 
@@ -35,8 +35,8 @@ class SerialVectorEnv(CorralVectorEnv):
         seed: int | None = None,
         infos: InfoMode = "full",
         first_env: int = 0,
-        heal: bool = False,
-        known_to_work: bool = False,
+        recover: bool = False,
+        env_known_to_work: bool = False,
         heartbeat: MutableSequence[int] | None = None,
         envs: Sequence[gym.Env[Any, Any]] = (),
     ) -> None:
@@ -54,8 +54,8 @@ class SerialVectorEnv(CorralVectorEnv):
             first_env=first_env,
             seed=seed,
             infos=infos,
-            heal=heal,
-            known_to_work=known_to_work,
+            recover=recover,
+            env_known_to_work=env_known_to_work,
             heartbeat=heartbeat,
             seed_globals=seed_globals,
         )
@@ -106,19 +106,19 @@ class SerialVectorEnv(CorralVectorEnv):
         self.state = CallState.IDLE
         return pending_call()
 
-    def drain(self) -> EnvReport:
+    def take_report(self) -> EnvReport:
         """Return what happened in the envs since the last call."""
-        return self.stepper.drain()
+        return self.stepper.take_report()
 
     def set_opponent_sampler(self, setup: OpponentSamplerSpec, shared: SharedArrays) -> None:
         """Choose the opponents of new episodes by this sampler."""
         self.stepper.opponent_sampler = setup.build(shared.arrays)
 
-    def restore(self, positions: Sequence[EnvPosition], at_position: Collection[int] = ()) -> list[int]:
-        """Bring every env to its position, except those in ``at_position``; return the envs that are lost."""
+    def restore(self, positions: Sequence[EnvPosition], already_there: Collection[int] = ()) -> list[int]:
+        """Bring every env to its position, except those in ``already_there``; return the envs that are lost."""
         calls.check_state(self, self.state, "restore")
         assert self.has_masks is not None
-        return self.stepper.restore(positions, self.has_masks, at_position)
+        return self.stepper.restore(positions, self.has_masks, already_there)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the envs."""

@@ -18,16 +18,16 @@ class StepperOptions:
     """How a stepper seeds its envs, recovers from their exceptions, and reports."""
 
     factory: Callable[[], gym.Env[Any, Any]]
-    """Makes new copies of envs."""
+    """Makes new envs."""
     first_env: int = 0
     """The index in the run of the stepper's first env."""
     seed: int | None = None
     """The root seed, from which the seeds of all episodes follow."""
     infos: InfoMode = "full"
     """Whether infos are returned or summed."""
-    heal: bool = False
-    """Whether envs that raise are replaced by new copies."""
-    known_to_work: bool = False
+    recover: bool = False
+    """Whether envs that raise are replaced by new ones."""
+    env_known_to_work: bool = False
     """Whether the env has completed steps elsewhere. If not, an exception before its first such step ends the run."""
     heartbeat: MutableSequence[int] | None = None
     """Cells that the stepper changes while it makes progress (see ``env_stepper``)."""

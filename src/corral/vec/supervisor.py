@@ -1,10 +1,12 @@
-"""The supervisor: decides what happens when a worker dies, hangs or uses too much memory.
+"""The supervisor: decides whether a worker that died or hung is restarted, and restarts workers that use much memory.
 
 A worker is a process that owns envs. A worker that died is restarted, unless recovery is off, the env does not work at
 all, restarts make no progress or there were too many: then the run stops with an error. A worker that uses too much
-memory is always restarted. The supervisor is a state machine: its inputs are events (``WorkerDeath``), its outputs
-decisions (``Restart``, ``Stop``). It starts and kills nothing itself, so its rules are tested without processes.
-``recover`` and ``restart_for_memory`` carry the decisions out with the functions that the caller gives them.
+memory is always restarted.
+
+The rules are a state machine: ``decide`` gets an event (``WorkerDeath``) and returns a decision (``Restart`` or
+``Stop``). ``recover`` and ``restart_for_memory`` start workers, but only with the functions that the caller passes. So
+everything here is tested without processes.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from corral.core.errors import CorralError, EnvFault, EnvLocation, WorkerDied
-from corral.core.types import RecoveryCounts
+from corral.core.types import FaultCounts
 from corral.processes.recovery_config import RecoveryConfig
 from corral.vec.replay_log import REPLAY_LIMIT, EnvPosition
 
@@ -27,7 +29,7 @@ __all__ = [
     "Stop",
     "Supervisor",
     "WorkerDeath",
-    "warn_of_unrestored",
+    "warn_of_failed_restores",
 ]
 
 T = TypeVar("T")
@@ -46,7 +48,7 @@ class CrashSite:
     action: Any
     """The action of this step, as the env's ``step`` gets it."""
     action_row: Any
-    """The same action as arrays, one for each leaf of the action space."""
+    """The same action as a dictionary of arrays, one for each path in the action space, as files store it."""
 
     @property
     def location(self) -> EnvLocation:
@@ -58,7 +60,7 @@ class CrashSite:
 
 @dataclass(frozen=True, slots=True)
 class WorkerDeath:
-    """Event: a worker ended, hung and was killed, or could not be started."""
+    """Event: a worker process exited, was killed because it hung, or could not be started."""
 
     worker: int
     """Index of the worker, which stays the same when it is restarted."""
@@ -67,10 +69,10 @@ class WorkerDeath:
     crash_site: CrashSite | None = None
     """The env step that was under way; None if the worker was not stepping an env."""
     steps: int = 0
-    """A count that grows with each step of the worker and goes on when it is restarted; only differences are used."""
-    heartbeat: Hashable = None
-    """Any value that changes while the worker makes progress outside of env steps, as during a restore. It is the same
-    whenever a start fails at the same point."""
+    """A count that grows with each step of the worker, and is not reset when the worker is restarted."""
+    progress_outside_steps: Hashable = None
+    """How far the worker came outside of env steps, as during a restore: a value that is the same for two deaths at the
+    same point of a start, and differs otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,35 +100,35 @@ class Supervisor:
     def __init__(self, recovery: RecoveryConfig, restores_episodes: bool = True) -> None:
         self._recovery = recovery
         self._restores_episodes = restores_episodes
-        self.known_to_work = recovery.known_to_work
-        """Whether an env has completed a step; the caller sets it. Until then an error is a mistake in the set-up of
-        the run, which a restart would repeat. A worker that dies by a signal is restarted even then, because the signal
-        may come from outside, such as from the kernel when memory is short."""
+        self.env_known_to_work = recovery.env_known_to_work
+        """Whether an env has completed a step; the caller sets it. Until then an error is taken for a mistake in the
+        set-up of the run, which a restart would repeat. A worker that dies by a signal is restarted even then, because
+        the signal may come from outside, such as from the kernel when memory is short."""
         self._restarts = 0  # after deaths; restarts because of memory have no limit
-        self._counts = RecoveryCounts()  # since the last drain_counts
-        self._last_key: dict[int, Hashable] = {}  # by worker: the progress key of its last death
-        self._deaths_in_a_row: dict[int, int] = {}  # by worker: deaths with this key
+        self._counts = FaultCounts()  # since the last ``take_counts``
+        self._last_point: dict[int, Hashable] = {}  # by worker: ``_point_of_death`` of its last death
+        self._deaths_in_a_row: dict[int, int] = {}  # by worker: deaths at this point
         self._steps_at_last_death: dict[int, int] = {}  # by worker
 
     def decide(self, death: WorkerDeath) -> Restart | Stop:
         """Return what to do about a death, and count it."""
-        error = self._reason_to_stop(death)
+        error = self._count_and_judge(death)
         if error is not None:
-            if not self.known_to_work:
-                error.exit_code = 2  # of the command: wrong usage, config or env
+            if not self.env_known_to_work:
+                error.exit_code = 2  # of the command: the usage, the config or the env is probably wrong
             return Stop(error)
         self._restarts += 1
-        self._counts += RecoveryCounts(restarts=1)
+        self._counts += FaultCounts(restarts=1)
         what = _first_line(death.error)
         where = "" if death.crash_site is None else f" ({death.crash_site.location})"
         count = "1 restart" if self._restarts == 1 else f"{self._restarts} restarts"
-        return Restart(f"{what}{where}; restarted, {count} so far")
+        return Restart(f"{what}{where}; restarted, {count} so far")  # of all workers
 
-    def recover(self, death: WorkerDeath, start: Callable[[], T], heartbeat: Callable[[], Hashable]) -> T:
-        """Restart a worker by calling ``start``, until a call succeeds; raise the error of a decision to stop.
+    def recover(self, death: WorkerDeath, start: Callable[[], T], progress: Callable[[], Hashable]) -> T:
+        """Restart a worker by calling ``start``, until a call succeeds; if the decision is to stop, raise its error.
 
-        Returns what ``start`` returned. After a call that failed, ``heartbeat`` returns the worker's new heartbeat, so
-        that starts which fail at the same point are recognised.
+        Returns what ``start`` returned. After a call that failed, ``progress`` returns how far the worker came (see
+        ``WorkerDeath.progress_outside_steps``), so that starts which fail at the same point are recognised.
         """
         while True:
             decision = self.decide(death)
@@ -136,32 +138,32 @@ class Supervisor:
             try:
                 return start()
             except (WorkerDied, EnvFault) as error:
-                death = dataclasses.replace(death, error=error, crash_site=None, heartbeat=heartbeat())
+                death = dataclasses.replace(death, error=error, crash_site=None, progress_outside_steps=progress())
 
     def restart_for_memory(
-        self, worker_name: str, start: Callable[[], object], on_death: Callable[[CorralError], object]
+        self, worker_name: str, start: Callable[[], object], recover: Callable[[CorralError], object]
     ) -> None:
         """Restart a worker that uses more memory than ``RecoveryConfig.max_rss`` by calling ``start``.
 
-        If that fails, ``on_death`` recovers the worker.
+        If that fails, it calls ``recover`` with the error.
         """
-        self._counts += RecoveryCounts(recycled=1)  # the name in files: restarts because of memory
+        self._counts += FaultCounts(recycled=1)
         limit = f"{self._recovery.max_rss:g} MB (--worker-max-rss)"
         self._recovery.warn(f"the {worker_name} uses more than {limit}; restarted")
         try:
             start()
         except (WorkerDied, EnvFault) as error:
-            on_death(error)
+            recover(error)
 
-    def drain_counts(self) -> RecoveryCounts:
+    def take_counts(self) -> FaultCounts:
         """Return the restarts since the last call, those after deaths and those because of memory."""
-        counts, self._counts = self._counts, RecoveryCounts()
+        counts, self._counts = self._counts, FaultCounts()
         return counts
 
-    def _reason_to_stop(self, death: WorkerDeath) -> CorralError | None:
-        """Return the error that ends the run, or None if the worker is to be restarted."""
+    def _count_and_judge(self, death: WorkerDeath) -> CorralError | None:
+        """Count a death; return the error that ends the run, or None if the worker is to be restarted."""
         by_signal = isinstance(death.error, WorkerDied) and death.error.by_signal
-        if not self._recovery.heal or not (self.known_to_work or by_signal):
+        if not self._recovery.recover or not (self.env_known_to_work or by_signal):
             return death.error
         if self._count_death(death) >= MAX_DEATHS_WITHOUT_PROGRESS:
             return self._no_progress_error(death)
@@ -172,17 +174,17 @@ class Supervisor:
 
     def _count_death(self, death: WorkerDeath) -> int:
         """Return how often in a row, this death included, the worker died without progress in between."""
-        key = self._progress_key(death)
-        is_same = self._last_key.get(death.worker) == key
+        point = self._point_of_death(death)
+        is_same = self._last_point.get(death.worker) == point
         deaths = self._deaths_in_a_row[death.worker] + 1 if is_same else 1
-        self._last_key[death.worker], self._deaths_in_a_row[death.worker] = key, deaths
+        self._last_point[death.worker], self._deaths_in_a_row[death.worker] = point, deaths
         self._steps_at_last_death[death.worker] = death.steps
         return deaths
 
-    def _progress_key(self, death: WorkerDeath) -> Hashable:
-        """Return a key that is the same for two deaths in a row if the worker made no progress between them."""
+    def _point_of_death(self, death: WorkerDeath) -> Hashable:
+        """Return the point that the worker had reached: the same for two deaths without progress in between."""
         if death.crash_site is None:
-            return "outside of a step", death.steps, death.heartbeat
+            return "outside of a step", death.steps, death.progress_outside_steps
         if self._restores_episodes:
             location = death.crash_site.location
             return "in a step", location.env, location.episode, location.step
@@ -198,7 +200,7 @@ class Supervisor:
             return EnvFault(summary, site.location, reproduction=site.position.reproduction(site.action_row))
         if isinstance(error, WorkerDied):
             return WorkerDied(f"{error}; {MAX_DEATHS_WITHOUT_PROGRESS} times in a row without any progress")
-        error.exit_code = 1  # an env that worked before can no longer be made: a failure while running
+        error.exit_code = 1  # an env that worked before cannot be made or restored: a failure while running
         return error
 
 
@@ -209,12 +211,13 @@ def _first_line(error: CorralError) -> str:
     return str(error).splitlines()[0]
 
 
-def warn_of_unrestored(envs: list[int], warn: Callable[[str], object]) -> None:
-    """Warn about envs that could not be restored to their positions."""
+def warn_of_failed_restores(envs: list[int], warn: Callable[[str], object]) -> None:
+    """Warn about envs that could not be restored to their positions in their episodes."""
     if envs:
-        what = "its position, so its episode ends" if len(envs) == 1 else "their positions, so their episodes end"
+        which = f"env {envs[0]}" if len(envs) == 1 else f"envs {', '.join(map(str, envs))}"
+        what = "the episode, which ends" if len(envs) == 1 else "their episodes, which end"
         warn(
-            f"env {', '.join(map(str, envs))} could not be restored to {what} as truncated. "
+            f"{which} could not be restored to the same point of {what} as truncated. "
             "Vector envs such as EnvPool's, envs that are not deterministic (see `corral doctor`) and, without "
             f"`get_state`, episodes of more than {REPLAY_LIMIT:,} steps cannot be restored"
         )

@@ -34,7 +34,7 @@ from corral.vec.stepper_options import StepperOptions
 
 __all__ = ["ApplyRequest", "ResetReply", "ResetRequest", "RestoreRequest", "WorkerReady", "WorkerSetup", "serve"]
 
-RESET, APPLY, DRAIN, RESTORE, OPPONENTS = b"r", b"a", b"d", b"p", b"s"
+RESET, APPLY, TAKE_REPORT, RESTORE, OPPONENTS = b"r", b"a", b"d", b"p", b"s"
 """The first byte of a request; the pickled request, if there is one, follows."""
 
 
@@ -121,8 +121,8 @@ def serve(pipe: Connection, setup: WorkerSetup) -> None:
             first_env=setup.first_env,
             seed=setup.seed,
             infos=setup.infos,
-            heal=setup.recovery.heal,
-            known_to_work=setup.recovery.known_to_work,
+            recover=setup.recovery.recover,
+            env_known_to_work=setup.recovery.env_known_to_work,
             heartbeat=signal.heartbeat,
             seed_globals=True,
         )
@@ -179,8 +179,8 @@ def _handle(stepper: AnyStepper, message: bytes, pipe: Connection) -> bytes:
     if command == RESTORE:
         restore: RestoreRequest = pickle.loads(payload)
         return VALUE + pickle.dumps(stepper.restore(restore.positions, restore.has_masks))
-    assert command == DRAIN, command
-    return VALUE + pickle.dumps(stepper.drain())
+    assert command == TAKE_REPORT, command
+    return VALUE + pickle.dumps(stepper.take_report())
 
 
 def _dump(stepper: AnyStepper, reply: Any) -> bytes:

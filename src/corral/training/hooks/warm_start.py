@@ -46,7 +46,7 @@ def warm_start(run: Run, console: SilentConsole) -> None:
         recovery=run.recovery,
         on_steps=_progress_reporter(config.expert, config.expert_steps, console),
     )
-    run.progress.recovery_counts += games.recovery_counts
+    run.progress.fault_counts += games.fault_counts
     console.note(
         f"{config.expert} played {games.games:,} games for the policy to learn from, {len(games.actions):,} steps, "
         f"and won {games.win_rate:.0%}"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from corral.core.errors import EnvFault, UsageError, WorkerDied
-from corral.core.types import RecoveryCounts
+from corral.core.types import FaultCounts
 from corral.processes.recovery_config import RecoveryConfig
 from tests.rollout.test_source_workers import collect, make_source, write_random_minibatch
 from tests.toy_envs import Counter, Deadly, Leaking, Slow, Stateful, Unlike
@@ -39,12 +39,12 @@ def collect_with(env, disturb, iterations=4, **settings):
     """
     source, crew = make_source(env, **settings)
     try:
-        recovery_counts = RecoveryCounts()
+        fault_counts = FaultCounts()
         for iteration in range(iterations):
             source.begin(iteration)
             disturb(source, crew, iteration)
             rollout = source.collect()
-            recovery_counts += rollout.recovery_counts
+            fault_counts += rollout.fault_counts
         columns = {
             field.name: np.copy(value)
             for field in dataclasses.fields(rollout)
@@ -54,7 +54,7 @@ def collect_with(env, disturb, iterations=4, **settings):
             name: {path: leaf.copy() for path, leaf in getattr(rollout, name).items()}
             for name in ("observations", "last_observations")
         }
-        return dataclasses.replace(rollout, **columns, **leaves), recovery_counts
+        return dataclasses.replace(rollout, **columns, **leaves), fault_counts
     finally:
         source.close()
 
@@ -80,9 +80,9 @@ def send_signal(signal_number, worker=0, at_iteration=2):
 @pytest.mark.parametrize("overlap", [False, True])
 def test_the_rollout_is_the_same_if_a_worker_is_killed(env, overlap):
     undisturbed, _ = collect_with(env, do_nothing, overlap=overlap)
-    recovered, recovery_counts = collect_with(env, send_signal(signal.SIGKILL, 1), overlap=overlap)
+    recovered, fault_counts = collect_with(env, send_signal(signal.SIGKILL, 1), overlap=overlap)
     assert_same_rollouts(undisturbed, recovered)
-    assert recovery_counts == RecoveryCounts(restarts=1)
+    assert fault_counts == FaultCounts(restarts=1)
 
 
 def test_recurrent_states_are_the_same_if_a_worker_is_killed():
@@ -91,29 +91,29 @@ def test_recurrent_states_are_the_same_if_a_worker_is_killed():
 
     settings = {"recurrent": "lstm", "n_steps": 24}
     undisturbed, _ = collect_with(env, do_nothing, **settings)
-    recovered, recovery_counts = collect_with(env, send_signal(signal.SIGKILL, 1), **settings)
+    recovered, fault_counts = collect_with(env, send_signal(signal.SIGKILL, 1), **settings)
     assert_same_rollouts(undisturbed, recovered)
     assert np.array_equal(undisturbed.states, recovered.states)
     assert np.array_equal(undisturbed.last_states, recovered.last_states)
-    assert undisturbed.states.any() and recovery_counts == RecoveryCounts(restarts=1)
+    assert undisturbed.states.any() and fault_counts == FaultCounts(restarts=1)
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_a_killed_worker_is_replaced_with_any_start_method(method):
     undisturbed, _ = collect_with(Slow, do_nothing, start_method=method)
-    recovered, recovery_counts = collect_with(Slow, send_signal(signal.SIGKILL), start_method=method)
+    recovered, fault_counts = collect_with(Slow, send_signal(signal.SIGKILL), start_method=method)
     assert_same_rollouts(undisturbed, recovered)
-    assert recovery_counts.restarts == 1
+    assert fault_counts.restarts == 1
 
 
 def test_a_stopped_worker_is_replaced_after_the_step_timeout_and_a_slow_one_is_not():
     warnings = []
-    recovery = RecoveryConfig(heal=True, step_timeout=1.0, warn=warnings.append)
+    recovery = RecoveryConfig(recover=True, step_timeout=1.0, warn=warnings.append)
     undisturbed, undisturbed_counts = collect_with(Slow, do_nothing, recovery=recovery)
-    assert undisturbed_counts == RecoveryCounts()
-    recovered, recovery_counts = collect_with(Slow, send_signal(signal.SIGSTOP), recovery=recovery)
+    assert undisturbed_counts == FaultCounts()
+    recovered, fault_counts = collect_with(Slow, send_signal(signal.SIGSTOP), recovery=recovery)
     assert_same_rollouts(undisturbed, recovered)
-    assert recovery_counts.restarts == 1 and "gave no sign of life for 1 s (--step-timeout)" in warnings[0]
+    assert fault_counts.restarts == 1 and "gave no sign of life for 1 s (--step-timeout)" in warnings[0]
 
 
 def test_a_worker_that_dies_between_rollouts_or_after_its_part_of_one_is_replaced():
@@ -126,9 +126,9 @@ def test_a_worker_that_dies_between_rollouts_or_after_its_part_of_one_is_replace
 
     settings = {"n_envs": 3, "n_steps": 12}
     undisturbed, _ = collect_with(Slow, do_nothing, **settings)
-    recovered, recovery_counts = collect_with(Slow, kill_after_its_part, **settings)
+    recovered, fault_counts = collect_with(Slow, kill_after_its_part, **settings)
     assert_same_rollouts(undisturbed, recovered)
-    assert recovery_counts.restarts == 1
+    assert fault_counts.restarts == 1
 
     # All workers finish a rollout; then one dies before its reply is read.
     source, _ = make_source(Slow, overlap=True, **settings)
@@ -157,7 +157,7 @@ def test_a_worker_that_dies_between_rollouts_or_after_its_part_of_one_is_replace
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP])
 def test_the_trainer_computes_the_shares_of_a_killed_or_stopped_helper(signal_number):
-    source, crew = make_source("CartPole-v1", helpers=1, recovery=RecoveryConfig(heal=True, step_timeout=0.5))
+    source, crew = make_source("CartPole-v1", helpers=1, recovery=RecoveryConfig(recover=True, step_timeout=0.5))
     collect(source)
     arrays = crew.shares.arrays
     write_random_minibatch(arrays)
@@ -172,7 +172,7 @@ def test_the_trainer_computes_the_shares_of_a_killed_or_stopped_helper(signal_nu
     assert np.array_equal(gradients, arrays["gradients"])
     source.begin(1)
     rollout = source.collect()
-    assert rollout.recovery_counts.restarts == 1 and rollout.n_steps == 16
+    assert rollout.fault_counts.restarts == 1 and rollout.n_steps == 16
     crew.begin()
     crew.compute(0)
     crew.end()
@@ -191,22 +191,22 @@ def test_max_restarts_limits_the_number_of_restarts():
     def kill_one_in_every_iteration(source, crew, iteration):
         send_signal(signal.SIGKILL, iteration % 2, iteration)(source, crew, iteration)
 
-    recovery = RecoveryConfig(heal=True, max_restarts=4)
-    _, recovery_counts = collect_with(Slow, kill_one_in_every_iteration, recovery=recovery)
-    assert recovery_counts.restarts == 4
+    recovery = RecoveryConfig(recover=True, max_restarts=4)
+    _, fault_counts = collect_with(Slow, kill_one_in_every_iteration, recovery=recovery)
+    assert fault_counts.restarts == 4
     with pytest.raises(WorkerDied, match="the limit of 3 restarts"):
-        collect_with(Slow, kill_one_in_every_iteration, recovery=RecoveryConfig(heal=True, max_restarts=3))
+        collect_with(Slow, kill_one_in_every_iteration, recovery=RecoveryConfig(recover=True, max_restarts=3))
 
 
 def test_an_env_that_cannot_be_restored_has_its_episode_truncated():
     warnings = []
-    rollout, recovery_counts = collect_with(
+    rollout, fault_counts = collect_with(
         lambda: Unlike(length=1000),
         send_signal(signal.SIGKILL),
         iterations=3,
-        recovery=RecoveryConfig(heal=True, warn=warnings.append),
+        recovery=RecoveryConfig(recover=True, warn=warnings.append),
     )
-    assert recovery_counts == RecoveryCounts(restarts=1, inexact=2)
+    assert fault_counts == FaultCounts(restarts=1, inexact=2)
     assert rollout.truncated[:, :2].sum(0).tolist() == [1, 1] and not rollout.truncated[:, 2:].any()
     last_step = int(rollout.truncated[:, 0].argmax())
     assert rollout.rewards[last_step, 0] == 0
@@ -216,9 +216,9 @@ def test_an_env_that_cannot_be_restored_has_its_episode_truncated():
 
 def test_an_env_with_get_state_is_restored_without_a_replay():
     undisturbed, _ = collect_with(lambda: Stateful(length=1000), do_nothing)
-    recovered, recovery_counts = collect_with(lambda: Stateful(length=1000), send_signal(signal.SIGKILL))
+    recovered, fault_counts = collect_with(lambda: Stateful(length=1000), send_signal(signal.SIGKILL))
     assert_same_rollouts(undisturbed, recovered)
-    assert recovery_counts == RecoveryCounts(restarts=1)
+    assert fault_counts == FaultCounts(restarts=1)
     assert recovered.infos["replayed"].total == 0 < recovered.infos["replayed"].count
 
 
@@ -226,19 +226,19 @@ def test_a_worker_over_the_memory_limit_is_replaced_at_the_end_of_an_episode():
     settings = {"n_steps": 60, "iterations": 2}
     undisturbed, _ = collect_with(lambda: Leaking(length=5), do_nothing, **settings)
     warnings = []
-    recovered, recovery_counts = collect_with(
+    recovered, fault_counts = collect_with(
         lambda: Leaking(length=5),
         do_nothing,
-        recovery=RecoveryConfig(heal=True, max_rss=300, warn=warnings.append),
+        recovery=RecoveryConfig(recover=True, max_rss=300, warn=warnings.append),
         **settings,
     )
     assert_same_rollouts(undisturbed, recovered)
-    assert recovery_counts.recycled >= 2 and recovery_counts.restarts == 0 and "uses more than 300 MB" in warnings[0]
+    assert fault_counts.recycled >= 2 and fault_counts.restarts == 0 and "uses more than 300 MB" in warnings[0]
 
 
 def test_a_memory_limit_below_the_memory_of_a_new_worker_is_refused():
     with pytest.raises(UsageError, match=r"worker_max_rss 10: a new worker uses \d+ MB already"):
-        make_source(Counter, recovery=RecoveryConfig(heal=True, max_rss=10))
+        make_source(Counter, recovery=RecoveryConfig(recover=True, max_rss=10))
 
 
 def test_workers_that_die_while_envs_move_are_replaced():
@@ -255,9 +255,9 @@ def test_workers_that_die_while_envs_move_are_replaced():
         return disturb
 
     undisturbed, _ = collect_with(Slow, move_in_iteration_1(False), iterations=3, adaptive=True)
-    recovered, recovery_counts = collect_with(Slow, move_in_iteration_1(True), iterations=3, adaptive=True)
+    recovered, fault_counts = collect_with(Slow, move_in_iteration_1(True), iterations=3, adaptive=True)
     assert_same_rollouts(undisturbed, recovered)
-    assert recovery_counts.restarts == 1
+    assert fault_counts.restarts == 1
 
 
 class _DiesInReplay(Slow):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import corral
 from corral.core.errors import EnvFault, InvalidEnvData
-from corral.core.types import RecoveryCounts
+from corral.core.types import FaultCounts
 from corral.doctor.replay import replay_fault
 from corral.envs.factory import resolve_env
 from corral.processes.hang_detector import HangDetector
@@ -41,7 +41,7 @@ def collect_trace(env, backend="serial", steps=30, disturb=lambda env, t: None, 
         num_workers=2 if backend == "process" else None,
         seed=seed,
         infos="summed",
-        recovery=RecoveryConfig(heal=True, warn=warnings.append, **recovery),
+        recovery=RecoveryConfig(recover=True, warn=warnings.append, **recovery),
     )
     try:
         vector.reset_arrays()
@@ -57,7 +57,7 @@ def collect_trace(env, backend="serial", steps=30, disturb=lambda env, t: None, 
             step_arrays += arrays.observations.values()
             step_arrays += [leaf[ended] for leaf in arrays.final_observations.values()]
             trace.append([array.copy() for array in step_arrays])
-        return trace, vector.drain(), warnings
+        return trace, vector.take_report(), warnings
     finally:
         vector.close()
 
@@ -89,7 +89,7 @@ def test_workers_of_vector_envs_may_die_at_the_same_step_of_many_episodes():
         return SyncVectorEnv([lambda: Counter(1)] * num_envs)
 
     _, report, _ = collect_trace(make, "process", disturb=kill)
-    assert report.recovery_counts.restarts == 4
+    assert report.fault_counts.restarts == 4
 
 
 def traces_equal(first, second):
@@ -103,7 +103,7 @@ def test_an_env_that_raises_once_is_remade_and_its_episode_continues(backend, wh
     undisturbed, _, _ = collect_trace(lambda: OnceBroken(where, None))
     trace, report, _ = collect_trace(lambda: OnceBroken(where, tmp_path / "done"), backend)
     assert (tmp_path / "done").exists() and traces_equal(undisturbed, trace)
-    assert report.recovery_counts == RecoveryCounts(retries=1)
+    assert report.fault_counts == FaultCounts(retries=1)
     (fault,) = report.faults
     assert "the dragon won" in fault.summary and fault.reproduction is not None
 
@@ -112,8 +112,8 @@ def test_an_env_that_raises_once_is_remade_and_its_episode_continues(backend, wh
 @pytest.mark.parametrize("where", ["step", "reset"])
 def test_only_episodes_that_raise_again_when_retried_are_lost(backend, where):
     trace, report, _ = collect_trace(lambda: Picky(where), backend, steps=60, seed=38)
-    counts = report.recovery_counts
-    assert counts.env_faults >= 2 and counts == RecoveryCounts(env_faults=counts.env_faults)
+    counts = report.fault_counts
+    assert counts.env_faults >= 2 and counts == FaultCounts(env_faults=counts.env_faults)
     lost = [fault.location for fault in report.faults]
     assert all(location.seed % 5 == 0 and location.step == (2 if where == "step" else 0) for location in lost)
     if where == "step":
@@ -155,7 +155,7 @@ def test_an_env_that_raises_occasionally_does_not_end_the_run(backend):
             return super().step(action)
 
     trace, report, _ = collect_trace(lambda: RaisesEvery17Calls(12), backend, steps=100, n=2)
-    assert len(trace) == 100 and report.recovery_counts.retries > 2
+    assert len(trace) == 100 and report.fault_counts.retries > 2
 
 
 @pytest.mark.parametrize("moment", ["between steps", "in a step"])
@@ -171,7 +171,7 @@ def test_killed_workers_do_not_change_the_steps(env, moment):
 
     trace, report, warnings = collect_trace(env, "process", disturb=kill)
     assert traces_equal(trace, collect_trace(env)[0])
-    assert report.recovery_counts == RecoveryCounts(restarts=3) and "killed by SIGKILL" in warnings[0]
+    assert report.fault_counts == FaultCounts(restarts=3) and "killed by SIGKILL" in warnings[0]
 
 
 def test_a_hung_worker_is_restarted_and_a_slow_one_is_waited_for(tmp_path):
@@ -186,7 +186,7 @@ def test_a_hung_worker_is_restarted_and_a_slow_one_is_waited_for(tmp_path):
 
     trace, report, warnings = collect_trace(HangsOnce, "process", steps=8, n=2, step_timeout=1.0)
     assert traces_equal(trace, collect_trace(Counter, steps=8, n=2)[0])
-    assert report.recovery_counts == RecoveryCounts(restarts=1)
+    assert report.fault_counts == FaultCounts(restarts=1)
     assert "gave no sign of life for 1 s" in warnings[0] and "step 4" in warnings[0]
 
 
@@ -197,19 +197,19 @@ def test_the_step_timeout_doubles_after_a_step_that_was_too_slow():
             return super().step(action)
 
     _, report, warnings = collect_trace(Slow, "process", steps=4, n=2, step_timeout=1.0)
-    assert report.recovery_counts.restarts == len(warnings) == 2  # one for each worker
+    assert report.fault_counts.restarts == len(warnings) == 2  # one for each worker
 
 
 def test_envs_with_get_state_are_restored_after_a_worker_was_killed():
     def kill(vector, t):
         if t == 10:
-            vector.drain()
+            vector.take_report()
         if t == 20:
             os.kill(vector.pids[0], signal.SIGKILL)
 
     trace, report, _ = collect_trace(lambda: Stateful(1000), "process", disturb=kill)
     assert traces_equal(trace, collect_trace(lambda: Stateful(1000))[0])
-    assert report.recovery_counts == RecoveryCounts(restarts=1)
+    assert report.fault_counts == FaultCounts(restarts=1)
 
 
 def test_an_episode_without_a_seed_is_truncated_when_its_worker_dies():
@@ -233,7 +233,7 @@ def test_an_episode_without_a_seed_is_truncated_when_its_worker_dies():
 @BACKENDS
 def test_positions_can_be_restored_in_another_vector_env_of_either_backend(backend):
     """The positions are in the middle of episodes; afterwards both vector envs make the same steps."""
-    recovery = RecoveryConfig(heal=True)
+    recovery = RecoveryConfig(recover=True)
     first = make_vector_env(resolve_env("CartPole-v1"), 3, backend="serial", seed=1, recovery=recovery)
     second = make_vector_env(resolve_env("CartPole-v1"), 3, backend=backend, seed=1, recovery=recovery)
     first.reset_arrays(), second.reset_arrays()
@@ -345,7 +345,7 @@ def test_long_episodes_are_restored(backend):
             os.kill(vector.pids[0], signal.SIGKILL)
 
     trace, report, _ = collect_trace(lambda: Counter(10_000), backend, steps=2600, n=2, disturb=kill)
-    assert report.recovery_counts == RecoveryCounts(restarts=int(backend == "process"))
+    assert report.fault_counts == FaultCounts(restarts=int(backend == "process"))
     assert trace[-1][0].tolist() == [2600, 2600]
 
 
@@ -368,7 +368,7 @@ def test_a_worker_that_dies_after_a_step_that_ended_its_episodes_is_restored_exa
 
     trace, report, _ = collect_trace(lambda: SometimesSlow(3), "process", steps=8, disturb=kill)
     assert traces_equal(trace, collect_trace(lambda: Counter(3), steps=8)[0])
-    assert report.recovery_counts == RecoveryCounts(restarts=1)
+    assert report.fault_counts == FaultCounts(restarts=1)
 
 
 @BACKENDS
