@@ -72,14 +72,16 @@ def rollout_and_learner(env, learner="numpy", **settings):
 def test_the_first_minibatch_has_ratio_one(name, normalize_obs, kind):
     """Actor and learner compute the same log-probabilities, with the same masks, distributions and normalisation."""
     rollout, estimate, learner = rollout_and_learner(ENVS[name], kind, normalize_obs=normalize_obs)
-    log_probs, values = learner.engine.evaluate_actions(rollout)
+    log_probs, values = learner.engine.log_probs_and_values(rollout)
     assert np.abs(np.exp(log_probs - rollout.log_probs) - 1).max() < 1e-5
     np.testing.assert_allclose(values, rollout.values, atol=1e-5, rtol=1e-5)
-    for all_rows, every_third_row in zip((log_probs, values), learner.engine.evaluate_actions(rollout, 3), strict=True):
+    for all_rows, every_third_row in zip(
+        (log_probs, values), learner.engine.log_probs_and_values(rollout, 3), strict=True
+    ):
         np.testing.assert_allclose(every_third_row, all_rows[::3], atol=1e-6, rtol=1e-6)
     stats = learner.update(rollout, estimate, UpdateSettings(0, 3e-4))
     assert stats.grad_norm > 0
-    log_probs, _ = learner.engine.evaluate_actions(rollout)
+    log_probs, _ = learner.engine.log_probs_and_values(rollout)
     change = np.abs(np.exp(log_probs - rollout.log_probs) - 1).max()
     assert change > 1e-5 or name == "masked"  # the update changed the policy
 
@@ -103,7 +105,7 @@ def test_numpy_and_autograd_take_the_same_steps(name, settings):
 def test_an_update_raises_the_probability_of_better_actions():
     rollout, estimate, learner = rollout_and_learner("CartPole-v1", n_epochs=1, batch_size=128)
     learner.update(rollout, estimate, UpdateSettings(0, 1e-3))
-    after, _ = learner.engine.evaluate_actions(rollout)
+    after, _ = learner.engine.log_probs_and_values(rollout)
     advantages = estimate.advantages - estimate.advantages.mean()
     assert ((after - rollout.log_probs) * advantages).mean() > 0
 

@@ -104,7 +104,7 @@ def test_a_large_kl_coefficient_keeps_the_policy_near_its_reference(kind, name):
         rollout, estimate, learner = rollout_and_learner(ENVS[name], kind, kl_ref_coef=1.0)
         learner.set_reference(learner.policy.state_dict())
         learner.update(rollout, estimate, UpdateSettings(0, 3e-3, LossTerms(kl_ref_coef=kl_ref)))
-        log_probs, _ = learner.engine.evaluate_actions(rollout)
+        log_probs, _ = learner.engine.log_probs_and_values(rollout)
         return float(np.abs(log_probs - rollout.log_probs).mean())
 
     assert mean_change(1000.0) < 0.25 * mean_change(0.0)

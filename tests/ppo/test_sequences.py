@@ -75,9 +75,9 @@ def test_unrolled_sequences_give_the_log_probs_and_values_of_the_rollout(name, k
             log_probs, values, _ = engine._scalars[rows].unbind(1)
             torch.testing.assert_close(evaluated.log_probs, log_probs, atol=2e-4, rtol=1e-4)
             torch.testing.assert_close(evaluated.values, values, atol=2e-4, rtol=1e-4)
-    log_probs, values = engine.evaluate_actions(rollout)
+    log_probs, values = engine.log_probs_and_values(rollout)
     np.testing.assert_allclose(log_probs, rollout.log_probs, atol=2e-4, rtol=1e-4)
-    np.testing.assert_allclose(engine.evaluate_actions(rollout, 3)[1], values[::3], atol=1e-6)
+    np.testing.assert_allclose(engine.log_probs_and_values(rollout, 3)[1], values[::3], atol=1e-6)
     stats = learner.update(rollout, estimate, UpdateSettings(0, 3e-4))
     assert stats.grad_norm > 0
 

@@ -300,7 +300,7 @@ class FakeLearner:
     def checkpoint_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         return {"version": self.policy.version.clone()}, {"moments": self.policy.version * 2}
 
-    def evaluate_actions(self, rollout: Rollout, every: int) -> tuple[Any, None]:
+    def log_probs_and_values(self, rollout: Rollout, every: int) -> tuple[Any, None]:
         return np.full((T, N), -0.1 * self.policy.version.item(), np.float32)[::every], None
 
 

@@ -162,7 +162,7 @@ def train_inlined(sim: SimulatedRun) -> str:
                 collected = CLOCK.seconds
                 lag = None
                 if config.overlap:
-                    log_probs, _ = learner.engine.evaluate_actions(rollout, 1)
+                    log_probs, _ = learner.engine.log_probs_and_values(rollout, 1)
                     lag = float(np.minimum(np.exp(log_probs - rollout.log_probs), 1).mean())
                 targets = run.estimate_advantages(rollout)
                 rate = run.overrides.get("learning_rate", learning_rate(config, end))

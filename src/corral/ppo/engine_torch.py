@@ -166,7 +166,7 @@ class TorchEngine:
         return all(bool(torch.isfinite(parameter).all()) for parameter in self.policy.parameters())
 
     @torch.no_grad()
-    def evaluate_actions(self, rollout: Rollout, every: int = 1) -> tuple[Floats, Floats]:
+    def log_probs_and_values(self, rollout: Rollout, every: int = 1) -> tuple[Floats, Floats]:
         """Return log-probabilities and values [T / every, N] of a rollout's actions under the current weights.
 
         A recurrent policy starts each step from the state that the rollout recorded.

@@ -156,7 +156,7 @@ class Engine(Protocol):
         """Return whether every weight is finite."""
         ...
 
-    def evaluate_actions(self, rollout: Rollout, every: int = 1) -> tuple[Floats, Floats]:
+    def log_probs_and_values(self, rollout: Rollout, every: int = 1) -> tuple[Floats, Floats]:
         """Return the log-probabilities of a rollout's actions and the values, under the current weights.
 
         Both have the shape [ceil(T / every), N]: only the steps 0, ``every``, 2 * ``every``, ... are evaluated. With

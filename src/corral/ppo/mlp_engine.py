@@ -154,7 +154,7 @@ class MlpEngine:
         """Whether every weight is a number."""
         return bool(np.isfinite(self._mlp.flat).all())
 
-    def evaluate_actions(self, rollout: Rollout, every: int = 1) -> tuple[Floats, Floats]:
+    def log_probs_and_values(self, rollout: Rollout, every: int = 1) -> tuple[Floats, Floats]:
         """Log-probabilities and values [T, N] of actions under the weights as they are now; of every so many steps."""
         features = self.policy.features(ObservationView(rollout)[rollout.rows_of_steps(every)])
         described, actions = features.get(ACTION_FEATURES), _joined(rollout.actions[::every])

@@ -63,7 +63,7 @@ class RolloutPipeline:
         if not config.overlap:
             return None
         every = max(1, config.rollout_size // _RATIO_ROWS)
-        log_probs, _ = self._run.learner.engine.evaluate_actions(rollout, every)
+        log_probs, _ = self._run.learner.engine.log_probs_and_values(rollout, every)
         return float(np.minimum(np.exp(log_probs - rollout.log_probs[::every]), 1).mean())
 
     def _begin_first_rollout(self) -> None:
