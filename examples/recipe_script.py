@@ -1,4 +1,4 @@
-"""The functions that the other scripts call: each script runs one verb of the command line, with all of its flags.
+"""The functions that the other scripts call: each script has the flags of one verb of the command line, and runs it.
 
 ``--env`` chooses another env than the default of the script. ``--save-path``, ``--checkpoint-dir``, ``--log-path`` and
 ``--output-dir`` all name the run directory.

@@ -60,7 +60,7 @@ def test_a_resumed_run_starts_new_episodes_with_a_warning(capsys):
     train(512, output_dir="run", num_workers=2)
     summary = corral.resume("run", timesteps=1024, quiet=True).summary
     assert summary.steps == 1024 and summary.inexact == 4
-    assert "env 0, 1, 2, 3 could not be restored" in capsys.readouterr().err
+    assert "envs 0, 1, 2, 3 could not be restored" in capsys.readouterr().err
     on_serial = corral.resume("run", timesteps=1536, quiet=True, backend="serial").summary
     assert on_serial.steps == 1536 and on_serial.inexact == 8
 

@@ -444,9 +444,8 @@ def no_save_at_the_end(patch, wrong):
     original = Run.save_recovery_point
 
     def save_recovery_point(run, again=False):
-        if not (
-            wrong and run.source.counts_taken
-        ):  # the loop takes the counts of the source right before its last save
+        is_last = run.source.counts_taken  # the loop takes the counts of the source right before its last save
+        if not (wrong and is_last):
             original(run, again)
 
     patch.setattr(Run, "save_recovery_point", save_recovery_point)

@@ -221,7 +221,7 @@ def test_nondeterministic_envs_start_new_episodes_on_resume_with_a_warning(capsy
     train(lambda: Unlike(1000), 128, "run")
     summary = corral.resume("run", env=lambda: Unlike(1000), timesteps=256, quiet=True).summary
     assert summary.inexact == 4 and summary.steps == 256
-    assert "env 0, 1, 2, 3 could not be restored" in capsys.readouterr().err
+    assert "envs 0, 1, 2, 3 could not be restored" in capsys.readouterr().err
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again_at_step_0(capsys):
@@ -253,7 +253,7 @@ def test_a_resume_that_fails_at_its_first_step_deletes_nothing():
     assert raised.value.exit_code == 2 and {*before} <= {*run.rglob("*")}
 
 
-def test_recovery_counts_are_kept_across_a_resume(tmp_path):
+def test_fault_counts_are_kept_across_a_resume(tmp_path):
     def make():
         class RaisesOnce(Unlike):
             def step(self, action):

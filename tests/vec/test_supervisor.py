@@ -110,7 +110,7 @@ def test_where_episodes_are_not_restored_workers_that_live_equally_long_make_no_
     )
 
 
-def test_deaths_between_steps_stop_the_run_if_neither_steps_nor_heartbeat_change():
+def test_deaths_between_steps_stop_the_run_if_neither_steps_nor_other_progress_differ():
     supervisor = Supervisor(RECOVERS)
     assert (
         stops(supervisor, *(WorkerDeath(0, killed(), steps=1, progress_outside_steps=beat) for beat in "aabbcc"))

@@ -30,7 +30,7 @@ _ENV_HELP = "a built-in env, a Gymnasium id, envpool:ID, package.module:callable
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script that does what a verb does: it has the verb's flags, and the flag ``--env`` instead of an argument."""
+    """A script with the flags of a verb, and the flag ``--env`` instead of the argument."""
 
     name: str
     """The script's name, with which its errors begin."""

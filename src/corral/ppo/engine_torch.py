@@ -167,7 +167,7 @@ class TorchEngine:
 
     @torch.no_grad()
     def log_probs_and_values(self, rollout: Rollout, every: int = 1) -> tuple[Floats, Floats]:
-        """Return log-probabilities and values [T / every, N] of a rollout's actions under the current weights.
+        """Return log-probabilities and values [ceil(T / every), N] of a rollout's actions under the current weights.
 
         A recurrent policy starts each step from the state that the rollout recorded.
         """

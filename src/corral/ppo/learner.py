@@ -42,11 +42,11 @@ class LearnerDiverged(CorralError):
 
 @dataclass(frozen=True, slots=True)
 class UpdateStats:
-    """Statistics of one update: means over its minibatches, except ``explained_variance``."""
+    """Statistics of one update: means over the minibatches whose gradients were computed, if nothing else is said."""
 
     loss: float
     """What was minimised: policy_gradient_loss + ent_coef * entropy_loss + vf_coef * value_loss, and kl_ref_coef *
-    kl_ref if there is a reference policy."""
+    kl_ref if there is a reference policy; only the value loss counts while only the value function learns."""
     policy_gradient_loss: float
     value_loss: float
     entropy_loss: float
@@ -56,7 +56,7 @@ class UpdateStats:
     clip_fraction: float
     """Fraction of rows whose probability ratio left the clip range."""
     grad_norm: float
-    """Norm of the gradient before it is clipped."""
+    """Norm of the gradient before it is clipped; the mean over the minibatches whose gradients were applied."""
     explained_variance: float
     """Share of the variance of the returns that the rollout's values predicted: 1 is perfect, 0 or less is useless."""
     kl_ref: float | None = None
@@ -71,12 +71,13 @@ class UpdateSettings:
     """Number of the iteration in the run; it seeds the order of rows, and dropout and the like."""
     learning_rate: float
     terms: LossTerms = NO_EXTRA_TERMS
-    """The weight of the KL divergence from the reference policy, whether only the value function learns, and
-    ``clip_range`` and ``ent_coef`` if a hook changed them."""
+    """How the loss differs from that of the config: a term for the KL divergence from a reference policy, a loss of the
+    value function only, and ``clip_range`` and ``ent_coef`` if a hook changed them."""
 
 
-_ADJUSTABLE = {"learning_rate": True, "clip_range": False, "ent_coef": True}
-"""Settings that a hook may change between updates, and whether they may be 0."""
+_ADJUSTABLE = ("learning_rate", "clip_range", "ent_coef")
+"""Settings that a hook may change between updates."""
+_MAY_BE_ZERO = ("learning_rate", "ent_coef")
 
 
 def check_adjustable(name: str, value: Any) -> None:
@@ -84,10 +85,9 @@ def check_adjustable(name: str, value: Any) -> None:
     if name not in _ADJUSTABLE:
         raise UsageError(f"{short_repr(name)} cannot change during a run; {', '.join(_ADJUSTABLE)} can")
     number = _to_float(value)
-    may_be_zero = _ADJUSTABLE[name]
-    is_valid = 0 < number < math.inf or (number == 0 and may_be_zero)  # False for NaN
+    is_valid = 0 < number < math.inf or (number == 0 and name in _MAY_BE_ZERO)  # False for NaN
     if not is_valid:
-        limit = "at least 0" if may_be_zero else "more than 0"
+        limit = "at least 0" if name in _MAY_BE_ZERO else "more than 0"
         raise UsageError(f"{name} {short_repr(value)}: should be a finite number, {limit}")
 
 
@@ -102,7 +102,8 @@ def _to_float(value: Any) -> float:
 class Engine(Protocol):
     """The part of the learner that computes gradients of minibatches and applies them to the policy's weights.
 
-    An update is one ``load``, then for each minibatch ``compute_gradient`` and ``apply``, then one ``finish``.
+    An update is one ``load``, then for each minibatch ``compute_gradient`` and ``apply``, then one ``finish``. The
+    setting ``target_kl`` may end the minibatches early, after a ``compute_gradient`` that has no ``apply``.
     """
 
     @property
@@ -146,9 +147,10 @@ class Engine(Protocol):
         ...
 
     def finish(self, n_computed: int, n_applied: int) -> dict[str, float]:
-        """End the update, and return its statistics: all fields of ``UpdateStats`` except ``explained_variance``.
+        """End the update, and return its statistics: the fields of ``UpdateStats`` except ``explained_variance``.
 
-        ``grad_norm`` is the mean over the ``n_applied`` gradients, all others are means over the ``n_computed`` ones.
+        ``kl_ref`` is left out if the loss has no such term. ``grad_norm`` is the mean over the ``n_applied`` gradients
+        (0 if there are none), all others are means over the ``n_computed`` ones.
         """
         ...
 
@@ -178,13 +180,14 @@ class Learner:
     """A policy and PPO's update of it."""
 
     def __init__(self, policy: Policy, config: TrainConfig, seed: int, device: torch.device, engine: Engine) -> None:
-        self.policy = policy.eval()  # dropout and the like are active in gradient steps only
+        self.policy = policy.eval()  # dropout and the like are off; the engine turns them on for gradient steps
         self.config = config
         self.seed = seed
         self.device = device
         self.engine = engine
         self.n_updates = 0
-        """Gradient steps since the run began: the metric ``train/n_updates``. In Stable-Baselines3 it counts epochs."""
+        """Gradient steps since the run began, restored by a resume: the metric ``train/n_updates``, which counts epochs
+        in Stable-Baselines3."""
         self.reference: Mapping[str, Tensor] | None = None
         """Weights of the reference policy, near which the KL term of the loss keeps the policy."""
 
@@ -204,7 +207,8 @@ class Learner:
     def update(self, rollout: Rollout, advantages: Advantages, settings: UpdateSettings) -> UpdateStats:
         """Make ``n_epochs`` passes over a rollout in shuffled minibatches, with a gradient step on each.
 
-        ``advantages`` are the estimated advantages and returns [T, N] of the rollout.
+        ``advantages`` are the estimated advantages and returns [T, N] of the rollout. The setting ``target_kl`` may end
+        the update early.
         """
         terms = settings.terms
         if terms.kl_ref_coef and self.reference is None:
@@ -262,7 +266,7 @@ class Learner:
         """Raise LearnerDiverged if a weight or a statistic is infinite or NaN."""
         if not self.engine.weights_are_finite() or not np.isfinite(list(means.values())).all():
             raise LearnerDiverged(
-                f"loss or weights are not finite in iteration {settings.iteration} (learning_rate "
+                f"loss, gradient or weights are not finite in iteration {settings.iteration} (learning_rate "
                 f"{settings.learning_rate:g}); the last checkpoint is intact. Try a smaller --learning-rate, "
                 "or normalize with --normalize-obs or --normalize-reward."
             )

@@ -39,8 +39,9 @@ class CollectorReport:
     seconds: CollectSeconds = field(default_factory=CollectSeconds)
     """Time spent choosing actions and stepping envs."""
     finished: bool = True
-    """False if ``on_step`` stopped ``collect`` before step T, because the worker uses too much memory: the worker makes
-    such a report, and the process that takes its place collects the other steps."""
+    """Whether all T steps are collected, as in every report of ``collect``. If ``on_step`` raises because the worker
+    uses too much memory, the worker makes a report without times that is not finished, and ends. The process that takes
+    its place collects the remaining steps and makes another report."""
 
 
 class Collector:
@@ -60,15 +61,16 @@ class Collector:
         self.n_steps = n_steps
         self.seed = seed
         self.first_env = first_env
-        # [N] The last bits of a row of a matrix product can depend on the row's place in the batch and on the batch's
-        # size. So the actor gives each env a fixed place, by its index in the run (see ``rollout/batch_layout``).
+        # Indices in the run [N]. The last bits of a row of a matrix product can depend on the row's place in the batch
+        # and on the batch's size. So the actor gives each env a fixed place, by its index (``rollout/batch_layout``).
+        # For ``act``, which always gets all N envs, the actor was made with their indices; ``values`` gets some.
         self._env_indices = np.arange(first_env, first_env + env.num_envs)
 
     def reset_envs(self) -> None:
         """Reset every env, so that its episode 0 begins again.
 
-        Runs that choose an opponent (a player inside the env) for each episode need this: the first reset of the
-        envs, which shows whether they have action masks, comes before the first opponents are chosen.
+        Runs that choose an opponent (a player inside the env) for each episode need this: the envs were reset when they
+        were made, to find out whether they have action masks, and no opponents had been chosen by then.
         """
         self.env.arrays.episode.fill(-1)  # because the reset adds 1
         self.env.reset_arrays()
@@ -83,11 +85,11 @@ class Collector:
         """Step every env until ``rollout`` holds T steps, and write them into its arrays.
 
         ``first_step`` is not 0 in a worker that was restarted: ``rollout`` holds that many steps already, and the
-        caller has restored the envs to where these steps ended. For a recurrent policy, the caller has written its
-        initial states to ``rollout.states[0]``.
+        caller has restored the envs to where these steps ended. For a recurrent policy, the caller has written the
+        states before step 0 to ``rollout.states[0]``.
 
-        ``on_step(steps_done, any_episode_ended)`` is called when a step of all envs is completely stored: another
-        process could continue from there. An exception that it raises ends the collection.
+        ``on_step(steps_done, any_episode_ended)`` is called when a step of all envs is stored (but for values that the
+        actor defers): another process could continue from there. An exception that it raises ends the collection.
         """
         env, clock = self.env, time.perf_counter
         noise = self._noise(iteration)  # [T, N, D]
@@ -95,7 +97,7 @@ class Collector:
         rollout.final_values[first_step:] = 0.0
         if first_step == 0:
             for writer in writers:  # store the observation before step 0
-                writer.write_first(was_reset=iteration == 0)  # if so, check that all frames of each stack are equal
+                writer.write_first(was_reset=iteration == 0)  # a frame stack repeats one frame after a reset; checked
         seconds_acting = seconds_stepping = 0.0
 
         for t in range(first_step, self.n_steps):
@@ -180,8 +182,8 @@ class Collector:
         rollout.next_episode[t] = outcome.episode
         rollout.next_opponent[t] = outcome.opponent
         # After truncation, for example by a time limit, rewards would have followed. So the return bootstraps from the
-        # value of the episode's final observation (Pardo et al. 2018, Time Limits in RL, arXiv:1712.00378). These are
-        # ``final_values``, at the ends of episodes; ``last_values`` are those at the end of the rollout.
+        # value of the episode's final observation (Pardo et al. 2018, Time Limits in RL, arXiv:1712.00378). Such values
+        # are ``final_values``, which are 0 elsewhere; ``last_values`` are those after the last step of the rollout.
         cut_off = np.flatnonzero(outcome.truncated & ~outcome.terminated)  # [K] envs, from 0 to N - 1
         if cut_off.size:
             final_observations = {path: leaf[cut_off] for path, leaf in outcome.final_observations.items()}
@@ -201,10 +203,10 @@ class Collector:
             next_states[ended] = 0.0
 
     def _store_remaining_values(self, rollout: Rollout) -> None:
-        """Store the values that are computed after all steps: of the observations after the last step, at least.
+        """Store the values of the observations after the last step and, if the actor defers them, those of all T steps.
 
-        An actor that ``defers_values`` computes those of all T steps here too, because one large batch is faster. Such
-        an actor is not recurrent. Its values depend only on the leaves ``value_leaves`` of observations (None: all).
+        An actor that ``defers_values`` computes them in one large batch, because that is faster. Such an actor is not
+        recurrent. Its values depend only on the leaves ``value_leaves`` of observations (None: all).
         """
         if self.actor.defers_values:
             observations = ObservationView(rollout, self.actor.value_leaves).all()  # each [T * N, ...]
@@ -224,11 +226,11 @@ def merge_reports(
     """Return ``rollout``, whose arrays are written, with what its collectors reported.
 
     ``reports`` are in the order of their envs: floats are then added in the same order for any number of collectors.
-    ``fault_counts`` has the restarts of workers; the reports have the faults of envs within workers.
+    ``fault_counts`` has what no report counts: restarts of the workers in which collectors run.
     """
     for report in reports:
         fault_counts += report.env_report.fault_counts
-    # Workers without envs, if there are more workers than envs, are not counted: ``infos`` has an entry for each env. A
+    # ``infos`` has an entry for each env, so it is empty only for a worker without envs (possible with ``adaptive``). A
     # worker that was restarted for memory has several reports, of which only the last is finished.
     n_collectors = sum(1 for report in reports if report.env_report.infos and report.finished)
     return dataclasses.replace(

@@ -1,7 +1,7 @@
 """Moves envs from one worker to another between rollouts, without any change for the env.
 
-An env cannot be sent to another process, but its position can. The new owner builds a copy, replays it to that position
-and checks that it shows the same observation as the original did. Only then does it take the env over.
+An env cannot be sent to another process, but its position can. The new owner makes a new env, replays it to that
+position and checks that it shows the same observation as the old one did. Only then is the old one closed.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ def prepare_move(
     heartbeat: Any,
     opponent_sampler: OpponentSampler | None,
 ) -> SerialVectorEnv | None:
-    """Return a vector env with exactly ``envs``, or None if one of them cannot be copied.
+    """Return a vector env with exactly ``envs``, or None if one of them cannot be made or restored.
 
     Envs that ``collector`` has already are taken over as they are. The others are new envs, replayed to their
     positions.
     """
     kept_envs = _envs_by_number(collector)
-    copies = _build_copies(factory, [number for number in envs if number not in kept_envs])
-    if copies is None:
+    new_envs = _make_envs(factory, [number for number in envs if number not in kept_envs])
+    if new_envs is None:
         return None
-    all_envs = kept_envs | copies
+    all_envs = kept_envs | new_envs
     vector_env = SerialVectorEnv(
         factory,
         len(envs),
@@ -55,7 +55,7 @@ def prepare_move(
     if not lost:
         return vector_env
     vector_env.closed = True  # but not its envs: ``collector`` still uses some of them
-    for env in vector_env.envs:  # not ``copies``: a replay that failed may have replaced some of them
+    for env in vector_env.envs:  # not ``new_envs``: a replay that failed may have replaced some of them
         if not any(env is kept for kept in kept_envs.values()):
             close_quietly(env)
     return None
@@ -69,20 +69,20 @@ def _envs_by_number(collector: Collector | None) -> dict[int, Any]:
     return dict(enumerate(collector.env.envs, collector.first_env))
 
 
-def _build_copies(factory: EnvFactory, numbers: list[int]) -> dict[int, Any] | None:
-    """Build envs for these numbers; return None if one cannot be built.
+def _make_envs(factory: EnvFactory, numbers: list[int]) -> dict[int, Any] | None:
+    """Make envs with these numbers; return None if one cannot be made.
 
     Some envs exist only once, because they hold a port or a licence.
     """
-    copies: dict[int, Any] = {}
+    new_envs: dict[int, Any] = {}
     try:
         for number in numbers:
-            (copies[number],) = build_envs(factory, number, 1)
+            (new_envs[number],) = build_envs(factory, number, 1)
     except (EnvFault, UsageError):
-        for env in copies.values():
+        for env in new_envs.values():
             close_quietly(env)
         return None
-    return copies
+    return new_envs
 
 
 def close_quietly(env: Any) -> None:

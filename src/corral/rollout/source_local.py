@@ -133,7 +133,7 @@ class LocalSource:
     def _current_slot(self) -> Rollout:
         return self._slots[self._n_begun % len(self._slots)]
 
-    def _check_deadline(self, _steps_done: int, _episode_ended: bool) -> None:
+    def _check_deadline(self, _steps_done: int, _any_episode_ended: bool) -> None:
         if time.perf_counter() > self._deadline:
             raise DeadlinePassed
 

@@ -280,12 +280,12 @@ class RolloutWorker:
         except _TooMuchMemory:
             return CollectorReport(collector.env.take_report(), finished=False)
 
-    def _on_step(self, steps_done: int, episode_ended: bool) -> None:
+    def _on_step(self, steps_done: int, any_episode_ended: bool) -> None:
         """Publish that a step is complete. Stop if the run ends or if, after an episode, memory is over its limit."""
         self._heartbeat[STEPS_COMPLETED] = steps_done
         if self._stop[0]:
             raise _Stopped
-        if episode_ended and self._rss_limit.is_exceeded():
+        if any_episode_ended and self._rss_limit.is_exceeded():
             raise _TooMuchMemory
 
     def _prepare_move(self, request: PrepareMove) -> bool:

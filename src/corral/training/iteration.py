@@ -78,8 +78,8 @@ class LearnedRollout:
     before: Counters
     """The run's counters before the rollout."""
     rollout: Rollout
-    mean_ratio: float | None
-    """With ``overlap``, the mean importance weight of the rollout (see ``RolloutPipeline.mean_ratio``)."""
+    mean_clipped_ratio: float | None
+    """With ``overlap``, the mean importance weight of the rollout (see ``RolloutPipeline.mean_clipped_ratio``)."""
     settings: UpdateSettings
     update: UpdateStats
     stage_end_message: str | None

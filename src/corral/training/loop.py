@@ -8,13 +8,13 @@ The loop is the same for every env, network and number of processes. Its terms:
 - A *hook* is an object with methods that the loop calls: ``on_start``, ``after_iteration`` and ``on_end``. Evaluation,
   checkpoints, metrics files and imitation learning from an expert are hooks, and users add their own. Their order is in
   ``training/hooks/hook_order``.
-- The *recovery point* is a copy of the run's state in memory, taken before and after ``on_start`` and after each
-  update. Whenever a hook has been called, the hook's state in the copy is replaced. A checkpoint is a recovery point on
-  disk. If a signal or an error interrupts a rollout or its update, both are discarded and the recovery point is saved,
-  so that a resume repeats them exactly.
+- The *recovery point* is a copy of the run's state in memory, taken at the start, after ``on_start`` and after each
+  update. A user's hook may have state too: it is copied after each call of the hook, so that a resume does not give the
+  hook an iteration twice. A checkpoint is a recovery point on disk. If a signal or an error interrupts a rollout or its
+  update, both are discarded and the recovery point is saved, so that a resume repeats them exactly.
 - With the setting ``overlap``, workers collect the next rollout while this process updates the policy. That rollout
-  uses the weights from before the update. So the recovery point holds those weights too, beside the current ones.
-- *Stages* divide a run: each has its own opponents or reset options, and the run may end after the last one.
+  uses the weights from before the update. A resume collects it again, so the recovery point holds those weights too.
+- *Stages* divide a run: each has its own opponents (players inside the envs) or reset options.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ __all__ = ["train_loop"]
 def train_loop(run: Run, hooks: HookList, signals: SignalHandler) -> str:
     """Train until a budget (steps, episodes, time, stages) is used up or a hook stops the run; return the reason.
 
-    In every case, also after a signal or an error, the last recovery point is saved if it is not on disk, and then
-    ``on_end`` is called.
+    However the iterations end, also by a signal or an error, the last recovery point is saved if it is not on disk, and
+    then ``on_end`` is called. If ``on_start`` of a hook raises, ``on_end`` is called for the hooks that have started.
     """
     resumed = run.recovery_point is not None  # if so, it is the checkpoint from which the run was restored
     if not resumed:
-        run.take_recovery_point()  # so that there is one for summary.json even if a signal interrupts `on_start`
+        run.take_recovery_point()  # from which the caller writes summary.json if a signal interrupts `on_start`
     start = Start(run, signals, resumed)
     hooks.on_start(start)  # may change the weights (imitation learning), or stop the run
     reason = None  # stays None if a signal or an error ends the run
@@ -49,9 +49,9 @@ def train_loop(run: Run, hooks: HookList, signals: SignalHandler) -> str:
         run.take_recovery_point()  # with the changes of `on_start`
         stop_reason = run.exhausted_budget() or start.stop_reason
         if resumed and (stop_reason is None or not run.config.hooks):
-            # This counts the recovery point as saved. So what `on_start` changed does not overwrite the checkpoint from
-            # which the run was resumed, before an iteration is complete: another resume calls `on_start` again. But if
-            # no iteration follows, and the user has hooks (`config.hooks`), what those changed has to be saved now.
+            # Counts the recovery point as saved. Otherwise `_run_iterations` would overwrite the checkpoint from which
+            # the run was resumed with what `on_start` has changed, and the next resume would change it once more.
+            # If no iteration follows, that is right: changes by the user's hooks (`config.hooks`) would be lost.
             run.last_saved_step = run.progress.timesteps
         reason = _run_iterations(run, hooks, signals, stop_reason)
     finally:
@@ -66,14 +66,14 @@ def _run_iterations(run: Run, hooks: HookList, signals: SignalHandler, stop_reas
     is_evaluated = False  # whether the current policy was evaluated since this loop began
     try:
         while stop_reason is None:
-            # Ctrl-C and SIGTERM raise an exception in such a block, or, if they arrive outside, in the next one.
+            # In this block, Ctrl-C and SIGTERM raise an exception. Elsewhere they wait until the next such block.
             with signals.interruptible():
                 learned = _collect_and_learn(run, pipeline)
             if learned is None:  # the time budget was used up before the rollout was complete
                 _end_without_rollout(run, signals, is_evaluated)
                 return "duration"
             run.commit(learned.rollout)  # update counters and statistics, publish the weights, take a recovery point
-            metrics = metrics_row(run, learned.rollout, learned.update, learned.settings, learned.mean_ratio)
+            metrics = metrics_row(run, learned.rollout, learned.update, learned.settings, learned.mean_clipped_ratio)
             iteration = Iteration(run, signals, learned, metrics, stop_reason=run.exhausted_budget())
             hooks.after_iteration(iteration)  # evaluate, log, write metrics, save checkpoints; a hook may stop the run
             stop_reason, is_evaluated = iteration.stop_reason, iteration.is_evaluated
@@ -95,19 +95,20 @@ def _collect_and_learn(run: Run, pipeline: RolloutPipeline) -> LearnedRollout | 
     if rollout is None:
         return None
     # With `overlap`, the mean of min(1, pi_now / pi_that_collected): 1 if both policies are equal. Otherwise None.
-    mean_ratio = pipeline.mean_ratio(rollout)
-    advantages = run.estimate_advantages(rollout)  # and returns, both [T, N], by generalized advantage estimation
+    mean_clipped_ratio = pipeline.mean_clipped_ratio(rollout)
+    advantages = run.estimate_advantages(rollout)  # advantages and returns [T, N], by generalized advantage estimation
     settings = run.next_update_settings()  # learning rate, clip range and coefficients of the loss
     update = run.learner.update(rollout, advantages, settings)  # epochs of minibatch gradient steps
-    stage_end = pipeline.stage_end_message  # a line to log if a stage ended with this rollout; else None
-    return LearnedRollout(before, rollout, mean_ratio, settings, update, stage_end)
+    stage_end = pipeline.stage_end_message  # a line to log if a stage ended with `rollout`; else None
+    return LearnedRollout(before, rollout, mean_clipped_ratio, settings, update, stage_end)
 
 
 def _end_without_rollout(run: Run, signals: SignalHandler, is_evaluated: bool) -> None:
     """End a run whose time budget was used up before a rollout was complete.
 
-    ``after_iteration`` is not called, because there is no iteration to give it; ``on_end`` is called later. Instead of
-    hooks, this function evaluates the policy, unless that was done already, and writes the files of the last stage.
+    ``after_iteration`` is not called, because there is no iteration to give it; ``on_end`` is called later. So this
+    function does what hooks do at the end of other runs: it evaluates the policy, if the run has evaluations and this
+    policy had none, and writes the files of the current stage.
     """
     run.discard_rollout()  # the seconds of the incomplete rollout are added to `discarded_seconds`
     if run.config.eval_freq and not is_evaluated:

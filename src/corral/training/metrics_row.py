@@ -38,7 +38,7 @@ def progress_columns(run: Run) -> Sequence[str]:
 
 
 def metrics_row(
-    run: Run, rollout: Rollout, stats: UpdateStats, settings: UpdateSettings, mean_ratio: float | None
+    run: Run, rollout: Rollout, stats: UpdateStats, settings: UpdateSettings, mean_clipped_ratio: float | None
 ) -> Metrics:
     """Return the metrics of one iteration. The order of the keys is part of the files: ``metrics.jsonl`` keeps it."""
     progress = run.progress
@@ -73,8 +73,8 @@ def metrics_row(
         "train/grad_norm": stats.grad_norm,
         "train/n_updates": run.learner.n_updates,
     }
-    if mean_ratio is not None:
-        row["train/rho"] = mean_ratio
+    if mean_clipped_ratio is not None:
+        row["train/rho"] = mean_clipped_ratio
     if run.opponents is not None:
         row |= run.opponents.metrics()
     if stats.kl_ref is not None:

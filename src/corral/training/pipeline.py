@@ -14,7 +14,7 @@ from corral.training.run import Run
 __all__ = ["RolloutPipeline"]
 
 _RATIO_ROWS = 512
-"""Number of rows whose probability ratios are averaged."""
+"""About how many rows' probability ratios are averaged."""
 
 
 class RolloutPipeline:
@@ -54,7 +54,7 @@ class RolloutPipeline:
         run.stopwatch.end_rollout()
         return rollout
 
-    def mean_ratio(self, rollout: Rollout) -> float | None:
+    def mean_clipped_ratio(self, rollout: Rollout) -> float | None:
         """Return the mean importance weight, clipped at 1, of a rollout of an older policy; None without ``overlap``.
 
         The clipped importance weight is the rho of V-trace (Espeholt et al. 2018, arXiv:1802.01561).

@@ -152,7 +152,7 @@ class BatchStepper:
         return rows
 
     def take_report(self) -> EnvReport:
-        """Return the sums of infos, the recovery counts and the faults since the last call."""
+        """Return the sums of infos, the fault counts and the faults since the last call."""
         return self._ledger.take_report(self._info_sums.take())
 
     def restore(

@@ -14,10 +14,10 @@ If an env raises an exception, the stepper replaces it by a new env, which the e
 to the position before the exception, and repeats the failed call. An episode that cannot be continued is truncated, and
 the next one begins.
 
-An exception ends the run if recovery is switched off (``StepperOptions.recover``), or if no step was completed before:
-the env is then probably set up wrongly, and a new one would raise too. It also ends the run if ``_retry_step`` or
-``_begin_episode`` raises ``EnvFault``, or if three episodes in a row of one env had to be truncated or skipped because
-of exceptions (``vec/episode_ledger``).
+An exception ends the run, as an ``EnvFault``, if recovery is switched off (``StepperOptions.recover``), or if no step
+was completed before: the env is then probably set up wrongly, and a new one would raise too. It also ends the run if
+three episodes in a row of one env had to be truncated or skipped because of exceptions (``vec/episode_ledger``), or if
+a step or a reset raised too often; ``_retry_step`` and ``_begin_episode`` have the details.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ CURRENT_ENV, STEPS_STARTED, OTHER_CALLS = 0, 1, 2
 """Indices into ``Stepper.heartbeat``: the env in use, how many steps were started, and how many other calls (resets,
 replayed steps, reading of states). A parent process watches these numbers to detect that its worker hangs."""
 _MAX_STEP_ATTEMPTS = 3
-"""Limit on the calls of ``env.step`` for one step, the first included. A type of exception that is raised twice in a
-row ends the attempts before."""
+"""Limit on the calls of ``env.step`` for one step, the first included. There are fewer attempts if two in a row raise
+the same type of exception."""
 _STATE_WAIT_FACTOR = 100
-"""``get_state`` may be slow. If reading all states took ``x`` seconds, the next ``100 x`` seconds read none."""
+"""``get_state`` may be slow. If it took ``x`` seconds for all envs, it is called again ``100 x`` seconds after the last
+call began, or earlier if the replay log is nearly full."""
 
 
 class Stepper:
@@ -69,7 +70,7 @@ class Stepper:
         self.info_mode = options.infos
         """``full``: ``reset`` and ``step`` return infos; ``summed``: ``take_report`` returns sums of their numbers."""
         self.opponent_sampler: OpponentSampler | None = None
-        """Chooses, for each new episode, the opponent that plays inside the env; None: the env chooses it, if any."""
+        """Chooses the opponent (a player inside the env) of each new episode; None: the env chooses it, if any."""
         self.heartbeat: Any = [0, 0, 0] if options.heartbeat is None else options.heartbeat
         self.row_writer = RowWriter(envs[0].observation_space, envs[0].action_space, arrays)
         self._restorable = RestorableEnvs(
@@ -79,9 +80,9 @@ class Stepper:
             first_env=options.first_env,
             globals_seed=options.seed if options.seed_globals else None,  # for Python's and numpy's global generators
         )
-        self.envs = self._restorable.envs
+        self.envs = self._restorable.envs  # the same lists as there, so they change when an env is replaced
         self._mask_methods = self._restorable.action_mask_methods
-        # A faster ``write_observation``. If it raises, ``write_observation`` raises an error that gives the reason.
+        # A faster ``write_observation``. If it raises ``ValueError``, ``write_observation`` raises it with the reason.
         self._copy_observation = self.row_writer.copy_observation
         self._read_action = self.row_writer.codec.layout.reader(arrays.actions)
         self._next_state_time = 0.0  # when states may be read again, on the clock of ``time.perf_counter``
@@ -103,8 +104,7 @@ class Stepper:
     ) -> list[InfoRow]:
         """Begin a new episode in every env, or in the envs where ``reset_mask`` [N] is true, and return the infos.
 
-        Where ``seeds`` has None, the seed of the episode follows from the root seed (``StepperOptions.seed``), if there
-        is one, and from the indices of the env and the episode.
+        Where ``seeds`` has None, the seed follows from ``StepperOptions.seed`` and the indices of env and episode.
         """
         rows: list[InfoRow] = []
         for i in range(len(self.envs)) if reset_mask is None else itertools.compress(itertools.count(), reset_mask):
@@ -151,7 +151,7 @@ class Stepper:
         return rows
 
     def take_report(self) -> EnvReport:
-        """Return the sums of infos, recovery counts and faults since the last call, and env states if they are due."""
+        """Return the sums of infos, fault counts and faults since the last call, and env states if they are due."""
         states = self._read_states()
         info_sums, self._info_sums = self._info_sums, [{} for _ in self.envs]
         return self._ledger.take_report(info_sums, states)
@@ -217,7 +217,7 @@ class Stepper:
             self._ledger.consecutive_faulty_episodes[i] = 0
             self._end_episode(i, info, rows)
             return
-        if self.row_writer.has_masks or mask is not None or MASK in info:  # a mask only now, or no longer, is an error
+        if self.row_writer.has_masks or mask is not None or MASK in info:  # raises unless the reset had a mask, too
             self.row_writer.write_mask(i, info.get(MASK) if mask is None else mask)
         if info:
             self.row_writer.write_life_lost(i, info.get(LIFE_LOST, False))
@@ -229,9 +229,8 @@ class Stepper:
     def _end_episode(self, i: int, info: dict[str, Any], rows: list[InfoRow]) -> None:
         """Keep the final observation and info of env ``i``, then begin its next episode.
 
-        The final observation and, in mode ``full``, the info are copied before the reset, because an env may return the
-        same array or dictionary again. In the info, the dictionary and the arrays directly in it are copied; objects
-        nested deeper are not.
+        Both are copied before the reset (the info in mode ``full`` only), because an env may return the same array or
+        dictionary again. In the info, the arrays directly in it are copied; objects nested deeper are not.
         """
         for path, leaf in self.arrays.final_observations.items():
             leaf[i] = self.arrays.observations[path][i]
@@ -307,7 +306,8 @@ class Stepper:
     def _log_episode(self, i: int, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any] | None:
         """Record the start of an episode in the replay log; return its options, with an opponent if one was sampled.
 
-        The opponent is sampled with the episode's seed, so that a replay has the same one; without a seed, none is.
+        The opponent is sampled with the episode's seed, so that a replay has the same one. None is sampled without a
+        seed, or if the caller gave options.
         """
         self._replay_log.begin(i, int(self.arrays.episode[i]), seed, options)
         if options is None and self.opponent_sampler is not None:
@@ -328,16 +328,16 @@ class Stepper:
         replaced once more. After ``_MAX_STEP_ATTEMPTS`` calls the run ends with an ``EnvFault``, which describes
         the first exception and has the last one as its cause.
         """
-        # If the action is not in the action space, the caller is at fault, not the env: this raises ``InvalidAction``.
+        # Raises ``InvalidAction`` if the action is not in the action space: the caller is at fault, not the env.
         self.row_writer.check_action(self.first_env + i, action, describe_error(error))
         position = self._position_before_step(i)
-        action_leaves = {path: leaf[i].copy() for path, leaf in self.arrays.actions.items()}  # as files store it
+        action_leaves = {path: leaf[i].copy() for path, leaf in self.arrays.actions.items()}  # as fault files store it
         fault = self._make_fault(i, error, action, position.reproduction(action_leaves))
         if not self._restorable.can_replace or not self._ledger.completed_first_step:
             raise fault from error
         for _ in range(_MAX_STEP_ATTEMPTS - 1):
-            # ``replace`` closes the old env first. If it can make no new one, the closed env stays in the list; when
-            # its next reset raises, ``_begin_episode`` tries again to replace it.
+            # ``replace`` closes the old env first. If it can make no new one, the closed env stays in the list and is
+            # reset next. If it raises then, as most do, ``_begin_episode`` tries again to replace it.
             if not self._restorable.replace(i) or not self._restore_env(i, position):
                 self._ledger.record_failed_restore(i, fault)
                 return None
@@ -368,8 +368,8 @@ class Stepper:
     ) -> list[int]:
         """Bring every env to its position: in a new worker, after a resume, or when envs move between workers.
 
-        Envs in ``already_there`` are at their positions, because this worker had them before the move. Returns the envs
-        that could not be restored; their episodes are truncated in the next step. Both are indices into ``envs``.
+        ``already_there`` are the indices in ``envs`` of those that are at their positions, because this worker had them
+        before the move. Returns the indices of envs that could not be restored, whose episodes the next step truncates.
         """
         self.row_writer.has_masks = has_masks
         for i, position in enumerate(positions):
@@ -381,10 +381,10 @@ class Stepper:
         return sorted(self._ledger.unrestored_envs)
 
     def _restore_env(self, i: int, position: EnvPosition) -> bool:
-        """Bring env ``i`` to a position; return whether that succeeded. If not, record the failed restore.
+        """Bring env ``i`` to a position; return whether that succeeded. If not, mark the env as unrestored.
 
-        The position is written in any case: if restoring failed, the env's episode is truncated in the next step, with
-        the position's observation as its last one.
+        The position is written to the arrays in any case: the episode of an unrestored env is truncated with the
+        position's observation as its last one.
         """
         is_restored = self._restorable.restore(i, position, self.opponent_sampler, self._update_heartbeat)
         if not is_restored:

@@ -122,7 +122,7 @@ class RestorableEnvs:
             try:
                 return self._replay(i, position, opponent_sampler, before_step)
             except ENV_EXCEPTIONS:
-                if self._replayed_steps == failed_step:  # two copies raised at the same step, so the next one would too
+                if self._replayed_steps == failed_step:  # so would the next env
                     return False
                 failed_step = self._replayed_steps
         return False

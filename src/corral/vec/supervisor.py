@@ -1,8 +1,8 @@
 """The supervisor: decides whether a worker that died or hung is restarted, and restarts workers that use much memory.
 
-A worker is a process that owns envs. A worker that died is restarted, unless recovery is off, the env does not work at
-all, restarts make no progress or there were too many: then the run stops with an error. A worker that uses too much
-memory is always restarted.
+A worker is a process that owns envs. A worker that died is restarted, unless recovery is off, no env has completed a
+step yet (then only deaths by a signal lead to a restart), restarts make no progress or there were too many: then the
+run stops with an error. A worker that uses too much memory is always restarted.
 
 The rules are a state machine: ``decide`` gets an event (``WorkerDeath``) and returns a decision (``Restart`` or
 ``Stop``). ``recover`` and ``restart_for_memory`` start workers, but only with the functions that the caller passes. So
@@ -34,7 +34,7 @@ __all__ = [
 
 T = TypeVar("T")
 MAX_DEATHS_WITHOUT_PROGRESS = 3
-"""The run stops when a worker dies this often in a row without progress in between."""
+"""The run stops when a worker dies this often in a row at the same point (see ``Supervisor._point_of_death``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class CrashSite:
     action: Any
     """The action of this step, as the env's ``step`` gets it."""
     action_row: Any
-    """The same action as a dictionary of arrays, one for each path in the action space, as files store it."""
+    """The same action as a dictionary of arrays, one for each path in the action space, as fault files store it."""
 
     @property
     def location(self) -> EnvLocation:
@@ -71,8 +71,8 @@ class WorkerDeath:
     steps: int = 0
     """A count that grows with each step of the worker, and is not reset when the worker is restarted."""
     progress_outside_steps: Hashable = None
-    """How far the worker came outside of env steps, as during a restore: a value that is the same for two deaths at the
-    same point of a start, and differs otherwise."""
+    """How far the worker came while it was not in a step, for example in a restore after its start. Two deaths with the
+    same value and the same ``steps`` count as deaths at the same point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +101,13 @@ class Supervisor:
         self._recovery = recovery
         self._restores_episodes = restores_episodes
         self.env_known_to_work = recovery.env_known_to_work
-        """Whether an env has completed a step; the caller sets it. Until then an error is taken for a mistake in the
-        set-up of the run, which a restart would repeat. A worker that dies by a signal is restarted even then, because
-        the signal may come from outside, such as from the kernel when memory is short."""
-        self._restarts = 0  # after deaths; restarts because of memory have no limit
+        """Whether an env has completed a step, before a resume too; the caller sets it. Until then an error is taken for
+        a mistake in the set-up of the run, which a restart would repeat. A worker that dies by a signal is restarted
+        even then, because the signal may come from outside, such as from the kernel when memory is short."""
+        self._restarts = 0  # of all workers, after deaths; restarts because of memory have no limit
         self._counts = FaultCounts()  # since the last ``take_counts``
         self._last_point: dict[int, Hashable] = {}  # by worker: ``_point_of_death`` of its last death
-        self._deaths_in_a_row: dict[int, int] = {}  # by worker: deaths at this point
+        self._deaths_in_a_row: dict[int, int] = {}  # by worker: how often it has died at its ``_last_point``
         self._steps_at_last_death: dict[int, int] = {}  # by worker
 
     def decide(self, death: WorkerDeath) -> Restart | Stop:
@@ -115,14 +115,14 @@ class Supervisor:
         error = self._count_and_judge(death)
         if error is not None:
             if not self.env_known_to_work:
-                error.exit_code = 2  # of the command: the usage, the config or the env is probably wrong
+                error.exit_code = 2  # which says that the usage, the config or the env is probably wrong
             return Stop(error)
         self._restarts += 1
         self._counts += FaultCounts(restarts=1)
         what = _first_line(death.error)
         where = "" if death.crash_site is None else f" ({death.crash_site.location})"
         count = "1 restart" if self._restarts == 1 else f"{self._restarts} restarts"
-        return Restart(f"{what}{where}; restarted, {count} so far")  # of all workers
+        return Restart(f"{what}{where}; restarted, {count} so far")
 
     def recover(self, death: WorkerDeath, start: Callable[[], T], progress: Callable[[], Hashable]) -> T:
         """Restart a worker by calling ``start``, until a call succeeds; if the decision is to stop, raise its error.
@@ -141,11 +141,11 @@ class Supervisor:
                 death = dataclasses.replace(death, error=error, crash_site=None, progress_outside_steps=progress())
 
     def restart_for_memory(
-        self, worker_name: str, start: Callable[[], object], recover: Callable[[CorralError], object]
+        self, worker_name: str, start: Callable[[], object], on_failure: Callable[[CorralError], object]
     ) -> None:
         """Restart a worker that uses more memory than ``RecoveryConfig.max_rss`` by calling ``start``.
 
-        If that fails, it calls ``recover`` with the error.
+        If ``start`` raises, ``on_failure`` is called with the error; the caller then treats it as a death.
         """
         self._counts += FaultCounts(recycled=1)
         limit = f"{self._recovery.max_rss:g} MB (--worker-max-rss)"
@@ -153,7 +153,7 @@ class Supervisor:
         try:
             start()
         except (WorkerDied, EnvFault) as error:
-            recover(error)
+            on_failure(error)
 
     def take_counts(self) -> FaultCounts:
         """Return the restarts since the last call, those after deaths and those because of memory."""
@@ -173,7 +173,7 @@ class Supervisor:
         return None
 
     def _count_death(self, death: WorkerDeath) -> int:
-        """Return how often in a row, this death included, the worker died without progress in between."""
+        """Return how often in a row, this death included, the worker died at the same point."""
         point = self._point_of_death(death)
         is_same = self._last_point.get(death.worker) == point
         deaths = self._deaths_in_a_row[death.worker] + 1 if is_same else 1
@@ -182,7 +182,7 @@ class Supervisor:
         return deaths
 
     def _point_of_death(self, death: WorkerDeath) -> Hashable:
-        """Return the point that the worker had reached: the same for two deaths without progress in between."""
+        """Return the point that the worker had reached. Two deaths in a row at equal points count as no progress."""
         if death.crash_site is None:
             return "outside of a step", death.steps, death.progress_outside_steps
         if self._restores_episodes:
@@ -200,7 +200,8 @@ class Supervisor:
             return EnvFault(summary, site.location, reproduction=site.position.reproduction(site.action_row))
         if isinstance(error, WorkerDied):
             return WorkerDied(f"{error}; {MAX_DEATHS_WITHOUT_PROGRESS} times in a row without any progress")
-        error.exit_code = 1  # an env that worked before cannot be made or restored: a failure while running
+        # An ``EnvFault`` of a new process has exit code 2, as if the set-up were wrong; but the env worked before.
+        error.exit_code = 1
         return error
 
 
