@@ -349,9 +349,7 @@ def build_opponents(config: TrainConfig, env_info: EnvInfo, policy: Policy, acto
         return None
     reset_options = reset_options_of(stages, env_info.opponents)
     if not reset_options:
-        raise UsageError(
-            f"{config.env} has no opponents to choose from; an env offers them as docs/environments.md says"
-        )
+        raise UsageError(f"{config.env} has no opponents to choose from; docs/opponents.md says how an env offers them")
     names = {name for stage in stages for name in mix_of(stage)}
     run_directories = sorted(names - {*dict(reset_options), CURRENT, CHECKPOINT})
     frozen_policies = tuple(_load_frozen_policy(name, env_info) for name in run_directories)

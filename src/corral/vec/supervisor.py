@@ -101,9 +101,9 @@ class Supervisor:
         self._recovery = recovery
         self._restores_episodes = restores_episodes
         self.env_known_to_work = recovery.env_known_to_work
-        """Whether an env has completed a step, before a resume too; the caller sets it. Until then an error is taken for
-        a mistake in the set-up of the run, which a restart would repeat. A worker that dies by a signal is restarted
-        even then, because the signal may come from outside, such as from the kernel when memory is short."""
+        """Whether an env has completed a step, also before a resume; the caller sets it. Until then an error is taken
+        for a mistake in the set-up, which a restart would repeat. A worker that dies by a signal is restarted even
+        then, because the signal may come from outside, such as from the kernel when memory is short."""
         self._restarts = 0  # of all workers, after deaths; restarts because of memory have no limit
         self._counts = FaultCounts()  # since the last ``take_counts``
         self._last_point: dict[int, Hashable] = {}  # by worker: ``_point_of_death`` of its last death
