@@ -39,9 +39,9 @@ class CollectorReport:
     seconds: CollectSeconds = field(default_factory=CollectSeconds)
     """Time spent choosing actions and stepping envs."""
     finished: bool = True
-    """Whether all T steps are collected, as in every report of ``collect``. If ``on_step`` raises because the worker
-    uses too much memory, the worker makes a report without times that is not finished, and ends. The process that takes
-    its place collects the remaining steps and makes another report."""
+    """Whether all T steps are collected: always true in what ``collect`` returns. If ``on_step`` raises because the
+    worker uses too much memory, the worker itself makes a report that is not finished and has no times, and ends. The
+    process that takes its place collects the remaining steps and makes another report."""
 
 
 class Collector:
@@ -63,7 +63,8 @@ class Collector:
         self.first_env = first_env
         # Indices in the run [N]. The last bits of a row of a matrix product can depend on the row's place in the batch
         # and on the batch's size. So the actor gives each env a fixed place, by its index (``rollout/batch_layout``).
-        # For ``act``, which always gets all N envs, the actor was made with their indices; ``values`` gets some.
+        # ``act`` always gets all N envs, so the actor was made with their indices. ``values`` may get fewer envs, so
+        # it has the indices as an argument.
         self._env_indices = np.arange(first_env, first_env + env.num_envs)
 
     def reset_envs(self) -> None:
@@ -97,7 +98,8 @@ class Collector:
         rollout.final_values[first_step:] = 0.0
         if first_step == 0:
             for writer in writers:  # store the observation before step 0
-                writer.write_first(was_reset=iteration == 0)  # a frame stack repeats one frame after a reset; checked
+                # All envs have just been reset in iteration 0 only. Then all frames of a stack have to be equal.
+                writer.write_first(was_reset=iteration == 0)
         seconds_acting = seconds_stepping = 0.0
 
         for t in range(first_step, self.n_steps):

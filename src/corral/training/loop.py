@@ -9,9 +9,10 @@ The loop is the same for every env, network and number of processes. Its terms:
   checkpoints, metrics files and imitation learning from an expert are hooks, and users add their own. Their order is in
   ``training/hooks/hook_order``.
 - The *recovery point* is a copy of the run's state in memory, taken at the start, after ``on_start`` and after each
-  update. A user's hook may have state too: it is copied after each call of the hook, so that a resume does not give the
-  hook an iteration twice. A checkpoint is a recovery point on disk. If a signal or an error interrupts a rollout or its
-  update, both are discarded and the recovery point is saved, so that a resume repeats them exactly.
+  update. A user's hook may have state too: after each call of the hook, its state in the copy is replaced, so that a
+  resume does not lose the hook's last iteration. A checkpoint is a recovery point on disk. If a signal or an error
+  interrupts a rollout or its update, both are discarded and the recovery point is saved, so that a resume repeats them
+  exactly.
 - With the setting ``overlap``, workers collect the next rollout while this process updates the policy. That rollout
   uses the weights from before the update. A resume collects it again, so the recovery point holds those weights too.
 - *Stages* divide a run: each has its own opponents (players inside the envs) or reset options.
@@ -36,7 +37,7 @@ def train_loop(run: Run, hooks: HookList, signals: SignalHandler) -> str:
     """Train until a budget (steps, episodes, time, stages) is used up or a hook stops the run; return the reason.
 
     However the iterations end, also by a signal or an error, the last recovery point is saved if it is not on disk, and
-    then ``on_end`` is called. If ``on_start`` of a hook raises, ``on_end`` is called for the hooks that have started.
+    then ``on_end`` is called. If ``on_start`` of a hook raises, ``HookList`` calls ``on_end`` of the started ones.
     """
     resumed = run.recovery_point is not None  # if so, it is the checkpoint from which the run was restored
     if not resumed:
@@ -49,9 +50,9 @@ def train_loop(run: Run, hooks: HookList, signals: SignalHandler) -> str:
         run.take_recovery_point()  # with the changes of `on_start`
         stop_reason = run.exhausted_budget() or start.stop_reason
         if resumed and (stop_reason is None or not run.config.hooks):
-            # Counts the recovery point as saved. Otherwise `_run_iterations` would overwrite the checkpoint from which
-            # the run was resumed with what `on_start` has changed, and the next resume would change it once more.
-            # If no iteration follows, that is right: changes by the user's hooks (`config.hooks`) would be lost.
+            # Count the recovery point as saved, so that `_run_iterations` does not overwrite the checkpoint with what
+            # `on_start` has changed: the next resume changes it again. But if no iteration follows and there are
+            # user's hooks (`config.hooks`), it is overwritten; their changes would be lost otherwise.
             run.last_saved_step = run.progress.timesteps
         reason = _run_iterations(run, hooks, signals, stop_reason)
     finally:
@@ -66,7 +67,8 @@ def _run_iterations(run: Run, hooks: HookList, signals: SignalHandler, stop_reas
     is_evaluated = False  # whether the current policy was evaluated since this loop began
     try:
         while stop_reason is None:
-            # In this block, Ctrl-C and SIGTERM raise an exception. Elsewhere they wait until the next such block.
+            # Ctrl-C and SIGTERM raise an exception in `interruptible` blocks only, of which hooks have some too.
+            # Elsewhere they wait for the next block.
             with signals.interruptible():
                 learned = _collect_and_learn(run, pipeline)
             if learned is None:  # the time budget was used up before the rollout was complete
@@ -94,7 +96,7 @@ def _collect_and_learn(run: Run, pipeline: RolloutPipeline) -> LearnedRollout | 
     rollout = pipeline.next_rollout()  # [T, N]; with `overlap`, workers collect the next one during the update
     if rollout is None:
         return None
-    # With `overlap`, the mean of min(1, pi_now / pi_that_collected): 1 if both policies are equal. Otherwise None.
+    # With `overlap`, the mean of min(1, pi_now / pi_that_collected), 1 for equal policies; without `overlap`, None.
     mean_clipped_ratio = pipeline.mean_clipped_ratio(rollout)
     advantages = run.estimate_advantages(rollout)  # advantages and returns [T, N], by generalized advantage estimation
     settings = run.next_update_settings()  # learning rate, clip range and coefficients of the loss

@@ -82,7 +82,7 @@ class Stepper:
         )
         self.envs = self._restorable.envs  # the same lists as there, so they change when an env is replaced
         self._mask_methods = self._restorable.action_mask_methods
-        # A faster ``write_observation``. If it raises ``ValueError``, ``write_observation`` raises it with the reason.
+        # Faster than ``write_observation``, which is called after a ``ValueError`` to raise the error with its reason.
         self._copy_observation = self.row_writer.copy_observation
         self._read_action = self.row_writer.codec.layout.reader(arrays.actions)
         self._next_state_time = 0.0  # when states may be read again, on the clock of ``time.perf_counter``
@@ -217,8 +217,8 @@ class Stepper:
             self._ledger.consecutive_faulty_episodes[i] = 0
             self._end_episode(i, info, rows)
             return
-        if self.row_writer.has_masks or mask is not None or MASK in info:  # raises unless the reset had a mask, too
-            self.row_writer.write_mask(i, info.get(MASK) if mask is None else mask)
+        if self.row_writer.has_masks or mask is not None or MASK in info:
+            self.row_writer.write_mask(i, info.get(MASK) if mask is None else mask)  # always or never: else raises
         if info:
             self.row_writer.write_life_lost(i, info.get(LIFE_LOST, False))
             if self.info_mode == "full":
@@ -306,8 +306,8 @@ class Stepper:
     def _log_episode(self, i: int, seed: int | None, options: dict[str, Any] | None) -> dict[str, Any] | None:
         """Record the start of an episode in the replay log; return its options, with an opponent if one was sampled.
 
-        The opponent is sampled with the episode's seed, so that a replay has the same one. None is sampled without a
-        seed, or if the caller gave options.
+        The opponent is sampled with the episode's seed, so that a replay has the same one. Episodes without a seed, and
+        those for which the caller gave options, get no sampled opponent.
         """
         self._replay_log.begin(i, int(self.arrays.episode[i]), seed, options)
         if options is None and self.opponent_sampler is not None:
@@ -336,8 +336,8 @@ class Stepper:
         if not self._restorable.can_replace or not self._ledger.completed_first_step:
             raise fault from error
         for _ in range(_MAX_STEP_ATTEMPTS - 1):
-            # ``replace`` closes the old env first. If it can make no new one, the closed env stays in the list and is
-            # reset next. If it raises then, as most do, ``_begin_episode`` tries again to replace it.
+            # ``replace`` closes the old env first. If it can make no new one, the closed env stays in the list. The
+            # caller truncates its episode and resets it; if that raises, ``_begin_episode`` tries again to replace it.
             if not self._restorable.replace(i) or not self._restore_env(i, position):
                 self._ledger.record_failed_restore(i, fault)
                 return None

@@ -1,8 +1,8 @@
 """The supervisor: decides whether a worker that died or hung is restarted, and restarts workers that use much memory.
 
-A worker is a process that owns envs. A worker that died is restarted, unless recovery is off, no env has completed a
-step yet (then only deaths by a signal lead to a restart), restarts make no progress or there were too many: then the
-run stops with an error. A worker that uses too much memory is always restarted.
+A worker is a process that owns envs. When one died, the run stops with an error if recovery is off, if restarts make no
+progress, if there were too many, or if no env has completed a step yet and no signal ended the worker. Otherwise the
+worker is restarted. A worker that uses too much memory is always restarted.
 
 The rules are a state machine: ``decide`` gets an event (``WorkerDeath``) and returns a decision (``Restart`` or
 ``Stop``). ``recover`` and ``restart_for_memory`` start workers, but only with the functions that the caller passes. So
@@ -103,7 +103,7 @@ class Supervisor:
         self.env_known_to_work = recovery.env_known_to_work
         """Whether an env has completed a step, also before a resume; the caller sets it. Until then an error is taken
         for a mistake in the set-up, which a restart would repeat. A worker that dies by a signal is restarted even
-        then, because the signal may come from outside, such as from the kernel when memory is short."""
+        then (but not one that hung), because the signal may come from the kernel when memory is short."""
         self._restarts = 0  # of all workers, after deaths; restarts because of memory have no limit
         self._counts = FaultCounts()  # since the last ``take_counts``
         self._last_point: dict[int, Hashable] = {}  # by worker: ``_point_of_death`` of its last death
@@ -200,7 +200,7 @@ class Supervisor:
             return EnvFault(summary, site.location, reproduction=site.position.reproduction(site.action_row))
         if isinstance(error, WorkerDied):
             return WorkerDied(f"{error}; {MAX_DEATHS_WITHOUT_PROGRESS} times in a row without any progress")
-        # An ``EnvFault`` of a new process has exit code 2, as if the set-up were wrong; but the env worked before.
+        # An ``EnvFault`` from the start of a restarted worker has exit code 2 (wrong set-up); but the env worked.
         error.exit_code = 1
         return error
 
