@@ -1,4 +1,6 @@
-"""The functions that the other scripts call: each script has the flags of one verb of the command line, and runs it.
+"""The functions that the other scripts call: each script has the flags of one verb of the command line.
+
+A script runs its verb, or a function of its own.
 
 ``--env`` chooses another env than the default of the script. ``--save-path``, ``--checkpoint-dir``, ``--log-path`` and
 ``--output-dir`` all name the run directory.

@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM end a run within ten seconds with a complete checkpoint; a second Ctrl-C ends it at once."""
 
 import signal
+import sys
 import time
 
 import pytest
@@ -116,6 +117,7 @@ def test_a_second_ctrl_c_does_not_wait_for_a_save(make_run):
 
 @pytest.mark.deep
 @pytest.mark.timeout(300)
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows which signals a process handles")
 @pytest.mark.parametrize("backend", ["process", "worker"])
 def test_signals_at_random_moments_change_no_weights(make_run, rng, backend):
     """Signals come while the run starts, collects, learns, evaluates or saves, and each time it is resumed."""

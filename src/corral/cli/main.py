@@ -24,7 +24,7 @@ __all__ = ["deferred_signals", "guarded", "main"]
 
 
 def main(argv: Sequence[str] | None = None, script: Script | None = None) -> int:
-    """Run the ``corral`` command, or a ``script`` that does what a verb does; return the exit code."""
+    """Run the ``corral`` command, or a ``script`` with the flags of a verb; return the exit code."""
     try:
         return _run_verb(list(sys.argv[1:] if argv is None else argv), script)
     except KeyboardInterrupt:  # before ``guarded`` handles it
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None, script: Script | None = None) -> int
 
 
 def _run_verb(arguments: list[str], script: Script | None) -> int:
-    """Parse the command line and call the verb's function; return the exit code."""
+    """Parse the command line and call the function of the verb or the script; return the exit code."""
     tolerate_closed_stdout()
     parser, verbs = build_parsers(script)
     for argument in arguments:

@@ -194,7 +194,7 @@ class Learner:
     def set_reference(self, weights: Weights) -> None:
         """Copy the reference policy of the KL term from its ``state_dict``.
 
-        That includes the mean and the variance with which observations are normalized.
+        That includes the mean and the standard deviation with which observations are normalized.
         """
         policy = copy.deepcopy(self.policy).requires_grad_(False)
         try:

@@ -51,8 +51,8 @@ def train_loop(run: Run, hooks: HookList, signals: SignalHandler) -> str:
         stop_reason = run.exhausted_budget() or start.stop_reason
         if resumed and (stop_reason is None or not run.config.hooks):
             # Count the recovery point as saved, so that `_run_iterations` does not overwrite the checkpoint with what
-            # `on_start` has changed: the next resume changes it again. But if no iteration follows and there are
-            # user's hooks (`config.hooks`), it is overwritten; their changes would be lost otherwise.
+            # `on_start` has changed: the next resume changes it again. But if no iteration follows and the user gave
+            # hooks (`config.hooks`), it is overwritten, because their changes would be lost otherwise.
             run.last_saved_step = run.progress.timesteps
         reason = _run_iterations(run, hooks, signals, stop_reason)
     finally:

@@ -179,7 +179,7 @@ class RunSession:
             for line in env_lines(self.run.config.n_envs, "closed") if self.run.config.log_episodes else ():
                 self.console.note(line)
         finally:
-            self.console.table(*table)
+            self.console.table(table.title, table.rows, table.advice)
 
     def _end_after_error(self, error: BaseException) -> None:
         """Write the summary of a run that an exception ended, or delete the directory of a run that did not start.

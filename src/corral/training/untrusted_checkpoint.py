@@ -130,11 +130,11 @@ def check_checkpoint(config: TrainConfig, checkpoint: Checkpoint) -> None:
             f"the checkpoint does not fit this run's config: {state['iteration']:,} iterations of n_steps "
             f"{config.n_steps} x n_envs {config.n_envs} are not {state['timesteps']:,} steps"
         )
-    spaces = spaces_of(checkpoint.state)
+    observation_space, action_space = spaces_of(checkpoint.state)
     if config.policy is None:  # a built-in network, whose size the config decides
         try:
             with torch.device("meta"):  # tensors with a shape but without memory
-                expected = build_policy(config, *spaces, None).state_dict()
+                expected = build_policy(config, observation_space, action_space, None).state_dict()
         except CorralError:
             raise
         except Exception as error:  # what torch raises for sizes that overflow

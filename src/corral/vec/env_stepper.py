@@ -53,7 +53,7 @@ _MAX_STEP_ATTEMPTS = 3
 the same type of exception."""
 _STATE_WAIT_FACTOR = 100
 """``get_state`` may be slow. If it took ``x`` seconds for all envs, it is called again ``100 x`` seconds after the last
-call began, or earlier if the replay log is nearly full."""
+call began or later, but sooner if the replay log is nearly full."""
 
 
 class Stepper:
@@ -218,7 +218,7 @@ class Stepper:
             self._end_episode(i, info, rows)
             return
         if self.row_writer.has_masks or mask is not None or MASK in info:
-            self.row_writer.write_mask(i, info.get(MASK) if mask is None else mask)  # always or never: else raises
+            self.row_writer.write_mask(i, info.get(MASK) if mask is None else mask)  # raises if not all steps have one
         if info:
             self.row_writer.write_life_lost(i, info.get(LIFE_LOST, False))
             if self.info_mode == "full":

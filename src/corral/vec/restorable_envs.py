@@ -122,7 +122,7 @@ class RestorableEnvs:
             try:
                 return self._replay(i, position, opponent_sampler, before_step)
             except ENV_EXCEPTIONS:
-                if self._replayed_steps == failed_step:  # so would the next env
+                if self._replayed_steps == failed_step:  # two envs raised at this step: the next one would too
                     return False
                 failed_step = self._replayed_steps
         return False

@@ -115,7 +115,7 @@ class SerialVectorEnv(CorralVectorEnv):
         self.stepper.opponent_sampler = setup.build(shared.arrays)
 
     def restore(self, positions: Sequence[EnvPosition], already_there: Collection[int] = ()) -> list[int]:
-        """Bring every env to its position, except those in ``already_there``; return the envs that are lost."""
+        """Bring every env to its position, except those in ``already_there``; return those that cannot be restored."""
         calls.check_state(self, self.state, "restore")
         assert self.has_masks is not None
         return self.stepper.restore(positions, self.has_masks, already_there)
