@@ -210,7 +210,7 @@ class SimulatedRun:
         recent = deque([(1.0, 2), (2.0, 2)], maxlen=100)
         run.progress = Progress(2, 2 * SIZE, 2, 10.0, recent=recent, best_reward=-2.0)
         run.learner.policy.version += 2
-        run.learner.n_updates = 4
+        run.learner.n_gradient_steps = 4
         run.observation_moments[""].merge(np.ones((2 * SIZE, 1)))
         if self.scenario.kl_reference:
             run.learner.reference = {"version": torch.tensor([0.5])}
@@ -280,7 +280,7 @@ class FakeLearner:
 
     def __init__(self, sim: SimulatedRun) -> None:
         self._sim, self.engine, self.policy = sim, self, FakePolicy(sim)
-        self.n_updates = 0
+        self.n_gradient_steps = 0
         self.reference: dict[str, torch.Tensor] | None = None
 
     def set_reference(self, weights: Any) -> None:
@@ -294,7 +294,7 @@ class FakeLearner:
         CLOCK.seconds += 3
         self._sim.signal_if_due("update", SIGNAL_AT)
         self.policy.version = self.policy.version + 0.5
-        self.n_updates += 2
+        self.n_gradient_steps += 2
         return UpdateStats(*(version + i for i in range(8)), kl_ref=version if settings.terms.kl_ref_coef else None)
 
     def checkpoint_tensors(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:

@@ -190,7 +190,9 @@ def train_inlined(sim: SimulatedRun) -> str:
             if stage_ended is not None:
                 console.note(stage_ended)
             if config.log_episodes:
-                epochs = (learner.n_updates - before.n_updates) * config.minibatch_size / config.rollout_size
+                epochs = (
+                    (learner.n_gradient_steps - before.n_gradient_steps) * config.minibatch_size / config.rollout_size
+                )
                 for epoch in range(1, int(epochs) + 1):
                     console.note(epoch_line(epoch, config.n_epochs))
                 console.note(update_line(row, epochs, config.rollout_size, progress.seconds))

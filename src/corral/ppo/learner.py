@@ -42,11 +42,12 @@ class LearnerDiverged(CorralError):
 
 @dataclass(frozen=True, slots=True)
 class UpdateStats:
-    """Statistics of one update: means over the minibatches whose gradients were computed, if nothing else is said."""
+    """Statistics of one update: means over the minibatches whose gradients were computed, unless stated otherwise."""
 
     loss: float
     """What was minimised: policy_gradient_loss + ent_coef * entropy_loss + vf_coef * value_loss, and kl_ref_coef *
-    kl_ref if there is a reference policy; only the value loss counts while only the value function learns."""
+    kl_ref if there is a reference policy. In updates of the value function alone (``LossTerms.freeze_policy``), it is
+    vf_coef * value_loss."""
     policy_gradient_loss: float
     value_loss: float
     entropy_loss: float
@@ -185,9 +186,9 @@ class Learner:
         self.seed = seed
         self.device = device
         self.engine = engine
-        self.n_updates = 0
-        """Gradient steps since the run began, restored by a resume: the metric ``train/n_updates``, which counts epochs
-        in Stable-Baselines3."""
+        self.n_gradient_steps = 0
+        """Gradient steps since the run began, restored by a resume. The metric ``train/n_updates`` is this number; in
+        Stable-Baselines3, the metric of that name counts epochs."""
         self.reference: Mapping[str, Tensor] | None = None
         """Weights of the reference policy, near which the KL term of the loss keeps the policy."""
 
@@ -259,7 +260,7 @@ class Learner:
             self.engine.apply(learning_rate)
             n_applied += 1
         means = self.engine.finish(n_computed, n_applied)
-        self.n_updates += n_applied
+        self.n_gradient_steps += n_applied
         return means
 
     def _check_finite(self, means: Mapping[str, float], settings: UpdateSettings) -> None:

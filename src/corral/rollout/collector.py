@@ -39,9 +39,9 @@ class CollectorReport:
     seconds: CollectSeconds = field(default_factory=CollectSeconds)
     """Time spent choosing actions and stepping envs."""
     finished: bool = True
-    """Whether all T steps are collected: always true in what ``collect`` returns. If ``on_step`` raises because the
-    worker uses too much memory, the worker itself makes a report that is not finished and has no times, and ends. The
-    process that takes its place collects the remaining steps and makes another report."""
+    """Whether all T steps are collected: always true in what ``collect`` returns. A worker that uses too much memory
+    leaves ``collect`` early (its ``on_step`` raises), makes a report itself that is not finished and has no times, and
+    ends. The process that takes its place collects the remaining steps and makes another report."""
 
 
 class Collector:
@@ -89,16 +89,17 @@ class Collector:
         caller has restored the envs to where these steps ended. For a recurrent policy, the caller has written the
         states before step 0 to ``rollout.states[0]``.
 
-        ``on_step(steps_done, any_episode_ended)`` is called when a step of all envs is stored (but for values that the
-        actor defers): another process could continue from there. An exception that it raises ends the collection.
+        ``on_step(steps_done, any_episode_ended)`` is called when a step of all envs is stored (except values, if the
+        actor ``defers_values``): another process could continue from there. An exception that it raises ends the
+        collection.
         """
         env, clock = self.env, time.perf_counter
         noise = self._noise(iteration)  # [T, N, D]
         writers = self._observation_writers(rollout)
-        rollout.final_values[first_step:] = 0.0
+        rollout.final_values[first_step:] = 0.0  # and stay 0 except where an episode is truncated
         if first_step == 0:
             for writer in writers:  # store the observation before step 0
-                # All envs have just been reset in iteration 0 only. Then all frames of a stack have to be equal.
+                # Only in iteration 0 has every env just been reset; each stack is then made of copies of one frame.
                 writer.write_first(was_reset=iteration == 0)
         seconds_acting = seconds_stepping = 0.0
 
@@ -232,8 +233,8 @@ def merge_reports(
     """
     for report in reports:
         fault_counts += report.env_report.fault_counts
-    # ``infos`` has an entry for each env, so it is empty only for a worker without envs (possible with ``adaptive``). A
-    # worker that was restarted for memory has several reports, of which only the last is finished.
+    # ``infos`` has an entry for each env, so it is empty only for a worker without envs: the setting ``adaptive`` moves
+    # envs. A worker that was restarted for memory has several reports, of which only the last is finished.
     n_collectors = sum(1 for report in reports if report.env_report.infos and report.finished)
     return dataclasses.replace(
         rollout,

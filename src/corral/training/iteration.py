@@ -23,7 +23,7 @@ from corral.training.model import Model
 from corral.training.run import Counters, Run
 from corral.training.signals import SignalHandler
 
-__all__ = ["End", "Iteration", "LearnedRollout", "Start", "TrainingState"]
+__all__ = ["End", "Iteration", "IterationResult", "Start", "TrainingState"]
 
 _MAX_NAME_LENGTH = _MAX_REASON_LENGTH = 200
 _RESERVED_PREFIXES = (INFO_PREFIX, "opponents/", "system/")
@@ -72,7 +72,7 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class LearnedRollout:
+class IterationResult:
     """A rollout and the update that learned from it."""
 
     before: Counters
@@ -90,7 +90,7 @@ class Iteration:
     """A completed iteration (one rollout, one update): its results, and the actions that a hook may take."""
 
     def __init__(
-        self, run: Run, signals: SignalHandler, learned: LearnedRollout, metrics: Metrics, stop_reason: str | None
+        self, run: Run, signals: SignalHandler, result: IterationResult, metrics: Metrics, stop_reason: str | None
     ) -> None:
         self.run, self._signals = run, signals
         self.iteration = run.progress.iteration
@@ -99,16 +99,16 @@ class Iteration:
         """Steps taken so far, all envs together."""
         self.episodes = run.progress.episodes
         """Episodes that have ended so far."""
-        self.before = learned.before
+        self.before = result.before
         """The run's counters before this rollout."""
-        self.rollout = learned.rollout
+        self.rollout = result.rollout
         """The rollout. Its arrays are reused after the call: copy what you keep."""
-        self.update, self.settings = learned.update, learned.settings
+        self.update, self.settings = result.update, result.settings
         self.metrics = metrics
         """The row of metrics of this iteration."""
         self.n_common_metrics = len(metrics)
         """The number of metrics before evaluations and hooks added theirs."""
-        self.stage_end_message = learned.stage_end_message
+        self.stage_end_message = result.stage_end_message
         """A line for the console if a stage of opponents ended with this rollout."""
         self._stop_reason = stop_reason
         self._checkpoint_requested = False

@@ -2,17 +2,17 @@
 
 The loop is the same for every env, network and number of processes. Its terms:
 
-- A *run* (``training/run``) holds the parts that ``training/assemble`` has built: the rollout source, which has the
-  envs and collects rollouts, the learner, which updates the policy, counters, settings and the run directory.
+- A *run* (``training/run``) holds the parts that ``training/assemble`` has built: the rollout source (it has the envs
+  and collects rollouts), the learner (it updates the policy), counters, settings and the run directory.
 - A *rollout* is ``T`` steps of each of ``N`` envs. An *iteration* is one rollout and one update of the policy.
 - A *hook* is an object with methods that the loop calls: ``on_start``, ``after_iteration`` and ``on_end``. Evaluation,
   checkpoints, metrics files and imitation learning from an expert are hooks, and users add their own. Their order is in
   ``training/hooks/hook_order``.
 - The *recovery point* is a copy of the run's state in memory, taken at the start, after ``on_start`` and after each
-  update. A user's hook may have state too: after each call of the hook, its state in the copy is replaced, so that a
-  resume does not lose the hook's last iteration. A checkpoint is a recovery point on disk. If a signal or an error
-  interrupts a rollout or its update, both are discarded and the recovery point is saved, so that a resume repeats them
-  exactly.
+  update. A user's hook may have state too: after the hook's ``on_start`` and each ``after_iteration``, its new state is
+  copied to the recovery point, so that a resume does not lose the hook's last iteration. A checkpoint is a recovery
+  point on disk. If a signal or an error interrupts a rollout or its update, both are discarded and the recovery point
+  is saved, so that a resume repeats them exactly.
 - With the setting ``overlap``, workers collect the next rollout while this process updates the policy. That rollout
   uses the weights from before the update. A resume collects it again, so the recovery point holds those weights too.
 - *Stages* divide a run: each has its own opponents (players inside the envs) or reset options.
@@ -23,7 +23,7 @@ from __future__ import annotations
 from corral.training.evaluate import evaluate_run
 from corral.training.hooks.hook import HookList
 from corral.training.hooks.stage_files import write_stage_files
-from corral.training.iteration import End, Iteration, LearnedRollout, Start
+from corral.training.iteration import End, Iteration, IterationResult, Start
 from corral.training.metrics_row import metrics_row, progress_row
 from corral.training.pipeline import RolloutPipeline
 from corral.training.progress import budget_used
@@ -36,7 +36,7 @@ __all__ = ["train_loop"]
 def train_loop(run: Run, hooks: HookList, signals: SignalHandler) -> str:
     """Train until a budget (steps, episodes, time, stages) is used up or a hook stops the run; return the reason.
 
-    However the iterations end, also by a signal or an error, the last recovery point is saved if it is not on disk, and
+    However the iterations end, also by a signal or an error, the last recovery point is saved unless it is already, and
     then ``on_end`` is called. If ``on_start`` of a hook raises, ``HookList`` calls ``on_end`` of the started ones.
     """
     resumed = run.recovery_point is not None  # if so, it is the checkpoint from which the run was restored
@@ -50,9 +50,9 @@ def train_loop(run: Run, hooks: HookList, signals: SignalHandler) -> str:
         run.take_recovery_point()  # with the changes of `on_start`
         stop_reason = run.exhausted_budget() or start.stop_reason
         if resumed and (stop_reason is None or not run.config.hooks):
-            # Count the recovery point as saved, so that `_run_iterations` does not overwrite the checkpoint with what
-            # `on_start` has changed: the next resume changes it again. But if no iteration follows and the user gave
-            # hooks (`config.hooks`), it is overwritten, because their changes would be lost otherwise.
+            # Count the recovery point as saved, so that the checkpoint stays as it is until an iteration is complete: a
+            # resume before that calls `on_start` with the same state again. But if no iteration follows, no later save
+            # would have what the user's hooks (`config.hooks`) have changed in `on_start`, so it is saved at once.
             run.last_saved_step = run.progress.timesteps
         reason = _run_iterations(run, hooks, signals, stop_reason)
     finally:
@@ -62,7 +62,7 @@ def train_loop(run: Run, hooks: HookList, signals: SignalHandler) -> str:
 
 def _run_iterations(run: Run, hooks: HookList, signals: SignalHandler, stop_reason: str | None) -> str:
     """Repeat iterations until there is a reason to stop; return it."""
-    run.save_recovery_point()  # if it is not saved, so that a new run can be resumed even before its first iteration
+    run.save_recovery_point()  # unless it is saved; so a new run can be resumed even before its first iteration
     pipeline = RolloutPipeline(run)  # requests rollouts from the run's source, one after the other
     is_evaluated = False  # whether the current policy was evaluated since this loop began
     try:
@@ -70,13 +70,13 @@ def _run_iterations(run: Run, hooks: HookList, signals: SignalHandler, stop_reas
             # Ctrl-C and SIGTERM raise an exception in `interruptible` blocks only, of which hooks have some too.
             # Elsewhere they wait for the next block.
             with signals.interruptible():
-                learned = _collect_and_learn(run, pipeline)
-            if learned is None:  # the time budget was used up before the rollout was complete
+                result = _collect_and_learn(run, pipeline)
+            if result is None:  # the time budget was used up before the rollout was complete
                 _end_without_rollout(run, signals, is_evaluated)
                 return "duration"
-            run.commit(learned.rollout)  # update counters and statistics, publish the weights, take a recovery point
-            metrics = metrics_row(run, learned.rollout, learned.update, learned.settings, learned.mean_clipped_ratio)
-            iteration = Iteration(run, signals, learned, metrics, stop_reason=run.exhausted_budget())
+            run.commit(result.rollout)  # update counters and normalization, publish the weights, take a recovery point
+            metrics = metrics_row(run, result.rollout, result.update, result.settings, result.mean_clipped_ratio)
+            iteration = Iteration(run, signals, result, metrics, stop_reason=run.exhausted_budget())
             hooks.after_iteration(iteration)  # evaluate, log, write metrics, save checkpoints; a hook may stop the run
             stop_reason, is_evaluated = iteration.stop_reason, iteration.is_evaluated
     finally:
@@ -87,7 +87,7 @@ def _run_iterations(run: Run, hooks: HookList, signals: SignalHandler, stop_reas
     return stop_reason
 
 
-def _collect_and_learn(run: Run, pipeline: RolloutPipeline) -> LearnedRollout | None:
+def _collect_and_learn(run: Run, pipeline: RolloutPipeline) -> IterationResult | None:
     """Collect a rollout and update the policy; return None if the time budget ends before the rollout is complete.
 
     Without ``overlap``, this is one iteration of PPO, Algorithm 1 of Schulman et al. 2017 (arXiv:1707.06347).
@@ -102,7 +102,7 @@ def _collect_and_learn(run: Run, pipeline: RolloutPipeline) -> LearnedRollout | 
     settings = run.next_update_settings()  # learning rate, clip range and coefficients of the loss
     update = run.learner.update(rollout, advantages, settings)  # epochs of minibatch gradient steps
     stage_end = pipeline.stage_end_message  # a line to log if a stage ended with `rollout`; else None
-    return LearnedRollout(before, rollout, mean_clipped_ratio, settings, update, stage_end)
+    return IterationResult(before, rollout, mean_clipped_ratio, settings, update, stage_end)
 
 
 def _end_without_rollout(run: Run, signals: SignalHandler, is_evaluated: bool) -> None:

@@ -71,7 +71,7 @@ def metrics_row(
         "train/clip_fraction": stats.clip_fraction,
         "train/explained_variance": stats.explained_variance,
         "train/grad_norm": stats.grad_norm,
-        "train/n_updates": run.learner.n_updates,
+        "train/n_updates": run.learner.n_gradient_steps,
     }
     if mean_clipped_ratio is not None:
         row["train/rho"] = mean_clipped_ratio

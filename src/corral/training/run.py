@@ -51,7 +51,7 @@ class Counters(NamedTuple):
     timesteps: int
     episodes: int
     seconds: float
-    n_updates: int
+    n_gradient_steps: int
     recent_rewards: tuple[float, ...]
     """Rewards of the last episodes."""
 
@@ -178,7 +178,7 @@ class Run:
         """Return the counters as they are now."""
         progress = self.progress
         rewards = tuple(reward for reward, _ in progress.recent)
-        return Counters(progress.timesteps, progress.episodes, progress.seconds, self.learner.n_updates, rewards)
+        return Counters(progress.timesteps, progress.episodes, progress.seconds, self.learner.n_gradient_steps, rewards)
 
     def commit(self, rollout: Rollout) -> None:
         """Complete an iteration: update statistics and counters, publish the weights and take a recovery point."""
@@ -292,7 +292,7 @@ def capture(run: Run) -> Checkpoint:
         state={
             **run.progress.state(),
             "seed": run.seed,
-            "n_updates": run.learner.n_updates,
+            "n_updates": run.learner.n_gradient_steps,
             "parts": {name: statistics.state() for name, statistics in run.running_statistics.items()},
             "opponents": None if run.opponents is None else run.opponents.state(),
             "spaces": run.spaces,
@@ -328,7 +328,7 @@ def restore(run: Run, checkpoint: Checkpoint) -> None:
     learner.engine.restore_moments(checkpoint.optimizer)
     if checkpoint.reference is not None:
         learner.set_reference(checkpoint.reference)
-    learner.n_updates = int(state["n_updates"])
+    learner.n_gradient_steps = int(state["n_updates"])
     run.progress = Progress.from_state(state)
     for name, statistics in run.running_statistics.items():
         statistics.restore(state["parts"][name])

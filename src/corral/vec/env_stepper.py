@@ -1,8 +1,7 @@
 """Step Gymnasium envs one after another and write what they return into arrays.
 
-``Stepper`` resets and steps the envs of one process. With the serial backend this is the trainer's process. With the
-process backend it is a worker that only steps envs, and with the worker backend a worker that also chooses actions. All
-of them use this class, so an env behaves the same under every backend.
+``Stepper`` resets and steps the envs of one process: the trainer with the serial backend, a worker that only steps envs
+with the process backend, a worker that also chooses actions with the worker backend. So an env behaves the same in all.
 
 For each env, a step calls ``env.step``, checks the returned values and copies them into the env's row of the arrays. If
 the episode ended, the same step resets the env for its next episode (Gymnasium's ``AutoresetMode.SAME_STEP``). An env
@@ -10,14 +9,14 @@ may mask its actions in two ways: with a method ``action_masks()``, or with ``in
 
 A position is a point in an episode, with the data to reach it again: the seed and options of the reset and the actions
 since then; or, for envs that have ``get_state``, a state that was read during the episode and the actions since then.
-If an env raises an exception, the stepper replaces it by a new env, which the env factory makes, restores the new env
-to the position before the exception, and repeats the failed call. An episode that cannot be continued is truncated, and
-the next one begins.
+If an env raises an exception, the stepper has the env factory make a new env, restores it to the position before the
+exception, and repeats the failed call. An episode that cannot be continued is truncated, and the next one begins.
 
-An exception ends the run, as an ``EnvFault``, if recovery is switched off (``StepperOptions.recover``), or if no step
-was completed before: the env is then probably set up wrongly, and a new one would raise too. It also ends the run if
-three episodes in a row of one env had to be truncated or skipped because of exceptions (``vec/episode_ledger``), or if
-a step or a reset raised too often; ``_retry_step`` and ``_begin_episode`` have the details.
+An exception ends the run, as an ``EnvFault``, if recovery is switched off (``StepperOptions.recover``), or if the envs
+have not completed a step yet, here or in another process: they are then probably set up wrongly, and new ones would
+raise too. It also ends the run if three episodes in a row of one env had to be truncated or skipped because of
+exceptions (``vec/episode_ledger``), or if a step or a reset raised too often; ``_retry_step`` and ``_begin_episode``
+have the details. Invalid data (NaN, a wrong shape) always ends the run, as ``InvalidEnvData``.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ _MAX_STEP_ATTEMPTS = 3
 """Limit on the calls of ``env.step`` for one step, the first included. There are fewer attempts if two in a row raise
 the same type of exception."""
 _STATE_WAIT_FACTOR = 100
-"""``get_state`` may be slow. If it took ``x`` seconds for all envs, it is called again ``100 x`` seconds after the last
-call began or later, but sooner if the replay log is nearly full."""
+"""``get_state`` may be slow. If it took ``x`` seconds for all envs, the next calls follow at the earliest ``100 x``
+seconds after these began, unless the replay log is nearly full."""
 
 
 class Stepper:
@@ -88,7 +87,7 @@ class Stepper:
         self._next_state_time = 0.0  # when states may be read again, on the clock of ``time.perf_counter``
         self._replay_log = ReplayLog(arrays.actions, options.first_env, options.seed)
         # Counts the steps of each episode, the faults, and the envs that could not be restored.
-        self._ledger = EpisodeLedger(arrays, [0] * len(envs), options)
+        self._ledger = EpisodeLedger(arrays, steps=[0] * len(envs), options=options)
         self._info_sums: list[dict[str, InfoSums]] = [{} for _ in envs]  # by env; filled in mode ``summed``
 
     @property
@@ -104,7 +103,8 @@ class Stepper:
     ) -> list[InfoRow]:
         """Begin a new episode in every env, or in the envs where ``reset_mask`` [N] is true, and return the infos.
 
-        Where ``seeds`` has None, the seed follows from ``StepperOptions.seed`` and the indices of env and episode.
+        Where ``seeds`` has None, the seed follows from ``StepperOptions.seed`` and the indices of env and episode;
+        if that is None too, the episode has no seed.
         """
         rows: list[InfoRow] = []
         for i in range(len(self.envs)) if reset_mask is None else itertools.compress(itertools.count(), reset_mask):
@@ -284,7 +284,7 @@ class Stepper:
                 if is_repeated and is_requested:
                     raise fault from error
                 if is_repeated:
-                    self._ledger.record_repeated_fault(i, fault, "reset")  # raises if there were too many in a row
+                    self._ledger.record_repeated_fault(i, fault, "reset")  # raises after too many such episodes
                     self.arrays.episode[i] += 1  # skip the episode, and try the next one
                     last_fault, last_type = None, None
                 else:
@@ -356,7 +356,7 @@ class Stepper:
         raise fault from error
 
     def _position_before_step(self, i: int) -> EnvPosition:
-        """Return the position before the current step: row ``i`` still has its observation; its action is logged."""
+        """Return the position before the current step: the log has the step's action already, so it is left out."""
         observation = {path: leaf[i].copy() for path, leaf in self.arrays.observations.items()}
         mask = self.arrays.masks[i].copy() if self.has_masks else None
         return self._replay_log.position(i, observation, mask, without_last_action=True)

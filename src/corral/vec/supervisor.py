@@ -4,9 +4,9 @@ A worker is a process that owns envs. When one died, the run stops with an error
 progress, if there were too many, or if no env has completed a step yet and no signal ended the worker. Otherwise the
 worker is restarted. A worker that uses too much memory is always restarted.
 
-The rules are a state machine: ``decide`` gets an event (``WorkerDeath``) and returns a decision (``Restart`` or
-``Stop``). ``recover`` and ``restart_for_memory`` start workers, but only with the functions that the caller passes. So
-everything here is tested without processes.
+``decide`` has the rules: it gets an event (``WorkerDeath``) and returns a decision (``Restart`` or ``Stop``), which
+depends on the events before. ``recover`` and ``restart_for_memory`` start workers, but only with the functions that the
+caller passes. So everything here is tested without processes.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Supervisor:
         self._steps_at_last_death: dict[int, int] = {}  # by worker
 
     def decide(self, death: WorkerDeath) -> Restart | Stop:
-        """Return what to do about a death, and count it."""
+        """Return what to do about a death."""
         error = self._count_and_judge(death)
         if error is not None:
             if not self.env_known_to_work:
@@ -161,7 +161,7 @@ class Supervisor:
         return counts
 
     def _count_and_judge(self, death: WorkerDeath) -> CorralError | None:
-        """Count a death; return the error that ends the run, or None if the worker is to be restarted."""
+        """Return the error that ends the run, or None if the worker is to be restarted; count the death then."""
         by_signal = isinstance(death.error, WorkerDied) and death.error.by_signal
         if not self._recovery.recover or not (self.env_known_to_work or by_signal):
             return death.error
@@ -182,7 +182,7 @@ class Supervisor:
         return deaths
 
     def _point_of_death(self, death: WorkerDeath) -> Hashable:
-        """Return the point that the worker had reached. Two deaths in a row at equal points count as no progress."""
+        """Return the point that the worker had reached; if it died at an equal point before, it made no progress."""
         if death.crash_site is None:
             return "outside of a step", death.steps, death.progress_outside_steps
         if self._restores_episodes:

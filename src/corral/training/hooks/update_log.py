@@ -15,7 +15,11 @@ class UpdateLog(Hook):
     def after_iteration(self, iteration: Iteration) -> None:
         """Print the lines."""
         run, config = iteration.run, iteration.config
-        epochs = (run.learner.n_updates - iteration.before.n_updates) * config.minibatch_size / config.rollout_size
+        epochs = (
+            (run.learner.n_gradient_steps - iteration.before.n_gradient_steps)
+            * config.minibatch_size
+            / config.rollout_size
+        )
         for epoch in range(1, int(epochs) + 1):
             run.reporter.console.note(epoch_line(epoch, config.n_epochs))
         run.reporter.console.note(update_line(iteration.metrics, epochs, config.rollout_size, run.progress.seconds))
