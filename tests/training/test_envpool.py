@@ -81,8 +81,10 @@ def test_action_masks_of_a_vector_env_are_used():
     assert summary.steps == 512 and summary.mean_reward == 10
 
 
-def test_adaptive_and_unknown_envpool_names_are_refused():
+def test_adaptive_stages_and_unknown_envpool_names_are_refused():
     with pytest.raises(UsageError, match="adaptive moves envs between workers, which envpool:CartPole-v1"):
         train(adaptive=True)
+    with pytest.raises(UsageError, match="stages: envpool:CartPole-v1 is reset without options"):
+        train(stages=[{"name": "easy", "options": {"level": 1}}])
     with pytest.raises(UsageError, match="EnvPool has no 'Cartpole-v1'"):
         train(env="envpool:Cartpole-v1")
