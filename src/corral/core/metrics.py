@@ -44,7 +44,7 @@ METRICS: dict[str, str] = {
     "train/std": "mean standard deviation of the policy's continuous actions",
     "opponents/stage": "number of the current stage, from 0, in runs with an opponent or stages",
     "opponents/win_rate": "share of the last 100 games of the current stage that were won; a draw counts half",
-    "opponents/win_rate/random": "share of the last 100 games against this opponent that were won, in all stages",
+    "opponents/win_rate/random": "share won of the last 100 games against this opponent, in all stages; one for each",
     "opponents/rating": "Elo rating of the policy, from games in training; the env's weakest opponent has 1000",
     "opponents/rating/random": "Elo rating of this opponent, from games in training; there is one for each",
     "opponents/pool_size": "number of past policies in the pool, from which the opponent named checkpoint is drawn",

@@ -162,8 +162,6 @@ def _make_plan(
     """Choose device and backend; measure the costs of a step if the choice depends on them."""
     if config.adaptive and is_inseparable(factory):
         raise UsageError(f"adaptive moves envs between workers, which {factory.name} does not allow; leave it out")
-    if any(stage.options for stage in config.stages) and is_inseparable(factory):
-        raise UsageError(f"stages: {factory.name} is reset without options, so stages cannot have any; leave them out")
     device, device_reason = device_for(config.device, config.cnn, factory, network)
     limit_compute_threads()
     torch.set_num_threads(1)

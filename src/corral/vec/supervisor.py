@@ -161,7 +161,7 @@ class Supervisor:
         return counts
 
     def _count_and_judge(self, death: WorkerDeath) -> CorralError | None:
-        """Return the error that ends the run, or None if the worker is to be restarted; count the death then."""
+        """Count a death, unless it ends the run anyway; return the error that ends the run, or None for a restart."""
         by_signal = isinstance(death.error, WorkerDied) and death.error.by_signal
         if not self._recovery.recover or not (self.env_known_to_work or by_signal):
             return death.error
@@ -182,7 +182,7 @@ class Supervisor:
         return deaths
 
     def _point_of_death(self, death: WorkerDeath) -> Hashable:
-        """Return the point that the worker had reached; if it died at an equal point before, it made no progress."""
+        """Return the point that the worker had reached; if it is that of its last death, it made no progress."""
         if death.crash_site is None:
             return "outside of a step", death.steps, death.progress_outside_steps
         if self._restores_episodes:
