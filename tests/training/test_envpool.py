@@ -8,7 +8,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import corral
-from corral.core.errors import UsageError
+from corral.core.errors import EnvFault, UsageError
 from tests.toy_envs import Masked
 
 SMALL = {
@@ -81,10 +81,21 @@ def test_action_masks_of_a_vector_env_are_used():
     assert summary.steps == 512 and summary.mean_reward == 10
 
 
+STAGES_WITH_OPTIONS = [{"name": "easy", "options": {"level": 1}}]
+
+
+def test_vector_envs_that_cannot_be_made_are_named_before_stages_are_checked():
+    def make(num_envs):
+        raise OSError("port 5555 is in use")
+
+    with pytest.raises(EnvFault, match="making the envs failed: OSError: port 5555 is in use"):
+        train(env=make, stages=STAGES_WITH_OPTIONS)
+
+
 def test_adaptive_stages_and_unknown_envpool_names_are_refused():
     with pytest.raises(UsageError, match="adaptive moves envs between workers, which envpool:CartPole-v1"):
         train(adaptive=True)
     with pytest.raises(UsageError, match="stages: envpool:CartPole-v1 is reset without options"):
-        train(stages=[{"name": "easy", "options": {"level": 1}}])
+        train(stages=STAGES_WITH_OPTIONS)
     with pytest.raises(UsageError, match="EnvPool has no 'Cartpole-v1'"):
         train(env="envpool:Cartpole-v1")

@@ -45,7 +45,7 @@ class Script:
 
 
 AddFlags = Callable[[Parser, Script | None], object]
-"""A function that adds flags to the parser of a verb, or to that of a script that does what the verb does."""
+"""A function that adds flags to the parser of a verb, or to that of a script with the flags of the verb."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ def add_up(numbers: Iterable[float]) -> float:
     return functools.reduce(operator.add, numbers, 0.0)
 
 
-def parse_mix(text: str, known: Sequence[str] | None = None) -> dict[str, float]:
+def parse_mix(text: str, opponents: Sequence[str] | None = None) -> dict[str, float]:
     """Parse one opponent (``greedy``) or a mix (``mixed:random=1,greedy=3``) into shares by name that sum to 1.
 
-    Raise a UsageError if the text has another form, or contains a name that is not in ``known``.
+    Raise a UsageError if the text has another form, or contains a name that is not among ``opponents``.
     """
     if not text.startswith(_MIX_PREFIX):
         shares = {text: 1.0}
@@ -38,8 +38,8 @@ def parse_mix(text: str, known: Sequence[str] | None = None) -> dict[str, float]
                     f"opponent {text!r}: {entry!r} should be name=weight, as in mixed:random=1,greedy=3"
                 ) from None
     for name in shares:
-        if known is not None and name not in known:
-            raise UsageError(f"unknown opponent {name!r}; there are: {', '.join(known)}, or mixed:a=1,b=3")
+        if opponents is not None and name not in opponents:
+            raise UsageError(f"unknown opponent {name!r}; there are: {', '.join(opponents)}, or mixed:a=1,b=3")
     return normalized_shares(shares)
 
 

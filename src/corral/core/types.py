@@ -325,7 +325,7 @@ class RolloutSource(Protocol):
         ...
 
     def take_fault_counts(self) -> FaultCounts:
-        """Return the counts since the last collected rollout, and reset them to zero."""
+        """Return the restarts of workers since the last collected rollout, and reset them to zero."""
         ...
 
     def pids(self) -> list[int]:

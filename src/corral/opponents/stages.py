@@ -20,12 +20,12 @@ def stages_of(config: TrainConfig) -> tuple[Stage, ...]:
     return config.stages
 
 
-def mix_of(stage: Stage, known: Sequence[str] | None = None) -> dict[str, float]:
+def mix_of(stage: Stage, opponents: Sequence[str] | None = None) -> dict[str, float]:
     """Return the share of episodes for each opponent by name; a stage with reset options counts under its own name.
 
-    Raise a UsageError for an opponent that is not among ``known``.
+    Raise a UsageError for an opponent that is not among ``opponents``.
     """
-    return {stage.name: 1.0} if stage.opponent is None else parse_mix(stage.opponent, known)
+    return {stage.name: 1.0} if stage.opponent is None else parse_mix(stage.opponent, opponents)
 
 
 def reset_options_of(stages: Sequence[Stage], opponents: Sequence[str]) -> tuple[tuple[str, Mapping[str, Any]], ...]:

@@ -31,9 +31,9 @@ while read -r line; do list=$line; done
 [ -n "$list" ] || exit 0
 for group in $list; do kill -9 "-$group"; done
 for pass in 1 2 3; do
-    found=$(grep -lszF "$1" /proc/[0-9]*/environ)
-    [ -n "$found" ] || exit 0
-    for file in $found; do file=${file#/proc/}; kill -9 "${file%/environ}"; done
+    files=$(grep -lszF "$1" /proc/[0-9]*/environ)
+    [ -n "$files" ] || exit 0
+    for file in $files; do file=${file#/proc/}; kill -9 "${file%/environ}"; done
 done
 """
 

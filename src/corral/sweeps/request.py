@@ -250,7 +250,7 @@ def choose_presets(
 
     Without names, return all of the file; without both, return None.
     """
-    known = dict(PRESETS)
+    presets = dict(PRESETS)
     if file is not None:
         in_file = read_mapping(file, "presets")
         for name, preset in in_file.items():
@@ -259,14 +259,14 @@ def choose_presets(
         if not in_file:
             raise UsageError(f"presets {str(file)!r} holds none; write `name: {{learning_rate: 1e-4}}`")
         for name, preset in in_file.items():
-            known[str(name)] = {str(key): value for key, value in preset.items()}
+            presets[str(name)] = {str(key): value for key, value in preset.items()}
         names = [str(name) for name in in_file] if names is None else names
     if names is None:
         return None
     for name in names:
-        if name not in known:
-            raise UsageError(f"unknown preset {name!r}{did_you_mean(name, known)}; there are: {', '.join(known)}")
-    return {name: known[name] for name in names}
+        if name not in presets:
+            raise UsageError(f"unknown preset {name!r}{did_you_mean(name, presets)}; there are: {', '.join(presets)}")
+    return {name: presets[name] for name in names}
 
 
 def _check_preset(name: str, preset: Mapping[str, Any], base: Mapping[str, Any]) -> TrainConfig:

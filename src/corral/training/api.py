@@ -87,9 +87,9 @@ def train(
     network = resolve_network(values.get("policy"), policy)
     values, envs_choice = _resolve_n_envs({**values, "env": factory.name}, factory, network, console)
     parsed = parse_config(values) if user_gave_n_steps else fit_n_steps(values, console.note)
+    directory = plan_run(parsed.output_dir, parsed.env)  # before an env can change the working directory
     if any(stage.options for stage in parsed.stages) and is_inseparable(factory):
         raise UsageError(f"stages: {factory.name} is reset without options, so they have no effect; leave stages out")
-    directory = plan_run(parsed.output_dir, parsed.env)  # before an env can change the working directory
     seed = fresh_seed() if parsed.seed is None else parsed.seed
     parsed = parsed.model_copy(update={"seed": seed})
     run = assemble(parsed, seed, factory, network, console, envs_choice)

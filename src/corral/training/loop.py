@@ -8,11 +8,11 @@ The loop is the same for every env, network and number of processes. Its terms:
 - A *hook* is an object with methods that the loop calls: ``on_start``, ``after_iteration`` and ``on_end``. Evaluation,
   checkpoints, metrics files and imitation learning from an expert are hooks, and users add their own. Their order is in
   ``training/hooks/hook_order``.
-- The *recovery point* is a copy of the run's state in memory, taken at the start, after ``on_start`` and after each
-  update. A user's hook may have state too: after the hook's ``on_start`` and each ``after_iteration``, its new state is
-  copied to the recovery point, so that a resume does not lose the hook's last iteration. A checkpoint is a recovery
-  point on disk. If a signal or an error interrupts a rollout or its update, both are discarded and the recovery point
-  is saved, so that a resume repeats them exactly.
+- The *recovery point* is a copy of the run's state in memory, taken at the start, after ``on_start``, and after each
+  update and evaluation. A user's hook may have state too: after the hook's ``on_start`` and each ``after_iteration``,
+  its new state is copied to the recovery point, so that a resume does not lose the hook's last iteration. A checkpoint
+  is a recovery point on disk. If a signal or an error interrupts a rollout or its update, both are discarded and the
+  recovery point is saved, so that a resume repeats them exactly.
 - With the setting ``overlap``, workers collect the next rollout while this process updates the policy. That rollout
   uses the weights from before the update. A resume collects it again, so the recovery point holds those weights too.
 - *Stages* divide a run: each has its own opponents (players inside the envs) or reset options.

@@ -16,7 +16,7 @@ An exception ends the run, as an ``EnvFault``, if recovery is switched off (``St
 have not completed a step yet, here or in another process: they are then probably set up wrongly, and new ones would
 raise too. It also ends the run if three episodes in a row of one env had to be truncated or skipped because of
 exceptions (``vec/episode_ledger``), or if a step or a reset raised too often; ``_retry_step`` and ``_begin_episode``
-have the details. Invalid data (NaN, a wrong shape) always ends the run, as ``InvalidEnvData``.
+have the details. Invalid data (NaN, a wrong shape) in a step or reset always ends the run, as ``InvalidEnvData``.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -44,16 +45,7 @@ def make_envs(
     """
     if not isinstance(factory, EnvFactory) or not factory.is_vector or (n == 1 and seed is None):
         return build_envs(seeded_factory(factory, first_env, seed if seed_globals else None), first_env, n)
-    try:
-        vector = factory.make_vector(n, episode_seeds(seed, first_env, [0] * n))
-        register_open_env(vector, factory)
-    except ENV_EXCEPTIONS as error:
-        if isinstance(error, UsageError):
-            raise
-        location = EnvLocation(first_env, episode=-1, seed=None, step=0)
-        raise EnvFault(
-            f"making the envs failed: {describe_error(error)}", location, format_env_traceback(error), True
-        ) from error
+    vector = _make_vector(factory, n, episode_seeds(seed, first_env, [0] * n), first_env)
     if n == 1 and not factory.seeded_at_construction:
         # A vector env of one env does not show whether several can be seeded and reset independently.
         reason = _separation_reason(factory)
@@ -68,16 +60,32 @@ def make_envs(
 
 def is_inseparable(factory: EnvFactory) -> bool:
     """Return whether a factory makes vector envs that are stepped as a whole; such envs cannot be restored."""
-    return factory.is_vector and _separation_reason(factory) is None
+    with contextlib.chdir("."):  # restores the working directory, which an env may change
+        return factory.is_vector and _separation_reason(factory) is None
 
 
 def _separation_reason(factory: EnvFactory) -> str | None:
     """Return why a vector env has to be made once for each env, with a vector env as a probe; None if it need not."""
-    vector = factory.make_vector(1 if factory.seeded_at_construction else 2)
+    vector = _make_vector(factory, 1 if factory.seeded_at_construction else 2)
     try:
         return unsupported_reason(vector, factory.seeded_at_construction)
     finally:
-        vector.close()
+        close_env(vector, 0)
+
+
+def _make_vector(factory: EnvFactory, n: int, seeds: list[int] | None = None, first_env: int = 0) -> VectorEnv:
+    """Make a vector env of ``n`` envs; raise an ``EnvFault`` if that raises an exception."""
+    try:
+        vector = factory.make_vector(n, seeds)
+        register_open_env(vector, factory)
+    except ENV_EXCEPTIONS as error:
+        if isinstance(error, UsageError):
+            raise
+        location = EnvLocation(first_env, episode=-1, seed=None, step=0)
+        raise EnvFault(
+            f"making the envs failed: {describe_error(error)}", location, format_env_traceback(error), True
+        ) from error
+    return vector
 
 
 def read_env_info(envs: MadeEnvs) -> EnvInfo:

@@ -343,8 +343,8 @@ def _reward_weights(memory_map: MemoryMap, overrides: Mapping[str, float] | None
         raise UsageError(f"rewards {overrides!r:.80} should be weights by names of terms: {', '.join(weights)}")
     for name, weight in (overrides or {}).items():
         if name not in weights:
-            known = ", ".join(weights) or "none"
-            raise UsageError(f"unknown reward {name!r}{did_you_mean(str(name), weights)}; the map has {known}")
+            rewards = ", ".join(weights) or "none"
+            raise UsageError(f"unknown reward {name!r}{did_you_mean(str(name), weights)}; the map has {rewards}")
         if not isinstance(weight, int | float) or isinstance(weight, bool) or not abs(weight) < math.inf:
             raise UsageError(f"the weight of reward {name!r} is {weight!r}, expected a number")
         weights[name] = float(weight)

@@ -55,14 +55,14 @@ class _Checker:
         """Return the error for an entry."""
         return UsageError(f"memory map {self._path!r}: {where}{' ' if where else ''}{problem}")
 
-    def keys(self, where: str, entry: Any, known: Collection[str], required: Collection[str] = ()) -> None:
-        """Check that an entry is a mapping with known keys only and all required ones."""
+    def keys(self, where: str, entry: Any, allowed: Collection[str], required: Collection[str] = ()) -> None:
+        """Check that an entry is a mapping with allowed keys only and all required ones."""
         if not isinstance(entry, dict):
             raise self.error(where, f"is {_shorten(entry)}, expected `key: value` pairs")
         for key in entry:
-            if key not in known:
-                guess = did_you_mean(key, known) if isinstance(key, str) else ""
-                raise self.error(where, f"has an unknown key {_shorten(key)}{guess}; known: {', '.join(known)}")
+            if key not in allowed:
+                guess = did_you_mean(key, allowed) if isinstance(key, str) else ""
+                raise self.error(where, f"has an unknown key {_shorten(key)}{guess}; known: {', '.join(allowed)}")
         for key in required:
             if key not in entry:
                 raise self.error(where, f"has no {key!r}; it is needed")
@@ -171,10 +171,10 @@ class _MapParser:
     def _press(self, where: str, entry: Any) -> Press:
         """Return a press that is written as ``BUTTON [FRAMES]`` or ``wait [FRAMES]``."""
         words = self._check.text(where, entry).lower().split()
-        known = ("wait", *BUTTONS)
-        if not words or len(words) > 2 or words[0] not in known:
-            guess = did_you_mean(words[0], known) if words else ""
-            problem = f"is {_shorten(entry)}{guess}, expected one of {', '.join(known)}, and frames, as in `wait 30`"
+        actions = ("wait", *BUTTONS)
+        if not words or len(words) > 2 or words[0] not in actions:
+            guess = did_you_mean(words[0], actions) if words else ""
+            problem = f"is {_shorten(entry)}{guess}, expected one of {', '.join(actions)}, and frames, as in `wait 30`"
             raise self._check.error(where, problem)
         try:
             frames = int(words[1]) if len(words) == 2 else PRESS_FRAMES
