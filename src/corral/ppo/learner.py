@@ -45,8 +45,8 @@ class UpdateStats:
     """Statistics of one update: means over the minibatches whose gradients were computed, unless stated otherwise."""
 
     loss: float
-    """What was minimised: policy_gradient_loss + ent_coef * entropy_loss + vf_coef * value_loss, and kl_ref_coef *
-    kl_ref if there is a reference policy. In updates of the value function alone (``LossTerms.freeze_policy``), it is
+    """What was minimised: policy_gradient_loss + ent_coef * entropy_loss + vf_coef * value_loss, plus kl_ref_coef
+    * kl_ref if there is a reference policy. In updates of the value function alone (``LossTerms.freeze_policy``), it is
     vf_coef * value_loss."""
     policy_gradient_loss: float
     value_loss: float
@@ -72,8 +72,8 @@ class UpdateSettings:
     """Number of the iteration in the run; it seeds the order of rows, and dropout and the like."""
     learning_rate: float
     terms: LossTerms = NO_EXTRA_TERMS
-    """How the loss differs from that of the config: a term for the KL divergence from a reference policy, a loss of the
-    value function only, and ``clip_range`` and ``ent_coef`` if a hook changed them."""
+    """Changes to the loss that the config defines: a term for the KL divergence from a reference policy, the loss of
+    the value function only, and ``clip_range`` and ``ent_coef`` if a hook changed them."""
 
 
 _ADJUSTABLE = ("learning_rate", "clip_range", "ent_coef")
@@ -104,7 +104,7 @@ class Engine(Protocol):
     """The part of the learner that computes gradients of minibatches and applies them to the policy's weights.
 
     An update is one ``load``, then for each minibatch ``compute_gradient`` and ``apply``, then one ``finish``. The
-    setting ``target_kl`` may end the minibatches early, after a ``compute_gradient`` that has no ``apply``.
+    setting ``target_kl`` may end it before the last minibatch, after a ``compute_gradient`` that has no ``apply``.
     """
 
     @property
@@ -160,7 +160,7 @@ class Engine(Protocol):
         ...
 
     def log_probs_and_values(self, rollout: Rollout, every: int = 1) -> tuple[Floats, Floats]:
-        """Return the log-probabilities of a rollout's actions and the values, under the current weights.
+        """Return the log-probabilities of a rollout's actions and the values of its observations, with current weights.
 
         Both have the shape [ceil(T / every), N]: only the steps 0, ``every``, 2 * ``every``, ... are evaluated. With
         the setting ``overlap``, rollouts come from older weights, and the caller compares their log-probabilities with
@@ -193,9 +193,9 @@ class Learner:
         """Weights of the reference policy, near which the KL term of the loss keeps the policy."""
 
     def set_reference(self, weights: Weights) -> None:
-        """Copy the reference policy of the KL term from its ``state_dict``.
+        """Set the reference policy of the KL term to a copy with these weights.
 
-        That includes the mean and the standard deviation with which observations are normalized.
+        They are a ``state_dict``, with the mean and the standard deviation with which observations are normalized.
         """
         policy = copy.deepcopy(self.policy).requires_grad_(False)
         try:
@@ -240,7 +240,8 @@ class Learner:
         length = c.sequence_length or 1
         generator = minibatch_generator(self.seed, iteration)
         permutations = [generator.permutation(c.rollout_size // length) for _ in range(c.n_epochs)]
-        k, env = np.divmod(np.concatenate(permutations), c.n_envs)  # sequence k of an env; [epochs * T * N / length]
+        # Sequence number k * N + n stands for the steps k * length to (k + 1) * length - 1 of env n.
+        k, env = np.divmod(np.concatenate(permutations), c.n_envs)  # [epochs * T * N / length]
         first_rows = k * length * c.n_envs + env
         rows = first_rows[:, None] + np.arange(length) * c.n_envs  # [epochs * T * N / length, length]
         return rows.reshape(-1, c.minibatch_size)

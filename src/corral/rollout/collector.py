@@ -8,7 +8,10 @@ built-in MLP needs only NumPy: a worker process without torch needs 10 MB of mem
 
 Shapes: ``T`` steps of a rollout, ``N`` envs of this collector, ``D`` numbers in an action (1 for ``Discrete``), ``S``
 numbers in the state of a recurrent policy. Observations are dicts of arrays: one per leaf of the observation space, by
-its path in the space (see ``core.types.Leaves``).
+its path in the space (see ``core.types.Leaves``). A leaf may be a frame stack: the newest few frames in one array.
+
+*Final* is said of an episode, *last* of the rollout: ``final_values[t]`` are values of the final observations of the
+episodes that were truncated at step ``t``; ``last_values`` are those of the observations after step ``T - 1``.
 """
 
 from __future__ import annotations
@@ -48,8 +51,8 @@ class Collector:
     """Collects rollouts of T = ``n_steps`` steps from the N envs of one vector env.
 
     ``actor`` computes actions and values with the policy's weights. ``first_env`` is the index in the run of the first
-    of these envs. An env's action noise depends on its index in the run, the run's ``seed``, the iteration and the
-    step. So a rollout is the same, bit for bit, however the envs of a run are divided among collectors.
+    of these envs. An env's action noise depends only on its index in the run, the run's ``seed``, the iteration and
+    the step. So a rollout is the same, bit for bit, however the envs of a run are divided among collectors.
 
     ``env.arrays`` holds the latest step of the vector env: the actions that it takes, and the observations, rewards and
     ends of episodes that it returns. Every step overwrites these arrays, so the collector copies them into the rollout.
@@ -62,7 +65,8 @@ class Collector:
         self.seed = seed
         self.first_env = first_env
         # Indices in the run [N]. The last bits of a row of a matrix product can depend on the row's place in the batch
-        # and on the batch's size. So the actor gives each env a fixed place, by its index (``rollout/batch_layout``).
+        # and on the batch's size. So the actor computes in batches of a fixed size, in which each env has a fixed place
+        # by its index (``rollout/batch_layout``): results are the same however envs are divided among collectors.
         # ``act`` always gets all N envs, so the actor was made with their indices. ``values`` may get fewer envs, so
         # it has the indices as an argument.
         self._env_indices = np.arange(first_env, first_env + env.num_envs)
@@ -74,7 +78,7 @@ class Collector:
         were made, to find out whether they have action masks, and no opponents had been chosen by then.
         """
         self.env.arrays.episode.fill(-1)  # because the reset adds 1
-        self.env.reset_arrays()
+        self.env.reset_arrays()  # resets the envs, and writes their observations into the arrays
 
     def collect(
         self,
@@ -85,9 +89,9 @@ class Collector:
     ) -> CollectorReport:
         """Step every env until ``rollout`` holds T steps, and write them into its arrays.
 
-        ``first_step`` is not 0 in a worker that was restarted: ``rollout`` holds that many steps already, and the
-        caller has restored the envs to where these steps ended. For a recurrent policy, the caller has written the
-        states before step 0 to ``rollout.states[0]``.
+        ``first_step`` is more than 0 only in a worker that was restarted during this rollout: ``rollout`` holds that
+        many steps already, and the caller has restored the envs to where these steps ended. For a recurrent policy, the
+        caller has written the states before step 0 to ``rollout.states[0]``.
 
         ``on_step(steps_done, any_episode_ended)`` is called when a step of all envs is stored (except values, if the
         actor ``defers_values``): another process could continue from there. An exception that it raises ends the
@@ -96,10 +100,11 @@ class Collector:
         env, clock = self.env, time.perf_counter
         noise = self._noise(iteration)  # [T, N, D]
         writers = self._observation_writers(rollout)
-        rollout.final_values[first_step:] = 0.0  # and stay 0 except where an episode is truncated
+        rollout.final_values[first_step:] = 0.0  # stays 0 except where an episode is truncated
         if first_step == 0:
             for writer in writers:  # store the observation before step 0
-                # Only in iteration 0 has every env just been reset; each stack is then made of copies of one frame.
+                # With ``was_reset``, the writer checks that all frames of a stack are equal, as they are after a reset.
+                # In iteration 0 every env was just reset; later resets were checked when they were written.
                 writer.write_first(was_reset=iteration == 0)
         seconds_acting = seconds_stepping = 0.0
 
@@ -180,13 +185,12 @@ class Collector:
         if not ended.any():
             return None
 
-        # The numbers of the episodes that have begun, and of their opponents (-1: none, or chosen by the env). Only
-        # entries where ``ended`` is true are read; where an episode continues, these numbers are of no use.
+        # Indices of the episodes that begin after this step, and numbers of their opponents (-1: none, or chosen by the
+        # env). Only entries where ``ended`` is true are read.
         rollout.next_episode[t] = outcome.episode
         rollout.next_opponent[t] = outcome.opponent
-        # After truncation, for example by a time limit, rewards would have followed. So the return bootstraps from the
-        # value of the episode's final observation (Pardo et al. 2018, Time Limits in RL, arXiv:1712.00378). Such values
-        # are ``final_values``, which are 0 elsewhere; ``last_values`` are those after the last step of the rollout.
+        # Without truncation, for example by a time limit, more rewards would have followed. So the return bootstraps
+        # from the value of the episode's final observation (Pardo et al. 2018, Time Limits in RL, arXiv:1712.00378).
         cut_off = np.flatnonzero(outcome.truncated & ~outcome.terminated)  # [K] envs, from 0 to N - 1
         if cut_off.size:
             final_observations = {path: leaf[cut_off] for path, leaf in outcome.final_observations.items()}
@@ -233,8 +237,9 @@ def merge_reports(
     """
     for report in reports:
         fault_counts += report.env_report.fault_counts
-    # ``infos`` has an entry for each env, so it is empty only for a worker without envs: the setting ``adaptive`` moves
-    # envs. A worker that was restarted for memory has several reports, of which only the last is finished.
+    # Count the collectors that have envs and finished. A worker may have no envs, and so no ``infos``, if the setting
+    # ``adaptive`` moved them all to other workers. One that was restarted for memory has several reports, of which only
+    # the last is finished.
     n_collectors = sum(1 for report in reports if report.env_report.infos and report.finished)
     return dataclasses.replace(
         rollout,

@@ -8,11 +8,11 @@ The loop is the same for every env, network and number of processes. Its terms:
 - A *hook* is an object with methods that the loop calls: ``on_start``, ``after_iteration`` and ``on_end``. Evaluation,
   checkpoints, metrics files and imitation learning from an expert are hooks, and users add their own. Their order is in
   ``training/hooks/hook_order``.
-- The *recovery point* is a copy of the run's state in memory, taken at the start, after ``on_start``, and after each
-  update and evaluation. A user's hook may have state too: after the hook's ``on_start`` and each ``after_iteration``,
-  its new state is copied to the recovery point, so that a resume does not lose the hook's last iteration. A checkpoint
-  is a recovery point on disk. If a signal or an error interrupts a rollout or its update, both are discarded and the
-  recovery point is saved, so that a resume repeats them exactly.
+- The *recovery point* is a copy of the run's state in memory. A new run takes it before ``on_start``; every run takes
+  it anew after ``on_start``, after each update and after each evaluation. A user's hook may have state too: after the
+  hook's ``on_start`` and each ``after_iteration``, its new state is copied to the recovery point, so that a resume does
+  not lose the hook's last iteration. A checkpoint is a recovery point on disk. If a signal or an error interrupts a
+  rollout or its update, both are discarded and the recovery point is saved, so that a resume repeats them exactly.
 - With the setting ``overlap``, workers collect the next rollout while this process updates the policy. That rollout
   uses the weights from before the update. A resume collects it again, so the recovery point holds those weights too.
 - *Stages* divide a run: each has its own opponents (players inside the envs) or reset options.
@@ -41,7 +41,7 @@ def train_loop(run: Run, hooks: HookList, signals: SignalHandler) -> str:
     """
     resumed = run.recovery_point is not None  # if so, it is the checkpoint from which the run was restored
     if not resumed:
-        run.take_recovery_point()  # from which the caller writes summary.json if a signal interrupts `on_start`
+        run.take_recovery_point()  # only for summary.json, which the caller writes if a signal interrupts `on_start`
     start = Start(run, signals, resumed)
     hooks.on_start(start)  # may change the weights (imitation learning), or stop the run
     reason = None  # stays None if a signal or an error ends the run
@@ -50,9 +50,10 @@ def train_loop(run: Run, hooks: HookList, signals: SignalHandler) -> str:
         run.take_recovery_point()  # with the changes of `on_start`
         stop_reason = run.exhausted_budget() or start.stop_reason
         if resumed and (stop_reason is None or not run.config.hooks):
-            # Count the recovery point as saved, so that the checkpoint stays as it is until an iteration is complete: a
-            # resume before that calls `on_start` with the same state again. But if no iteration follows, no later save
-            # would have what the user's hooks (`config.hooks`) have changed in `on_start`, so it is saved at once.
+            # Count the recovery point as saved, so that `_run_iterations` does not begin by saving it. If this process
+            # ends before an iteration is complete, the next resume then calls `on_start` with the same state as this
+            # one did. The exception: no iteration will follow, and the user has hooks (`config.hooks`). No later save
+            # would have what they changed in `on_start`, so `_run_iterations` saves it.
             run.last_saved_step = run.progress.timesteps
         reason = _run_iterations(run, hooks, signals, stop_reason)
     finally:
@@ -110,7 +111,7 @@ def _end_without_rollout(run: Run, signals: SignalHandler, is_evaluated: bool) -
 
     ``after_iteration`` is not called, because there is no iteration to give it; ``on_end`` is called later. So this
     function does what hooks do at the end of other runs: it evaluates the policy, if the run has evaluations and this
-    policy had none, and writes the files of the current stage.
+    policy was not evaluated, and writes the files of the current stage.
     """
     run.discard_rollout()  # the seconds of the incomplete rollout are added to `discarded_seconds`
     if run.config.eval_freq and not is_evaluated:

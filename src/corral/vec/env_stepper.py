@@ -1,7 +1,6 @@
 """Step Gymnasium envs one after another and write what they return into arrays.
 
-``Stepper`` resets and steps the envs of one process: the trainer with the serial backend, a worker that only steps envs
-with the process backend, a worker that also chooses actions with the worker backend. So an env behaves the same in all.
+``Stepper`` resets and steps the envs of one process: the trainer (backend serial) or a worker (process and worker).
 
 For each env, a step calls ``env.step``, checks the returned values and copies them into the env's row of the arrays. If
 the episode ended, the same step resets the env for its next episode (Gymnasium's ``AutoresetMode.SAME_STEP``). An env
@@ -9,14 +8,15 @@ may mask its actions in two ways: with a method ``action_masks()``, or with ``in
 
 A position is a point in an episode, with the data to reach it again: the seed and options of the reset and the actions
 since then; or, for envs that have ``get_state``, a state that was read during the episode and the actions since then.
-If an env raises an exception, the stepper has the env factory make a new env, restores it to the position before the
-exception, and repeats the failed call. An episode that cannot be continued is truncated, and the next one begins.
+The replay log keeps these data for each env. If an env raises an exception, the stepper makes a new env with the env
+factory, restores it to the position before the exception, and repeats the failed call. An episode that still cannot be
+continued is truncated, one that cannot begin is skipped.
 
-An exception ends the run, as an ``EnvFault``, if recovery is switched off (``StepperOptions.recover``), or if the envs
-have not completed a step yet, here or in another process: they are then probably set up wrongly, and new ones would
-raise too. It also ends the run if three episodes in a row of one env had to be truncated or skipped because of
-exceptions (``vec/episode_ledger``), or if a step or a reset raised too often; ``_retry_step`` and ``_begin_episode``
-have the details. Invalid data (NaN, a wrong shape) in a step or reset always ends the run, as ``InvalidEnvData``.
+An exception ends the run, as an ``EnvFault``, if recovery is switched off (``StepperOptions.recover``), or if these
+envs have never completed a step (nor before a restart or a resume): they are then probably set up wrongly. It also ends
+the run if three episodes in a row of one env had to be truncated or skipped because of exceptions
+(``vec/episode_ledger``), or if a step or a reset raised too often; ``_retry_step`` and ``_begin_episode`` have the
+details. Invalid data (NaN, a wrong shape) in a step or reset always ends the run, as ``InvalidEnvData``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _MAX_STEP_ATTEMPTS = 3
 the same type of exception."""
 _STATE_WAIT_FACTOR = 100
 """``get_state`` may be slow. If it took ``x`` seconds for all envs, the next calls follow at the earliest ``100 x``
-seconds after these began, unless the replay log is nearly full."""
+seconds after these began, unless an episode's log is nearly full."""
 
 
 class Stepper:
@@ -81,12 +81,12 @@ class Stepper:
         )
         self.envs = self._restorable.envs  # the same lists as there, so they change when an env is replaced
         self._mask_methods = self._restorable.action_mask_methods
-        # Faster than ``write_observation``, which is called after a ``ValueError`` to raise the error with its reason.
+        # Copies with few checks. After a ``ValueError``, ``write_observation`` raises ``InvalidRow`` with the reason.
         self._copy_observation = self.row_writer.copy_observation
         self._read_action = self.row_writer.codec.layout.reader(arrays.actions)
         self._next_state_time = 0.0  # when states may be read again, on the clock of ``time.perf_counter``
         self._replay_log = ReplayLog(arrays.actions, options.first_env, options.seed)
-        # Counts the steps of each episode, the faults, and the envs that could not be restored.
+        # Keeps the steps of each episode, counts of faults, and the indices of envs that could not be restored.
         self._ledger = EpisodeLedger(arrays, steps=[0] * len(envs), options=options)
         self._info_sums: list[dict[str, InfoSums]] = [{} for _ in envs]  # by env; filled in mode ``summed``
 
@@ -104,7 +104,7 @@ class Stepper:
         """Begin a new episode in every env, or in the envs where ``reset_mask`` [N] is true, and return the infos.
 
         Where ``seeds`` has None, the seed follows from ``StepperOptions.seed`` and the indices of env and episode;
-        if that is None too, the episode has no seed.
+        if that option is None too, the episode has no seed.
         """
         rows: list[InfoRow] = []
         for i in range(len(self.envs)) if reset_mask is None else itertools.compress(itertools.count(), reset_mask):
@@ -218,7 +218,7 @@ class Stepper:
             self._end_episode(i, info, rows)
             return
         if self.row_writer.has_masks or mask is not None or MASK in info:
-            self.row_writer.write_mask(i, info.get(MASK) if mask is None else mask)  # raises if not all steps have one
+            self.row_writer.write_mask(i, info.get(MASK) if mask is None else mask)  # raises if some steps have none
         if info:
             self.row_writer.write_life_lost(i, info.get(LIFE_LOST, False))
             if self.info_mode == "full":

@@ -1,12 +1,13 @@
 """The supervisor: decides whether a worker that died or hung is restarted, and restarts workers that use much memory.
 
-A worker is a process that owns envs. When one died, the run stops with an error if recovery is off, if restarts make no
-progress, if there were too many, or if no env has completed a step yet and no signal ended the worker. Otherwise the
-worker is restarted. A worker that uses too much memory is always restarted.
+A worker is a process that owns envs. When one died, the run stops with an error if recovery is off, if the worker dies
+again and again at the same point, if there were too many restarts, or if no env has completed a step yet (but a worker
+that a signal from outside ended is restarted even then). Otherwise the worker is restarted. A worker that uses too much
+memory is always restarted.
 
 ``decide`` has the rules: it gets an event (``WorkerDeath``) and returns a decision (``Restart`` or ``Stop``), which
-depends on the events before. ``recover`` and ``restart_for_memory`` start workers, but only with the functions that the
-caller passes. So everything here is tested without processes.
+also depends on the events before. ``recover`` and ``restart_for_memory`` start workers, but only with the functions
+that the caller passes. So everything here can be tested without processes.
 """
 
 from __future__ import annotations
@@ -65,14 +66,15 @@ class WorkerDeath:
     worker: int
     """Index of the worker, which stays the same when it is restarted."""
     error: CorralError
-    """A ``WorkerDied``, or the ``EnvFault`` of an env that could not be made or restored."""
+    """A ``WorkerDied``, or an ``EnvFault`` if the worker could not start because an env could not be made or reset. (An
+    env that cannot be brought to its position is no death: see ``warn_of_failed_restores``.)"""
     crash_site: CrashSite | None = None
     """The env step that was under way; None if the worker was not stepping an env."""
     steps: int = 0
     """A count that grows with each step of the worker, and is not reset when the worker is restarted."""
     progress_outside_steps: Hashable = None
-    """How far the worker came while it was not in a step, for example in a restore after its start. Two deaths with the
-    same value and the same ``steps`` count as deaths at the same point."""
+    """How far the worker came while it was not in a step, for example in a restore after its start. Two deaths
+    outside of steps with the same value and the same ``steps`` count as deaths at the same point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +145,11 @@ class Supervisor:
     def restart_for_memory(
         self, worker_name: str, start: Callable[[], object], on_failure: Callable[[CorralError], object]
     ) -> None:
-        """Restart a worker that uses more memory than ``RecoveryConfig.max_rss`` by calling ``start``.
+        """Restart a worker that uses more memory than ``RecoveryConfig.max_rss``: ``start`` replaces its process.
 
         If ``start`` raises, ``on_failure`` is called with the error; the caller then treats it as a death.
         """
-        self._counts += FaultCounts(recycled=1)
+        self._counts += FaultCounts(recycled=1)  # the name in files for a restart because of memory
         limit = f"{self._recovery.max_rss:g} MB (--worker-max-rss)"
         self._recovery.warn(f"the {worker_name} uses more than {limit}; restarted")
         try:
@@ -161,7 +163,7 @@ class Supervisor:
         return counts
 
     def _count_and_judge(self, death: WorkerDeath) -> CorralError | None:
-        """Count a death, unless it ends the run anyway; return the error that ends the run, or None for a restart."""
+        """Return the error that ends the run, or None for a restart; count the death unless restarts are ruled out."""
         by_signal = isinstance(death.error, WorkerDied) and death.error.by_signal
         if not self._recovery.recover or not (self.env_known_to_work or by_signal):
             return death.error
@@ -173,7 +175,7 @@ class Supervisor:
         return None
 
     def _count_death(self, death: WorkerDeath) -> int:
-        """Return how often in a row, this death included, the worker died at the same point."""
+        """Record a death; return how often in a row, this one included, the worker died at the same point."""
         point = self._point_of_death(death)
         is_same = self._last_point.get(death.worker) == point
         deaths = self._deaths_in_a_row[death.worker] + 1 if is_same else 1
@@ -182,7 +184,7 @@ class Supervisor:
         return deaths
 
     def _point_of_death(self, death: WorkerDeath) -> Hashable:
-        """Return the point that the worker had reached; if it is that of its last death, it made no progress."""
+        """Return the point that the worker had reached; if its death before was there too, it made no progress."""
         if death.crash_site is None:
             return "outside of a step", death.steps, death.progress_outside_steps
         if self._restores_episodes:
@@ -216,9 +218,9 @@ def warn_of_failed_restores(envs: list[int], warn: Callable[[str], object]) -> N
     """Warn about envs that could not be restored to their positions in their episodes."""
     if envs:
         which = f"env {envs[0]}" if len(envs) == 1 else f"envs {', '.join(map(str, envs))}"
-        what = "the episode, which ends" if len(envs) == 1 else "their episodes, which end"
+        ending = "its episode ends" if len(envs) == 1 else "their episodes end"
         warn(
-            f"{which} could not be restored to the same point of {what} as truncated. "
+            f"{which} could not be restored to the same point; {ending} as truncated. "
             "Vector envs such as EnvPool's, envs that are not deterministic (see `corral doctor`) and, without "
             f"`get_state`, episodes of more than {REPLAY_LIMIT:,} steps cannot be restored"
         )
