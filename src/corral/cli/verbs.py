@@ -196,7 +196,7 @@ VERBS = (
         "selfplay",
         "ENV",
         "corral.cli.recipes:run_selfplay",
-        "Train against past selves, the policy itself and the env's opponents, drawn for every episode.",
+        "Train against past versions of the policy, itself and the env's opponents, drawn for every episode.",
         "  corral selfplay card-battle\n  corral selfplay card-battle --timesteps 500000 --checkpoint-freq 10000",
         (*_SELF_PLAY_FLAGS, *_WITHOUT_OPPONENT),
     ),

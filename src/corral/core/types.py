@@ -325,7 +325,7 @@ class RolloutSource(Protocol):
         ...
 
     def take_fault_counts(self) -> FaultCounts:
-        """Return the restarts of workers since the last collected rollout, and reset them to zero."""
+        """Return how many workers were restarted since the last rollout was collected, and begin again at zero."""
         ...
 
     def pids(self) -> list[int]:

@@ -1,1 +1,1 @@
-"""Opponents of a run: those of the env, past selves and policies of other runs; how they are drawn and rated."""
+"""Opponents of a run: those of the env, past policies, and policies of other runs; how they are drawn and rated."""

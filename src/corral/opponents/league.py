@@ -1,11 +1,11 @@
-"""The league of a run: the stages of its curriculum, the pool of past selves, and the Elo rating of each opponent.
+"""The league of a run: the stages of its curriculum, the pool of past policies, and the Elo rating of each opponent.
 
 Every recipe uses the one class ``Opponents``: plain training has one stage, a curriculum has several, and self-play has
 a mix in which ``current`` and ``checkpoint`` stand for the policy itself. Decisions are made between rollouts and hold
 for the episodes that begin afterwards.
 
 Past selves are drawn uniformly, as in fictitious self-play (Heinrich, Lanctot and Silver, 2015, Fictitious Self-Play in
-Extensive-Form Games), but only from the newest ``pool_size``. The mix of past selves, the current policy and fixed
+Extensive-Form Games), but only from the newest ``pool_size``. The mix of past versions, the current policy and fixed
 opponents is a simple form of the league of AlphaStar (Vinyals et al., 2019, DOI 10.1038/s41586-019-1724-z): there are
 no exploiter agents, and opponents that are hard to beat are not drawn more often.
 """
@@ -41,7 +41,7 @@ __all__ = ["CHECKPOINT", "CURRENT", "Opponents", "StageResult"]
 
 Array = npt.NDArray[Any]
 CURRENT, CHECKPOINT = "current", "checkpoint"
-"""Names of the policy itself and of its past selves in a mix of opponents."""
+"""Names of the policy itself and of its past versions in a mix of opponents."""
 RECENT_GAMES = 100
 """Games over which the win rate against a kind of opponent is measured."""
 _NO_BUDGET = -1
@@ -93,7 +93,7 @@ class Opponents:
         self.opponent_table.set_probabilities(self._draw_probabilities())
 
     def _assign_slots(self, timesteps: int, playing_slots: set[int]) -> list[int]:
-        """Choose a slot for the current policy and, if one is due, for a new past self; return the chosen slots."""
+        """Choose a slot for the current policy and, if one is due, for a new past version; return the chosen slots."""
         state, chosen = self._state, []
         if self._keeps_past_selves and is_due(self._snapshot_freq, state.prepared_at, timesteps):
             slot = self._free_slot(playing_slots)
@@ -126,7 +126,7 @@ class Opponents:
     def _draw_probabilities(self) -> list[float]:
         """Return the probability of each opponent number in the current stage.
 
-        The past selves in the pool share that of ``checkpoint``; while the pool is empty, the current policy has it.
+        The past versions in the pool share that of ``checkpoint``; while the pool is empty, the current policy has it.
         """
         state, spec = self._state, self.opponent_table.spec
         mix = self._mixes[state.stage]
@@ -166,7 +166,7 @@ class Opponents:
         """Update the Elo ratings after a game, and return the kind of opponent that it was played against.
 
         The env's weakest opponent, number 0, keeps its rating, which anchors all others. Games against the current
-        policy, and against a past self that has left the pool, change no rating.
+        policy, and against a past version that has left the pool, change no rating.
         """
         state, number = self._state, episode.opponent
         if not self._has_ratings:
@@ -287,7 +287,7 @@ class Opponents:
             return ["opponents/stage", *(["opponents/win_rate"] if has_targets else [])]
         met = [name for name in (*self._fixed_names, CURRENT, CHECKPOINT) if any(name in mix for mix in self._mixes)]
         if CHECKPOINT in met and CURRENT not in met:
-            met.append(CURRENT)  # while the pool is empty, the current policy is drawn in place of a past self
+            met.append(CURRENT)  # while the pool is empty, the current policy is drawn in place of a past version
         names = ["opponents/stage", "opponents/rating", "opponents/win_rate"]
         names += [f"opponents/win_rate/{name}" for name in met]
         names += [f"opponents/rating/{name}" for name in self._fixed_names if name in met]

@@ -120,9 +120,9 @@ class OpponentsState:
     current_slot: int | None = None
     """The slot that holds the current policy."""
     pool: list[PastSelf] = field(default_factory=list)
-    """The past selves that may be drawn, oldest first."""
+    """The past versions that may be drawn, oldest first."""
     past_slots: list[int] = field(default_factory=list)
-    """Slots that hold a past self, including one that has left the pool but still plays in an episode."""
+    """Slots that hold a past version, including one that has left the pool but still plays in an episode."""
     rating: float = FIRST_RATING
     """Elo rating of the policy in training."""
     ratings: dict[str, float] = field(default_factory=dict)

@@ -23,7 +23,7 @@ class ReferenceOpponents:
         """Return the mix of opponents for self-play, as the setting ``opponent`` takes it.
 
         The weights are the shares of episodes against the current policy and against the weakest opponent. Past selves
-        and the scripted opponent share the rest equally. By default that is 30% past selves, 30% the
+        and the scripted opponent share the rest equally. By default that is 30% past versions, 30% the
         scripted opponent, 20% the current policy and 20% the weakest opponent.
         """
         rest = 1.0 - current_weight - random_weight

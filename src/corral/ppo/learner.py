@@ -45,9 +45,9 @@ class UpdateStats:
     """Statistics of one update: means over the minibatches whose gradients were computed, unless stated otherwise."""
 
     loss: float
-    """What was minimised: policy_gradient_loss + ent_coef * entropy_loss + vf_coef * value_loss, plus kl_ref_coef
-    * kl_ref if there is a reference policy. In updates of the value function alone (``LossTerms.freeze_policy``), it is
-    vf_coef * value_loss."""
+    """What was minimised: policy_gradient_loss + ent_coef * entropy_loss + vf_coef * value_loss, plus
+    kl_ref_coef * kl_ref if there is a reference policy. In updates of the value function alone
+    (``LossTerms.freeze_policy``), it is vf_coef * value_loss."""
     policy_gradient_loss: float
     value_loss: float
     entropy_loss: float
@@ -104,7 +104,7 @@ class Engine(Protocol):
     """The part of the learner that computes gradients of minibatches and applies them to the policy's weights.
 
     An update is one ``load``, then for each minibatch ``compute_gradient`` and ``apply``, then one ``finish``. The
-    setting ``target_kl`` may end it before the last minibatch, after a ``compute_gradient`` that has no ``apply``.
+    setting ``target_kl`` may skip the last minibatches, after a ``compute_gradient`` that has no ``apply``.
     """
 
     @property

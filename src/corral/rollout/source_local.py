@@ -159,7 +159,7 @@ class LocalSource:
         warn_of_failed_restores(self.env.restore(self._positions.positions_of(range(self.env.num_envs))), self._warn)
 
     def take_fault_counts(self) -> FaultCounts:
-        """Return the restarts of workers since the last rollout, and reset them; none for backend ``serial``."""
+        """Return how many workers were restarted since the last rollout was collected, and begin again at zero."""
         return self.env.take_fault_counts()
 
     def pids(self) -> list[int]:

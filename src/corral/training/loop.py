@@ -41,7 +41,7 @@ def train_loop(run: Run, hooks: HookList, signals: SignalHandler) -> str:
     """
     resumed = run.recovery_point is not None  # if so, it is the checkpoint from which the run was restored
     if not resumed:
-        run.take_recovery_point()  # only for summary.json, which the caller writes if a signal interrupts `on_start`
+        run.take_recovery_point()  # `on_start` adds states of hooks; summary.json is written from it if that fails
     start = Start(run, signals, resumed)
     hooks.on_start(start)  # may change the weights (imitation learning), or stop the run
     reason = None  # stays None if a signal or an error ends the run

@@ -226,7 +226,7 @@ class CorralVectorEnv(gym.vector.VectorEnv[Any, Any, Any], ABC, metaclass=_Vecto
         """Return what happened in the envs since the last call."""
 
     def take_fault_counts(self) -> FaultCounts:
-        """Return the restarts of workers since the last ``take_report``; none if there are no workers."""
+        """Return how many workers were restarted since the last call of this or of ``take_report``."""
         return FaultCounts()
 
     @abstractmethod

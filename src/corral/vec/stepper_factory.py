@@ -48,7 +48,7 @@ def make_envs(
     vector = _make_vector(factory, n, episode_seeds(seed, first_env, [0] * n), first_env)
     if n == 1 and not factory.seeded_at_construction:
         # A vector env of one env does not show whether several can be seeded and reset independently.
-        reason = _separation_reason(factory)
+        reason = _separation_reason(factory, first_env)
     else:
         reason = unsupported_reason(vector, factory.seeded_at_construction)
     if reason is None:
@@ -64,13 +64,13 @@ def is_inseparable(factory: EnvFactory) -> bool:
         return factory.is_vector and _separation_reason(factory) is None
 
 
-def _separation_reason(factory: EnvFactory) -> str | None:
+def _separation_reason(factory: EnvFactory, first_env: int = 0) -> str | None:
     """Return why a vector env has to be made once for each env, with a vector env as a probe; None if it need not."""
-    vector = _make_vector(factory, 1 if factory.seeded_at_construction else 2)
+    vector = _make_vector(factory, 1 if factory.seeded_at_construction else 2, first_env=first_env)
     try:
         return unsupported_reason(vector, factory.seeded_at_construction)
     finally:
-        close_env(vector, 0)
+        close_env(vector, first_env)
 
 
 def _make_vector(factory: EnvFactory, n: int, seeds: list[int] | None = None, first_env: int = 0) -> VectorEnv:

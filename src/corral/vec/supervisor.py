@@ -2,8 +2,8 @@
 
 A worker is a process that owns envs. When one died, the run stops with an error if recovery is off, if the worker dies
 again and again at the same point, if there were too many restarts, or if no env has completed a step yet (but a worker
-that a signal from outside ended is restarted even then). Otherwise the worker is restarted. A worker that uses too much
-memory is always restarted.
+that a signal ended is restarted even then, unless it was killed because it hung). Otherwise the worker is restarted. A
+worker that uses too much memory is always restarted.
 
 ``decide`` has the rules: it gets an event (``WorkerDeath``) and returns a decision (``Restart`` or ``Stop``), which
 also depends on the events before. ``recover`` and ``restart_for_memory`` start workers, but only with the functions
@@ -184,7 +184,7 @@ class Supervisor:
         return deaths
 
     def _point_of_death(self, death: WorkerDeath) -> Hashable:
-        """Return the point that the worker had reached; if its death before was there too, it made no progress."""
+        """Return the point that the worker had reached; the same as at its previous death means no progress."""
         if death.crash_site is None:
             return "outside of a step", death.steps, death.progress_outside_steps
         if self._restores_episodes:
