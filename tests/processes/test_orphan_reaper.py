@@ -42,7 +42,7 @@ def wait_for_end(pids, seconds=30.0):
 
 def reaper_pids(pid=None):
     """Return the pids of the reapers (shells) that a process has started, by default this one."""
-    return [child.pid for child in psutil.Process(pid).children() if "corral-guardian" in child.cmdline()]
+    return [child.pid for child in psutil.Process(pid).children() if "corral-orphan-reaper" in child.cmdline()]
 
 
 def all_pids(env):

@@ -23,7 +23,7 @@ from pathlib import Path
 
 __all__ = ["end", "process_tag", "start_process_group", "tag_children", "watch"]
 
-_TAG_VARIABLE = "CORRAL_FAMILY"
+_TAG_VARIABLE = "CORRAL_PROCESS_TAG"
 _STOP_SECONDS = 1.0  # how long the shell may take to end, before it is killed
 _SCRIPT = """
 trap '' HUP INT TERM
@@ -138,7 +138,7 @@ class _OrphanReaper:
         read_end, self._pipe = os.pipe()
         try:
             self._shell = subprocess.Popen(
-                ["/bin/sh", "-c", _SCRIPT, "corral-guardian", f"{_TAG_VARIABLE}={self.process_tag}"],
+                ["/bin/sh", "-c", _SCRIPT, "corral-orphan-reaper", f"{_TAG_VARIABLE}={self.process_tag}"],
                 stdin=read_end,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
