@@ -82,9 +82,9 @@ def test_a_run_killed_while_starting_can_be_started_again(make_run, moment):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("backend", ["process", "worker"])
 def test_thirty_kills_at_random_moments_change_no_weights(make_run, rng, backend):
-    run = make_run(backend=backend, timesteps=25_600, **PACED)
+    run = make_run(backend=backend, timesteps=51_200, **PACED)
     kill_at_random(run, 30, rng, 4.5)
-    assert run.summary["steps"] == 25_600
+    assert run.summary["steps"] == 51_200
     assert run.summary["weights_sha256"] == run.undisturbed_hash(env_kwargs={})
 
 

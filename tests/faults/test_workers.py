@@ -213,7 +213,7 @@ def test_a_slow_env_is_not_taken_for_a_hung_one(make_run, in_c):
 @pytest.mark.deep
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_workers_that_wait_for_a_long_update_are_not_taken_for_hung(make_run, backend):
-    run = make_run(backend=backend, step_timeout=1, n_epochs=4000, timesteps=384)
+    run = make_run(backend=backend, step_timeout=1, n_epochs=12_000, timesteps=384)
     run.train().wait()
     assert run.rows[0]["time/update_s"] > 1.5 and run.summary["restarts"] == 0
 
