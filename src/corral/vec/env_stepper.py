@@ -13,8 +13,8 @@ factory, restores it to the position before the exception, and repeats the faile
 continued is truncated, one that cannot begin is skipped.
 
 An exception ends the run, as an ``EnvFault``, if recovery is switched off (``StepperOptions.recover``), or if these
-envs have never completed a step (nor before a restart or a resume): they are then probably set up wrongly. It also ends
-the run if three episodes in a row of one env had to be truncated or skipped because of exceptions
+envs have never completed a step (not before a restart or a resume either): they are then probably set up wrongly. It
+also ends the run if three episodes in a row of one env had to be truncated or skipped because of exceptions
 (``vec/episode_ledger``), or if a step or a reset raised too often; ``_retry_step`` and ``_begin_episode`` have the
 details. Invalid data (NaN, a wrong shape) in a step or reset always ends the run, as ``InvalidEnvData``.
 """
