@@ -158,6 +158,13 @@ class HangsAtStart(Walk):
         return super().reset(seed=seed)
 
 
+def vector_env_that_fails_at_its_start(how: str, num_envs: int):
+    """Exit the process or hang, where a vector env should be made."""
+    if how == "exits":
+        os._exit(7)
+    time.sleep(3600)
+
+
 class LeaksMemory(Walk):
     """Leaks ``kb`` kilobytes of memory in every step."""
 

@@ -149,7 +149,7 @@ def test_a_run_continues_without_a_free_file_descriptor(make_run):
 
 
 @pytest.mark.deep
-@pytest.mark.skipif(not can_mount(), reason="mounting in a new namespace is not permitted")
+@pytest.mark.skipif(not can_mount(), reason="unshare is missing or mounting is not permitted")
 def test_a_run_continues_on_a_full_disk(make_run):
     """The run has a disk of its own, which is filled; saves succeed again when there is space."""
     run = make_run(timesteps=1280, env_kwargs={"pause": 0.003}, net_arch=[128, 128])
@@ -187,7 +187,7 @@ def fill_disk(path):
 
 
 @pytest.mark.deep
-@pytest.mark.skipif(not can_mount(), reason="mounting in a new namespace is not permitted")
+@pytest.mark.skipif(not can_mount(), reason="unshare is missing or mounting is not permitted")
 def test_a_run_works_without_dev_shm(make_run):
     run = make_run()
     script = 'mount -t tmpfs -o size=4k,ro tmpfs /dev/shm && exec "$@"'

@@ -226,6 +226,17 @@ def test_an_env_that_hangs_at_its_start_is_refused(make_run, where):
     assert not run.path.exists()
 
 
+@pytest.mark.parametrize("how, message", [("exits", "exited with code 7"), ("hangs", "start-timeout")])
+@pytest.mark.parametrize("setting", ["stages: [{name: easy, options: {level: 1}}]", "adaptive: true"])
+def test_a_vector_env_that_exits_or_hangs_at_its_start_is_refused(make_run, tmp_path, setting, how, message):
+    config = tmp_path / "config.yaml"
+    config.write_text(setting)
+    env = f"{GAMES}:vector_env_that_fails_at_its_start"
+    run = make_run(env, backend=None, start_timeout=1, env_kwargs={"how": how})
+    assert message in run.train("--config", str(config)).wait(2).err
+    assert not run.path.exists()
+
+
 @pytest.mark.deep
 def test_a_worker_that_uses_too_much_memory_is_replaced(make_run):
     settings = {"worker_max_rss": 250, "n_steps": 128, "timesteps": 5120, "checkpoint_freq": 0}

@@ -84,7 +84,7 @@ def test_action_masks_of_a_vector_env_are_used():
 STAGES_WITH_OPTIONS = [{"name": "easy", "options": {"level": 1}}]
 
 
-def test_vector_envs_that_cannot_be_made_are_named_before_stages_are_checked():
+def test_vector_envs_that_cannot_be_made_are_named_whatever_the_settings():
     def make(num_envs):
         raise OSError("port 5555 is in use")
 

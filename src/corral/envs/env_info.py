@@ -32,6 +32,8 @@ class EnvInfo:
     """Training stages that the env recommends."""
     stacks: Mapping[str, int] = field(default_factory=dict)
     """Frames of each observation leaf that stacks several (see ``core.frame_stacks``)."""
+    is_vector: bool = False
+    """Whether the envs of a process are one vector env, which is stepped as a whole."""
 
     @classmethod
     def from_env(cls, env: Env) -> EnvInfo:
@@ -55,6 +57,7 @@ class EnvInfo:
             metadata=single_env_metadata(vector),
             render_mode=vector.render_mode,
             stacks=validate_frame_stacks(getattr(vector, "frame_stacks", {}), vector.single_observation_space),
+            is_vector=True,
         )
 
     def check_same(self, other: EnvInfo) -> None:

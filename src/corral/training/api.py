@@ -38,7 +38,6 @@ from corral.training.hooks.hook_order import order_hooks
 from corral.training.run import Run, restore
 from corral.training.run_session import MATCHES_FILE, RunSession
 from corral.training.untrusted_checkpoint import check_checkpoint
-from corral.vec.stepper_factory import is_inseparable
 
 __all__ = ["MATCHES_FILE", "Summary", "TrainResult", "recorded_name", "resolve_network", "resume", "train"]
 
@@ -88,8 +87,6 @@ def train(
     values, envs_choice = _resolve_n_envs({**values, "env": factory.name}, factory, network, console)
     parsed = parse_config(values) if user_gave_n_steps else fit_n_steps(values, console.note)
     directory = plan_run(parsed.output_dir, parsed.env)  # before an env can change the working directory
-    if any(stage.options for stage in parsed.stages) and is_inseparable(factory):
-        raise UsageError(f"stages: {factory.name} is reset without options, so they have no effect; leave stages out")
     seed = fresh_seed() if parsed.seed is None else parsed.seed
     parsed = parsed.model_copy(update={"seed": seed})
     run = assemble(parsed, seed, factory, network, console, envs_choice)

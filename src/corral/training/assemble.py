@@ -46,10 +46,9 @@ from corral.rollout.source_workers import WorkerSource
 from corral.training.model import load
 from corral.training.progress import Progress
 from corral.training.run import Run
-from corral.training.space_rules import check_used_settings
+from corral.training.space_rules import check_env_settings, check_used_settings
 from corral.vec import CorralVectorEnv, make_vector_env
 from corral.vec.api import EnvInfo
-from corral.vec.stepper_factory import is_inseparable
 
 __all__ = ["assemble", "build_opponents"]
 
@@ -160,8 +159,6 @@ def _make_plan(
     env_known_to_work: bool,
 ) -> _Plan:
     """Choose device and backend; measure the costs of a step if the choice depends on them."""
-    if config.adaptive and is_inseparable(factory):
-        raise UsageError(f"adaptive moves envs between workers, which {factory.name} does not allow; leave it out")
     device, device_reason = device_for(config.device, config.cnn, factory, network)
     limit_compute_threads()
     torch.set_num_threads(1)
@@ -225,6 +222,7 @@ def _build_parts(plan: _Plan, console: SilentConsole) -> _Parts:
     envs = plan.start_rollout_envs()
     opponents: Opponents | None = None
     try:
+        check_env_settings(config, envs.env_info, is_resumed=plan.recovery.env_known_to_work)
         policy = _build_policy(plan, envs, console)
         actor = actor_spec(policy, plan.network, plan.device, config.n_envs)
         single_actor = actor_spec(policy, plan.network, plan.device, 1)

@@ -1,4 +1,4 @@
-"""Rules about settings that need the env's spaces, which workers report; ``config.rules`` has the others.
+"""Rules about settings that need properties of the env, which workers report; ``config.rules`` has the others.
 
 A rule raises a UsageError if a setting has no effect with these spaces, because no setting is silently ignored.
 """
@@ -9,11 +9,21 @@ from collections.abc import Callable
 
 from corral.config.schema import TrainConfig
 from corral.core.errors import UsageError
+from corral.envs.env_info import EnvInfo
 from corral.policy.images import is_normalizable
 from corral.policy.policy import Policy
 from corral.ppo.minibatch_shards import shard_count
 
-__all__ = ["check_used_settings"]
+__all__ = ["check_env_settings", "check_used_settings"]
+
+
+def check_env_settings(config: TrainConfig, env_info: EnvInfo, is_resumed: bool) -> None:
+    """Raise a UsageError if a setting is impossible or has no effect with a vector env, and the env is one."""
+    if env_info.is_vector and config.adaptive:
+        raise UsageError(f"adaptive moves envs between workers, which {config.env} does not allow; leave it out")
+    # Earlier versions began such runs, and ignored the options. A resume cannot leave the stages out, so it goes on.
+    if env_info.is_vector and any(stage.options for stage in config.stages) and not is_resumed:
+        raise UsageError(f"stages: {config.env} is reset without options, so they have no effect; leave stages out")
 
 
 def check_used_settings(config: TrainConfig, policy: Policy) -> None:

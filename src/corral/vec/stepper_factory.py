@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -60,8 +59,7 @@ def make_envs(
 
 def is_inseparable(factory: EnvFactory) -> bool:
     """Return whether a factory makes vector envs that are stepped as a whole; such envs cannot be restored."""
-    with contextlib.chdir("."):  # restores the working directory, which an env may change
-        return factory.is_vector and _separation_reason(factory) is None
+    return factory.is_vector and _separation_reason(factory) is None
 
 
 def _separation_reason(factory: EnvFactory, first_env: int = 0) -> str | None:
