@@ -1,6 +1,6 @@
 """Rules about settings that need properties of the env, which workers report; ``config.rules`` has the others.
 
-A rule raises a UsageError if a setting has no effect with these spaces, because no setting is silently ignored.
+A rule raises a UsageError if a setting has no effect with this env, because no setting is silently ignored.
 """
 
 from __future__ import annotations
