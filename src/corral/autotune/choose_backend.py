@@ -80,6 +80,8 @@ def choose_backend(config: TrainConfig, costs: Callable[[], Costs], on_accelerat
     accelerator, so that all inference has to be in this process.
     """
     cores = available_cores()
+    if config.backend == "ray":  # without num_workers, one for each core of the cluster
+        return BackendChoice("ray", config.num_workers or 0, "as asked")
     if config.backend == "serial":
         return BackendChoice("serial", 1, "as asked", _overlap_advice(config))
     if config.backend != "auto" or config.num_workers is not None or config.adaptive or config.worker_only_setting:

@@ -28,6 +28,7 @@ _GROUP_TITLES = {
     "parallel": "parallelism (never changes the result, except for --n-envs and --overlap)",
     "opponents": "opponents (for envs with another side)",
     "expert": "warm start (imitate an expert first; `corral warmstart` has settings for what follows)",
+    "cluster": "machines of backend ray",
     "recovery": "workers that die, hang or grow (replaced without a trace in the result)",
     "ppo": "PPO (names and defaults of Stable-Baselines3)",
     "policy": "policy",

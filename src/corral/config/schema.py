@@ -30,6 +30,8 @@ _PRINTED = ("env", "policy", "hooks")
 MAX_ROLLOUT_STEPS = 10**9
 RECOVERY = ("step_timeout", "start_timeout", "max_restarts", "worker_max_rss")
 """Settings about workers that die, hang or use too much memory."""
+CLUSTER = ("ray_address", "ray_working_dir", "ray_resources", "node_timeout")
+"""Settings about the machines of backend ray."""
 RESUMABLE = (
     "timesteps",
     "num_episodes",
@@ -40,6 +42,7 @@ RESUMABLE = (
     "parallel_start_method",
     "adaptive",
     *RECOVERY,
+    *CLUSTER,
     "device",
     "eval_freq",
     "eval_episodes",
@@ -77,8 +80,9 @@ class TrainConfig(BaseModel):
     backend: str = _field(
         "auto",
         "parallel",
-        "Processes that step envs and choose actions: serial (this process does both), process (workers step) or "
-        "worker (workers do both). The result is the same; auto measures which is fastest and prints why.",
+        "Processes that step envs and choose actions: serial (this process does both), process (workers step), "
+        "worker (workers do both) or ray (workers on many machines). The result is the same; auto measures which of "
+        "the first three is fastest and prints why.",
     )
     n_envs: int = _field(
         8, "parallel", "Number of envs; auto measures which number is fastest and prints why.", ge=1, le=MAX_ENVS
@@ -109,6 +113,25 @@ class TrainConfig(BaseModel):
     )
     adaptive: bool = _field(
         False, "parallel", "Measure workers during the run, move envs between them, and use more or fewer of them."
+    )
+
+    ray_address: str = _field(
+        "local",
+        "cluster",
+        "The Ray cluster of backend ray: local (a Ray on this machine that ends with the run), auto (the Ray that runs "
+        "on this machine) or HOST:PORT.",
+    )
+    ray_working_dir: str | None = _field(
+        None, "cluster", "Directory that is copied to every node, with the env's modules and files (default: none)."
+    )
+    ray_resources: KeyValues = _field(
+        {}, "cluster", "Ray resources that every worker needs besides a core, as name=amount ..."
+    )
+    node_timeout: float = _field(
+        15.0,
+        "cluster",
+        "Seconds without a sign of life from a node after which its envs are stepped on another node too.",
+        gt=0,
     )
 
     step_timeout: float | None = _field(

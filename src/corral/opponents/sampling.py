@@ -22,7 +22,14 @@ from corral.envs.opponent_protocol import OPPONENT
 from corral.opponents.frozen_policy import FrozenPolicy, PolicyPlayer
 from corral.processes import shared_memory
 
-__all__ = ["FROZEN_POLICY_KEY", "OpponentTable", "OpponentTableSpec", "SharedOpponentTable", "weights_by_key"]
+__all__ = [
+    "FROZEN_POLICY_KEY",
+    "OpponentTable",
+    "OpponentTableChanges",
+    "OpponentTableSpec",
+    "SharedOpponentTable",
+    "weights_by_key",
+]
 
 Array = npt.NDArray[Any]
 _PROBABILITIES, _VERSIONS = "probabilities", "versions"
@@ -112,6 +119,16 @@ class OpponentTable:
         return self._players[opponent]
 
 
+@dataclass(frozen=True, slots=True)
+class OpponentTableChanges:
+    """What must be written into a copy of a table, on another machine, to make it equal again."""
+
+    probabilities: npt.NDArray[np.float64]
+    versions: npt.NDArray[np.int64]
+    weights: Mapping[int, Mapping[str, Array]]
+    """Weights by name, of every slot that has changed."""
+
+
 class SharedOpponentTable:
     """The trainer's side of the table: it owns the shared arrays and writes them between rollouts."""
 
@@ -143,9 +160,26 @@ class SharedOpponentTable:
         """Return arrays like the weights of every slot and frozen policy, by their keys in a checkpoint."""
         return weights_by_key(dict(enumerate(self._slot_weights)), self.spec.frozen_policies)
 
-    def set_probabilities(self, probabilities: Sequence[float]) -> None:
+    def set_probabilities(self, probabilities: Sequence[float] | npt.NDArray[np.float64]) -> None:
         """Set the probability of each opponent number for episodes that begin from now on."""
         self.shared.arrays[_PROBABILITIES][...] = probabilities
+
+    def changes_since(self, versions: npt.NDArray[np.int64] | None) -> OpponentTableChanges:
+        """Return what differs from a table whose slots had these versions; None for a new table."""
+        current = self.shared.arrays[_VERSIONS]
+        changed = np.flatnonzero(current if versions is None else current != versions)
+        return OpponentTableChanges(
+            self.shared.arrays[_PROBABILITIES].copy(),
+            current.copy(),
+            {int(slot): {name: array.copy() for name, array in self._slot_weights[slot].items()} for slot in changed},
+        )
+
+    def apply(self, changes: OpponentTableChanges) -> None:
+        """Make this table equal to the one that returned ``changes``."""
+        self.set_probabilities(changes.probabilities)
+        for slot, weights in changes.weights.items():
+            self.write(slot, weights)
+        self.shared.arrays[_VERSIONS][...] = changes.versions
 
     def close(self) -> None:
         """Release the shared memory."""

@@ -93,13 +93,14 @@ class WorkerPool:
 
     def _start(self, index: int, envs: range) -> PoolWorker:
         first_env = envs.start if envs else 0
+        is_forkserver = self._context.get_start_method() == "forkserver"
         args = worker_bootstrap.BootstrapArgs(
             serve=self._serve,
             setup=self._setup_of(index, envs),
             seed=self._seed,
             first_env=first_env,
             parent_pid=os.getpid(),
-            use_death_signal=threading.current_thread() is threading.main_thread(),
+            use_death_signal=is_forkserver or threading.current_thread() is threading.main_thread(),
             environ=os.environ | orphan_reaper.process_tag(),
         )
         try:
@@ -301,10 +302,10 @@ class WorkerPool:
         self.heartbeat_of = None  # it may refer to the owner of this pool, and so to the shared memory
 
 
-def split_envs(n_envs: int, num_workers: int) -> list[range]:
-    """Split the envs into contiguous ranges, as even as possible, one for each worker."""
+def split_envs(n_envs: int, num_workers: int, first_env: int = 0) -> list[range]:
+    """Split the envs from ``first_env`` into contiguous ranges, as even as possible, one for each worker."""
     base, extra = divmod(n_envs, num_workers)
-    bounds = [0]
+    bounds = [first_env]
     for i in range(num_workers):
         bounds.append(bounds[-1] + base + (i < extra))
     return [range(a, b) for a, b in itertools.pairwise(bounds) if b > a]

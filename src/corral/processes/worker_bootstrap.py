@@ -43,7 +43,7 @@ class BootstrapArgs:
     """The index of the worker's first env in the run."""
     parent_pid: int
     use_death_signal: bool
-    """Whether Linux should kill the worker when the thread that started it ends."""
+    """Whether Linux should kill the worker when the thread that forked it ends (with ``forkserver``: the server's)."""
     environ: dict[str, str]
     """The parent's environment variables. A fork server has those from when it was started."""
 

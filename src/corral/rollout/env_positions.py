@@ -41,10 +41,14 @@ class _EpisodeSoFar(NamedTuple):
 
 
 class EnvPositions:
-    """The position of each of N envs at the end of the last rollout, or in the middle of a given one."""
+    """The position of each of N envs at the end of the last rollout, or in the middle of a given one.
 
-    def __init__(self, seed: int, n_envs: int, codec: ActionCodec) -> None:
+    ``first_env`` is the number in the run of the first of these envs, and of the first column of their rollouts.
+    """
+
+    def __init__(self, seed: int, n_envs: int, codec: ActionCodec, first_env: int = 0) -> None:
         self._seed = seed
+        self._first_env = first_env
         self._codec = codec
         self.episodes = EpisodeTracker(n_envs)
         self._action_logs = [self._empty_log() for _ in range(n_envs)]  # since the env's state, or since its reset
@@ -56,7 +60,8 @@ class EnvPositions:
     def begin(self, opponent_sampler: OpponentSampler) -> None:
         """Set the opponents of the first episodes, which follow from the seeds of these episodes."""
         self.episodes.opponent[...] = [
-            opponent_sampler.draw(episode_seed(self._seed, i, 0)) for i in range(len(self._action_logs))
+            opponent_sampler.draw(episode_seed(self._seed, self._first_env + i, 0))
+            for i in range(len(self._action_logs))
         ]
 
     def write_initial_states(self, rollout: Rollout) -> None:
@@ -75,8 +80,8 @@ class EnvPositions:
             if last_end >= 0:
                 self._env_states[i], self._action_logs[i] = None, self._empty_log()
             self._action_logs[i].append(rollout.actions[last_end + 1 :, i])
-            if i in states:
-                self._env_states[i], self._action_logs[i] = states[i], self._empty_log()
+            if (state := states.get(self._first_env + i)) is not None:
+                self._env_states[i], self._action_logs[i] = state, self._empty_log()
         self._observations = {path: leaf.copy() for path, leaf in rollout.last_observations.items()}
         self._masks = None if rollout.last_masks is None else rollout.last_masks.copy()
         self._policy_states = None if rollout.last_states is None else rollout.last_states.copy()
@@ -87,9 +92,10 @@ class EnvPositions:
 
         Without a rollout, return those at the end of the last one.
         """
+        columns = [env - self._first_env for env in envs]
         return [
             self._position(i) if under_way is None or not steps else self._position_during(under_way, steps, i)
-            for i in envs
+            for i in columns
         ]
 
     def _position(self, i: int) -> EnvPosition:
@@ -134,7 +140,7 @@ class EnvPositions:
             self._codec.decode(episode.actions, actions)
         return EnvPosition(
             episode=episode.number,
-            seed=episode_seed(self._seed, i, episode.number),
+            seed=episode_seed(self._seed, self._first_env + i, episode.number),
             steps=episode.steps,
             actions=actions,
             observation=observation,
@@ -145,20 +151,25 @@ class EnvPositions:
 
     # ---- for checkpoints -------------------------------------------------------------------------------------
 
-    def arrays(self) -> dict[str, Array]:
-        """Return all positions as arrays, by their names in a checkpoint.
+    def arrays(self, envs: range | None = None) -> dict[str, Array]:
+        """Return the positions of all envs, or of ``envs``, as arrays by their names in a checkpoint.
 
-        Some of them are not copied. Their contents do not change when rollouts are added.
+        Another ``EnvPositions``, whose first env is the first of ``envs``, can ``restore`` them. Some arrays are not
+        copied. Their contents do not change when rollouts are added.
         """
-        arrays = self.episodes.arrays()
-        for i, (log, state) in enumerate(zip(self._action_logs, self._env_states, strict=True)):
+        first = 0 if envs is None else envs.start - self._first_env
+        columns = slice(first, first + (len(self._action_logs) if envs is None else len(envs)))
+        by_env: dict[str, Array] = self.episodes.arrays()
+        by_env |= {f"observation/{path}": leaf for path, leaf in self._observations.items()}
+        optional = {"masks": self._masks, "memory": self._policy_states}
+        by_env |= {name: array for name, array in optional.items() if array is not None}
+        arrays = {name: array[columns] for name, array in by_env.items()}
+        for i, (log, state) in enumerate(zip(self._action_logs[columns], self._env_states[columns], strict=True)):
             if log.rows is not None:
                 arrays[f"actions/{i}"] = log.rows
             if state is not None:
                 arrays[f"state/{i}"] = np.frombuffer(state, np.uint8).copy()
-        arrays |= {f"observation/{path}": leaf for path, leaf in self._observations.items()}
-        optional = {"masks": self._masks, "memory": self._policy_states}
-        return arrays | {name: array for name, array in optional.items() if array is not None}
+        return arrays
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
         """Continue from the arrays of a checkpoint."""

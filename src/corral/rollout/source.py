@@ -6,6 +6,7 @@ makes them a source of rollouts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,7 +17,22 @@ from corral.opponents.sampling import SharedOpponentTable
 from corral.processes.pool import StartMethod
 from corral.processes.recovery_config import RecoveryConfig
 
-__all__ = ["RolloutEnvs", "SourceSpec"]
+__all__ = ["ClusterConfig", "RolloutEnvs", "SourceSpec"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """Where the machines of a run are, and how long one may be silent."""
+
+    address: str = "local"
+    """``local`` for a Ray on this machine that ends with the run, ``auto`` for the Ray that runs on this machine, or
+    ``HOST:PORT`` of a cluster's head."""
+    working_dir: str | None = None
+    """A directory that is copied to every node, where the env finds its modules and files."""
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """Ray resources that an env group needs besides its core, by name."""
+    node_timeout: float = 15.0
+    """Seconds without a sign of life after which a host's envs are collected elsewhere too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +43,7 @@ class SourceSpec:
     factory: EnvFactory
     n_envs: int
     num_workers: int
+    """Workers that share the envs; 0 for as many as the backend finds cores."""
     n_steps: int
     """Steps of each env in a rollout."""
     seed: int
@@ -36,6 +53,12 @@ class SourceSpec:
     adaptive: bool = False
     """Whether envs are moved between workers according to the workers' speeds."""
     recovery: RecoveryConfig = field(default_factory=lambda: RecoveryConfig(recover=True))
+    first_env: int = 0
+    """The number in the run of the first env: not 0 if the source has only some of the run's envs."""
+    has_masks: bool | None = None
+    """Whether the envs mask actions; None if the source has to find out."""
+    cluster: ClusterConfig = field(default_factory=lambda: ClusterConfig())
+    """Where the backend ``ray`` finds its machines."""
 
 
 class RolloutEnvs(Protocol):
@@ -44,6 +67,11 @@ class RolloutEnvs(Protocol):
     @property
     def env_info(self) -> EnvInfo:
         """Spaces, metadata and opponents of the envs."""
+        ...
+
+    @property
+    def num_workers(self) -> int:
+        """The number of workers that share the envs."""
         ...
 
     @property

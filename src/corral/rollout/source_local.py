@@ -48,6 +48,11 @@ class LocalEnvs:
         return self.env.env_info
 
     @property
+    def num_workers(self) -> int:
+        """The number of workers that share the envs."""
+        return self.spec.num_workers
+
+    @property
     def has_masks(self) -> bool | None:
         """Whether the envs mask actions; None before they are reset."""
         return self.env.has_masks

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from corral.core.actions import ActionCodec
 from corral.core.errors import CorralError, DeadlinePassed, UsageError, WorkerDied
 from corral.core.spaces import Layout
-from corral.core.types import ActorSpec, FaultCounts, Rollout, Weights
+from corral.core.types import ActorSpec, EpisodeRecord, FaultCounts, Rollout, Weights
 from corral.opponents.sampling import SharedOpponentTable
 from corral.ppo.shares import Shares, ShareSetup
 from corral.processes import shared_memory
@@ -91,7 +91,7 @@ class WorkerSource:
     """
 
     def __init__(self, spec: SourceSpec) -> None:
-        self.n_envs, self.n_steps = spec.n_envs, spec.n_steps
+        self.n_envs, self.n_steps, self._first_env = spec.n_envs, spec.n_steps, spec.first_env
         self._recovery = spec.recovery
         self._n_slots = 2 if spec.overlap else 1  # rollouts in shared memory
         self._rollouts_begun = 0
@@ -107,15 +107,15 @@ class WorkerSource:
         """How often envs were moved to other workers."""
         self.crew: ProcessCrew | None = None
         """The workers that compute a part of the update."""
-        self.has_masks: bool | None = None
-        self.env_ranges = split_envs(spec.n_envs, spec.num_workers)
+        self.has_masks = spec.has_masks
+        self.env_ranges = split_envs(spec.n_envs, spec.num_workers, spec.first_env)
         """The envs of each worker."""
         factory = spec.factory.for_processes(spec.num_workers)
         self._pool = WorkerPool(
             worker.serve,
             self.env_ranges,
             lambda index, envs: worker.RolloutWorkerSetup(
-                factory, envs, spec.seed, spec.n_steps, self.has_masks, spec.recovery.max_rss
+                factory, envs, spec.first_env, spec.seed, spec.n_steps, self.has_masks, spec.recovery.max_rss
             ),
             spec.start_method,
             spec.seed,
@@ -134,7 +134,13 @@ class WorkerSource:
             raise
         self.env_info: EnvInfo = ready[0].env_info
         self.has_masks = ready[0].has_masks
-        self._positions = EnvPositions(spec.seed, spec.n_envs, ActionCodec(self.env_info.action_space))
+        codec = ActionCodec(self.env_info.action_space)
+        self._positions = EnvPositions(spec.seed, spec.n_envs, codec, spec.first_env)
+
+    @property
+    def num_workers(self) -> int:
+        """The number of workers that share the envs."""
+        return len(self._pool.workers)
 
     def connect(
         self,
@@ -245,6 +251,11 @@ class WorkerSource:
 
     def collect(self) -> Rollout:
         """Wait until every worker has completed its part of the rollout, and return the rollout."""
+        rollout, reports, episodes = self.collect_reports()
+        return merge_reports(rollout, reports, episodes, self.take_fault_counts())
+
+    def collect_reports(self) -> tuple[Rollout, list[CollectorReport], tuple[EpisodeRecord, ...]]:
+        """Wait as ``collect`` does. Return the rollout, what its collectors reported, and the episodes that ended."""
         assert self._request is not None
         reports = self._gather_reports()
         rollout, self._request, self._positions_known = self._slots[self._request.slot], None, True
@@ -258,8 +269,7 @@ class WorkerSource:
             for i, state in of_worker[-1].env_report.states.items()
         }
         episodes = self._positions.advance(rollout, states)
-        all_reports = [report for of_worker in reports for report in of_worker]
-        return merge_reports(rollout, all_reports, episodes, self.take_fault_counts())
+        return rollout, [report for of_worker in reports for report in of_worker], episodes
 
     def _gather_reports(self) -> list[list[CollectorReport]]:
         """Wait for every worker's part of the rollout: several reports if it was restarted because of its memory."""
@@ -382,7 +392,7 @@ class WorkerSource:
         rollout, env = self._slots[request.slot], w.envs[env_in_worker]
         codec = ActionCodec(self.env_info.action_space)
         row = codec.layout.allocate(1)
-        codec.decode(rollout.actions[t, env][None], row)
+        codec.decode(rollout.actions[t, env - self._first_env][None], row)
         (position,) = self._positions.positions_of([env], rollout, t)
         return CrashSite(env, position, codec.layout.read(row, 0), {path: leaf[0] for path, leaf in row.items()})
 

@@ -70,6 +70,8 @@ class RolloutWorkerSetup:
     factory: EnvFactory
     envs: range
     """The numbers of its envs in the run."""
+    first_column: int
+    """The number in the run of the env to which the first column of the rollouts in shared memory belongs."""
     seed: int
     n_steps: int
     masked: bool | None
@@ -252,7 +254,8 @@ class RolloutWorker:
         """Collect with this collector from now on; None if the worker has no envs."""
         self._collector = collector
         if collector is not None:
-            first, stop = collector.first_env, collector.first_env + collector.env.num_envs
+            first = collector.first_env - self._setup.first_column
+            stop = first + collector.env.num_envs
             self._slots = [env_columns(rollout, first, stop) for rollout in self._rollouts]
 
     def reply_to(self, request: Any) -> Any:

@@ -41,7 +41,7 @@ from corral.processes.recovery_config import RecoveryConfig
 from corral.reporting.console import SilentConsole
 from corral.reporting.process_meter import ProcessMeter
 from corral.rollout.actors import actor_spec
-from corral.rollout.source import RolloutEnvs, SourceSpec
+from corral.rollout.source import ClusterConfig, RolloutEnvs, SourceSpec
 from corral.rollout.source_workers import WorkerSource
 from corral.training.model import load
 from corral.training.progress import Progress
@@ -83,6 +83,12 @@ class _Plan:
             overlap=config.overlap,
             adaptive=config.adaptive,
             recovery=self.recovery,
+            cluster=ClusterConfig(
+                address=config.ray_address,
+                working_dir=config.ray_working_dir,
+                resources=config.ray_resources,
+                node_timeout=config.node_timeout,
+            ),
         )
         envs: RolloutEnvs = import_internal(BACKENDS[self.backend.backend])(spec)
         return envs
@@ -108,6 +114,7 @@ class _Parts:
     env_info: EnvInfo
     opponents: Opponents | None
     source: RolloutSource
+    num_workers: int
     has_masks: bool
     batch_layout: str
     learner: Learner
@@ -232,6 +239,7 @@ def _build_parts(plan: _Plan, console: SilentConsole) -> _Parts:
             env_info=envs.env_info,
             opponents=opponents,
             source=connection.source,
+            num_workers=envs.num_workers,
             has_masks=connection.has_masks,
             batch_layout=str(actor.batch_layout),
             learner=Learner(policy, config, plan.seed, plan.device, connection.engine),
@@ -312,7 +320,7 @@ def _make_run(plan: _Plan, parts: _Parts) -> Run:
         factory=plan.factory,
         recovery=plan.recovery,
         seed=plan.seed,
-        backend=plan.backend,
+        backend=dataclasses.replace(plan.backend, num_workers=parts.num_workers),
         device_reason=plan.device_reason,
         batch_layout=parts.batch_layout,
         source=parts.source,

@@ -1,0 +1,461 @@
+"""Decides on which node the envs of each group are hosted, and starts another host where one is lost, silent or slow.
+
+The groups of a run are fixed, so a rollout never depends on who collected it. Each group has an *owner*: the host that
+has its envs at the end of the last rollout. A request goes to all owners. While their answers are awaited, this may
+happen to a host:
+
+- It is *lost*: its process ended or its node cannot be reached. Another host of the group is started on a node that
+  works. It gets the calls that bring it to the beginning of the request, and then the request.
+- It is *silent*: it has not answered a heartbeat for ``node_timeout`` seconds. Or it is *slow*: it needs much longer
+  than all other groups did. Another host is started for the group, too, and the first answer counts, for they are
+  equal. The other host is ended.
+
+Between rollouts, groups move from nodes that are leaving, and from hosts that share a core, to nodes with a free core.
+The new host is prepared while the old one collects.
+
+Nothing here knows how hosts are reached (see ``rollout/host_cluster``). All times come from ``clock``.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from corral.core.errors import CorralError, DeadlinePassed, UsageError, WorkerDied
+from corral.core.types import FaultCounts
+from corral.processes.recovery_config import RecoveryConfig
+from corral.processes.worker_bootstrap import unpickle_error
+from corral.rollout.group_host import HostReply
+from corral.rollout.host_cluster import Call, HostCluster, HostLost, Node
+from corral.vec.supervisor import Stop, Supervisor, WorkerDeath
+
+__all__ = ["GroupSupervisor", "Host", "NodeUse", "Request"]
+
+_POLL_SECONDS = 0.25
+"""Hosts are checked this often while their answers are awaited."""
+_HEARTBEAT_SECONDS = 1.0
+"""A host that has said nothing for so long is asked for a sign of life."""
+_MIN_START_SECONDS, _TIMES_SLOWEST_START = 10.0, 5.0
+"""A host must have started in 5 times the slowest start so far, and at least 10 seconds."""
+_TIMES_OTHERS, _MIN_LAG_SECONDS = 3.0, 1.0
+"""A host is slow if it takes 3 times as long as the slowest other group, and a second more than a new host needs."""
+_RESERVATION_SECONDS = 1.0
+"""The cluster may count a core as free for so long after a host has reserved it."""
+_MAX_LOSSES = 6
+"""The run stops if more hosts of one group are lost during one request."""
+_AVOID_SECONDS = 60.0
+"""For how long no host is started on a node that was lost, silent or slow, if there is another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A call that every group must answer."""
+
+    method: str
+    args_of: Callable[[Host], tuple[Any, ...]]
+    prepare: Sequence[tuple[str, tuple[Any, ...]]] = ()
+    """The calls, by method and arguments, after which a new host has the envs but not their positions."""
+    restore_args_of: Callable[[Host], tuple[Any, ...]] | None = None
+    """The arguments of ``restore``, which brings the envs of a new host to where they were before the request; None if
+    they have not taken a step."""
+    is_rollout: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Host:
+    """A host that was started for a group."""
+
+    group: int
+    envs: range
+    node: Node
+    has_core: bool
+    """Whether it reserved a core of its node."""
+    handle: Any
+    started_at: float
+    last_heard: float
+    is_up: bool = False
+    """Whether it has answered anything."""
+    is_suspected: bool = False
+    """Whether another host was started for its group because it is silent or slow."""
+    asked_at: float = math.inf
+    """When the request was sent that it has not answered."""
+    heartbeat: Call | None = None
+    """The call for a sign of life that it has not answered."""
+    unanswered: int = 0
+    """Calls other than heartbeats that it has not answered."""
+    opened: Any = None
+    """What it returned when its envs were made."""
+    sent_versions: Any = None
+    """Versions of the opponents' weights that it has; None for none."""
+
+    def __str__(self) -> str:
+        first, last = self.envs[0], self.envs[-1]
+        envs = f"env {first}" if first == last else f"envs {first} to {last}"
+        return f"host of {envs} on node {self.node.address}"
+
+
+@dataclass(slots=True)
+class NodeUse:
+    """What happened on a node of the cluster."""
+
+    rollouts: int = 0
+    """Parts of rollouts, each of one group, that were collected there and used."""
+    lost: int = 0
+    """Hosts that were lost there."""
+    silent: int = 0
+    """How often a host there was silent."""
+    slow: int = 0
+    """How often a host there was slow."""
+
+
+@dataclass(slots=True)
+class _Hosts:
+    """The hosts of one group."""
+
+    owner: Host | None = None
+    others: list[Host] = field(default_factory=list)
+    """Hosts that were asked too, because the owner is silent or slow."""
+    successor: Host | None = None
+    """A host that is being prepared to become the owner."""
+
+    def asked(self) -> list[Host]:
+        """Return the hosts that may answer the request under way."""
+        return [*([self.owner] if self.owner else []), *self.others]
+
+
+class GroupSupervisor:
+    """The hosts of all env groups. ``pickled_spec_of`` returns what a host of a group is made with."""
+
+    def __init__(
+        self,
+        cluster: HostCluster,
+        groups: Sequence[range],
+        pickled_spec_of: Callable[[range], bytes],
+        recovery: RecoveryConfig,
+        node_timeout: float,
+        clock: Callable[[], float] = time.monotonic,
+        on_open: Callable[[Host, Any], object] = lambda host, opened: None,
+    ) -> None:
+        self.groups = list(groups)
+        self.node_use: dict[str, NodeUse] = {}
+        """By the address of the node."""
+        self.supervisor = Supervisor(recovery)
+        self._cluster, self._recovery, self._node_timeout, self._clock = cluster, recovery, node_timeout, clock
+        self._pickled_spec_of, self._on_open = pickled_spec_of, on_open
+        self._hosts = [_Hosts() for _ in self.groups]
+        self._living: list[Host] = []  # all hosts that were started and not ended
+        self._calls: dict[Call, tuple[Host, str, int]] = {}  # with the number of the request; 0 for other calls
+        self._request: Request | None = None
+        self._n_requests = 0
+        self._requested_at = 0.0
+        self._answers: dict[int, Any] = {}  # by group
+        self._answered_after: list[float] = []  # seconds, in the order of the answers
+        self._losses: Counter[int] = Counter()  # during the request, by group
+        self._slowest_start = 0.0
+        self._nodes: list[Node] = []
+        self._looked_at = 0.0  # when the cluster was asked for ``_nodes``
+        self._avoided: dict[str, float] = {}  # until when, by node
+        self._held_cores: Counter[str] = Counter()  # the most cores that hosts of this run had reserved, by node
+
+    # ---- requests --------------------------------------------------------------------------------------------
+
+    def begin(self, request: Request) -> None:
+        """Send a request to the owner of every group; start owners where there are none."""
+        self._n_requests += 1
+        self._request, self._answers, self._answered_after = request, {}, []
+        self._requested_at = self._clock()
+        self._losses.clear()
+        self._look_at_nodes()
+        if request.is_rollout:
+            self._move_groups()
+        for group, hosts in enumerate(self._hosts):
+            if hosts.owner is None:
+                hosts.owner = self._start(group)
+            else:
+                self._send_request(hosts.owner)
+
+    def gather(self, deadline: float = math.inf) -> list[Any]:
+        """Return the answer of every group to the request; raise ``DeadlinePassed`` at ``deadline`` (``perf_counter``).
+
+        An error that a host reports is raised, unless the host was just started: then it is replaced.
+        """
+        while len(self._answers) < len(self.groups):
+            if (left := deadline - time.perf_counter()) < 0:
+                raise DeadlinePassed
+            for call, outcome in self._cluster.replies(self._calls, min(left, _POLL_SECONDS)):
+                if call in self._calls:  # not of a host that was ended meanwhile
+                    self._handle(call, outcome)
+            self._check_hosts()
+        self._request = None
+        return [self._answers[group] for group in range(len(self.groups))]
+
+    def _send_request(self, host: Host) -> None:
+        assert self._request is not None
+        host.asked_at = host.last_heard = self._clock()
+        self._call(host, self._request.method, self._request.args_of(host), self._n_requests)
+
+    def _call(self, host: Host, method: str, args: tuple[Any, ...], number: int = 0) -> None:
+        host.unanswered += 1
+        self._calls[self._cluster.call(host.handle, method, *args)] = host, method, number
+
+    def _handle(self, call: Call, outcome: HostReply | HostLost) -> None:
+        """Deal with an answer, or with the loss of a host."""
+        host, method, number = self._calls.pop(call)
+        if isinstance(outcome, HostLost):
+            self._replace(host, outcome)
+            return
+        now = self._clock()
+        if not host.is_up:
+            host.is_up, self._slowest_start = True, max(self._slowest_start, now - host.started_at)
+        host.last_heard = now
+        if method == "heartbeat":
+            host.heartbeat = None
+            return
+        host.unanswered -= 1
+        for warning in outcome.warnings:
+            self._recovery.warn(self._with_node(host, warning))
+        if outcome.error is not None:
+            self._handle_error(host, number, unpickle_error(outcome.error))
+            return
+        if method == "open":
+            self._on_open(host, outcome.value)
+        if number == self._n_requests and host.group not in self._answers:
+            self._accept(host, outcome.value)
+
+    def _handle_error(self, host: Host, number: int, error: BaseException) -> None:
+        """Raise an error that is the answer to the request; replace a host that could not come that far."""
+        if isinstance(error, UsageError):
+            error = UsageError(self._with_node(host, str(error)))
+        if number == self._n_requests or not isinstance(error, CorralError):
+            raise error
+        self._replace(host, error)
+
+    def _with_node(self, host: Host, text: str) -> str:
+        """Return a message with the node's address, if there are several nodes."""
+        return text if len(self._nodes) < 2 else f"node {host.node.address}: {text}"
+
+    def _accept(self, host: Host, answer: Any) -> None:
+        """Take the first answer of a group. The host that gave it is the owner from now on."""
+        self._answers[host.group] = answer
+        self._answered_after.append(self._clock() - self._requested_at)
+        if self._request is not None and self._request.is_rollout:
+            self._use_of(host).rollouts += 1
+            self.supervisor.env_known_to_work = True
+        host.asked_at, host.is_suspected = math.inf, False
+        hosts = self._hosts[host.group]
+        for other in hosts.asked():
+            if other is not host:
+                self._end(other)
+        hosts.owner, hosts.others = host, []
+
+    # ---- hosts that are lost, silent or slow -----------------------------------------------------------------
+
+    def _replace(self, host: Host, error: CorralError) -> None:
+        """End a host that is lost or could not start; start another one for its group if no other was asked."""
+        hosts = self._hosts[host.group]
+        self._use_of(host).lost += 1
+        if isinstance(error, HostLost) and error.node_is_lost:
+            self._avoid(host.node)
+        self._end(host)
+        if hosts.successor is host:
+            hosts.successor = None
+            self._avoid(host.node)
+            self._recovery.warn(f"the {host} could not be prepared: {_first_line(error)}")
+            return
+        is_owner = hosts.owner is host
+        hosts.others = [other for other in hosts.others if other is not host]
+        if is_owner:
+            hosts.owner = None
+        self._recovery.warn(self._judge(host, error))
+        if host.group in self._answers:  # the next request starts another owner
+            return
+        if hosts.owner is None and hosts.others:
+            hosts.owner = hosts.others.pop(0)
+        if hosts.owner is None:
+            hosts.owner = self._start(host.group)
+        elif hosts.owner.is_suspected and not hosts.others:
+            hosts.others.append(self._start(host.group, but_not_on=hosts.owner.node))
+
+    def _judge(self, host: Host, error: CorralError) -> str:
+        """Raise the error that ends the run if too many hosts of a group were lost; else return what to warn of."""
+        if isinstance(error, HostLost):
+            error = WorkerDied(f"the {host} {error}")
+            error.by_signal = True
+        self._losses[host.group] += 1
+        if self._losses[host.group] > _MAX_LOSSES:
+            raise WorkerDied(f"{error}; {_MAX_LOSSES} hosts of these envs were lost before without any progress")
+        decision = self.supervisor.decide(WorkerDeath(host.group, error, None, self._n_requests, host.node.id))
+        if isinstance(decision, Stop):
+            raise decision.error
+        return decision.message
+
+    def _check_hosts(self) -> None:
+        """Ask silent hosts for a sign of life, and start others for groups whose hosts are silent or slow."""
+        now = self._clock()
+        for hosts in self._hosts:
+            successor = [hosts.successor] if hosts.successor else []
+            for host in [*hosts.asked(), *successor]:
+                if host.unanswered:
+                    self._check_host(host, now)
+
+    def _check_host(self, host: Host, now: float) -> None:
+        if not host.is_up and now - host.started_at > (limit := self._start_limit()):
+            self._avoid(host.node)
+            self._replace(host, HostLost(f"did not start in {limit:.0f} s"))
+            return
+        if host.is_up and host.heartbeat is None and now - host.last_heard > _HEARTBEAT_SECONDS:
+            host.heartbeat = self._cluster.call(host.handle, "heartbeat")
+            self._calls[host.heartbeat] = host, "heartbeat", 0
+        if host.is_suspected or host.group in self._answers or host is self._hosts[host.group].successor:
+            return
+        if host.is_up and now - host.last_heard > self._node_timeout:
+            self._use_of(host).silent += 1
+            self._suspect(host, f"has given no sign of life for {self._node_timeout:g} s (--node-timeout)")
+        elif self._request is not None and self._request.is_rollout and now - host.asked_at > self._slow_limit():
+            self._use_of(host).slow += 1
+            self._suspect(host, f"takes longer than {self._slow_limit():.1f} s")
+
+    def _suspect(self, host: Host, reason: str) -> None:
+        """Start another host for the group of a host that is silent or slow."""
+        if not self._recovery.recover:
+            raise WorkerDied(f"the {host} {reason}")
+        host.is_suspected = True
+        self._avoid(host.node)
+        self._recovery.warn(f"the {host} {reason}; its part of the rollout is collected elsewhere too")
+        self._hosts[host.group].others.append(self._start(host.group, but_not_on=host.node))
+
+    def _start_limit(self) -> float:
+        """Return in how many seconds a host must have started."""
+        limit = self._recovery.start_timeout
+        if not self._slowest_start:  # nobody knows yet how long it takes here
+            return limit
+        return min(limit, max(_MIN_START_SECONDS, _TIMES_SLOWEST_START * self._slowest_start))
+
+    def _slow_limit(self) -> float:
+        """Return after how many seconds a host counts as slow; infinite until most groups have answered."""
+        if len(self._answered_after) < max(1, math.ceil(len(self.groups) / 2)):
+            return math.inf
+        return _TIMES_OTHERS * self._answered_after[-1] + self._slowest_start + _MIN_LAG_SECONDS
+
+    # ---- places ----------------------------------------------------------------------------------------------
+
+    def _start(self, group: int, but_not_on: Node | None = None) -> Host:
+        """Start a host for a group, and send it all calls up to the request under way."""
+        assert self._request is not None
+        self._look_at_nodes(refresh=True)
+        host = self._start_host(group, self._best_node(but_not_on))
+        if self._request.restore_args_of is not None:
+            self._call(host, "restore", self._request.restore_args_of(host))
+        self._send_request(host)
+        return host
+
+    def _start_host(self, group: int, node: Node) -> Host:
+        """Start a host on a node and send it the calls that prepare it."""
+        assert self._request is not None
+        has_core, envs, now = self._free_cores(node) >= 1, self.groups[group], self._clock()
+        handle = self._cluster.start_host(node, has_core, self._pickled_spec_of(envs))
+        host = Host(group, envs, node, has_core, handle, started_at=now, last_heard=now)
+        self._living.append(host)
+        for method, args in self._request.prepare:
+            self._call(host, method, args)
+        return host
+
+    def _move_groups(self) -> None:
+        """Let hosts that are prepared become owners; prepare others where there is a better place for a group."""
+        for hosts in self._hosts:
+            owner, successor = hosts.owner, hosts.successor
+            if successor is not None and not successor.unanswered:
+                hosts.owner, hosts.successor = successor, None
+                if owner is not None:
+                    self._end(owner)
+                assert self._request is not None and self._request.restore_args_of is not None
+                self._call(successor, "restore", self._request.restore_args_of(successor))
+            elif successor is None and owner is not None and (node := self._better_node(owner)) is not None:
+                hosts.successor = self._start_host(owner.group, node)
+
+    def _better_node(self, owner: Host) -> Node | None:
+        """Return a node to which a group should move; None if it should stay."""
+        is_leaving = any(node.id == owner.node.id and node.is_leaving for node in self._nodes)
+        if owner.has_core and not is_leaving:
+            return None
+        node = self._best_node(but_not_on=owner.node if is_leaving else None)
+        is_usable = not node.is_leaving and self._avoided.get(node.id, 0.0) < self._clock()
+        return node if is_usable and (is_leaving or self._free_cores(node) >= 1) else None
+
+    def _best_node(self, but_not_on: Node | None) -> Node:
+        """Return the best node for a host: with a free core if there is one, else the one with the fewest hosts.
+
+        A host without a core of its own is slower, but the run goes on.
+        """
+        if not self._nodes:
+            raise WorkerDied("no node of the cluster is alive")
+        now = self._clock()
+
+        def rank(node: Node) -> tuple[bool, bool, bool, float]:
+            is_avoided = self._avoided.get(node.id, 0.0) > now or (but_not_on is not None and node.id == but_not_on.id)
+            load = (len(self._hosts_on(node)) + 1) / max(node.cores, 0.5)
+            return is_avoided, node.is_leaving, self._free_cores(node) < 1, load
+
+        return min(self._nodes, key=rank)
+
+    def _look_at_nodes(self, refresh: bool = False) -> None:
+        self._looked_at, self._nodes = self._clock(), self._cluster.nodes(refresh)
+
+    def _free_cores(self, node: Node) -> float:
+        """Return the cores of a node that a new host can reserve: those that are free, or that this run gave up.
+
+        The cluster may not count yet what hosts have reserved that were started a moment ago.
+        """
+        started = sum(
+            host.has_core and host.started_at > self._looked_at - _RESERVATION_SECONDS for host in self._hosts_on(node)
+        )
+        self._held_cores[node.id] = max(self._held_cores[node.id], self._reserved(node))
+        return max(node.free_cores - started, self._held_cores[node.id] - self._reserved(node))
+
+    def _reserved(self, node: Node) -> int:
+        """Return how many cores the hosts on a node have reserved."""
+        return sum(host.has_core for host in self._hosts_on(node))
+
+    def _hosts_on(self, node: Node) -> list[Host]:
+        return [host for host in self._living if host.node.id == node.id]
+
+    def _avoid(self, node: Node) -> None:
+        self._avoided[node.id] = self._clock() + _AVOID_SECONDS
+
+    def _use_of(self, host: Host) -> NodeUse:
+        return self.node_use.setdefault(host.node.address, NodeUse())
+
+    def hosts(self) -> list[Host]:
+        """Return all hosts that were started and not ended."""
+        return list(self._living)
+
+    # ---- the end ---------------------------------------------------------------------------------------------
+
+    def _end(self, host: Host) -> None:
+        """End a host, and expect no answer from it any more."""
+        self._living.remove(host)
+        self._calls = {call: expected for call, expected in self._calls.items() if expected[0] is not host}
+        self._cluster.kill(host.handle)
+
+    def take_fault_counts(self) -> FaultCounts:
+        """Return how many hosts were replaced since the last call."""
+        return self.supervisor.take_counts()
+
+    def close(self, seconds: float = 0.0) -> None:
+        """Close the envs of all hosts, and end the hosts after at most ``seconds``."""
+        responsive = [host for host in self._living if host.is_up and not host.is_suspected]
+        closing = {self._cluster.call(host.handle, "close") for host in responsive}
+        end = time.monotonic() + seconds
+        while closing and (left := end - time.monotonic()) > 0:
+            for call, _ in self._cluster.replies(closing, left):
+                closing.discard(call)
+        for host in list(self._living):
+            self._end(host)
+
+
+def _first_line(error: CorralError) -> str:
+    return str(error).splitlines()[0]

@@ -1,0 +1,73 @@
+"""The interface of a cluster: machines on which the trainer starts hosts of env groups, and calls to these hosts.
+
+``rollout/ray_cluster`` implements it with Ray. ``rollout/group_supervisor`` uses it, and knows nothing of Ray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from corral.core.errors import WorkerDied
+from corral.rollout.group_host import HostReply
+
+__all__ = ["Call", "HostCluster", "HostLost", "Node"]
+
+Call = Hashable
+"""A call to a host that has not replied yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine of the cluster, as it was when the cluster was last asked."""
+
+    id: str
+    """Changes when the machine leaves the cluster and joins it again."""
+    address: str
+    cores: float
+    free_cores: float
+    """Cores that nobody has reserved."""
+    is_leaving: bool = False
+    """Whether the machine will be switched off, so that it should hold no hosts."""
+
+
+class HostLost(WorkerDied):
+    """A host can no longer be used: its process ended, or its node cannot be reached."""
+
+    def __init__(self, reason: str, node_is_lost: bool = False) -> None:
+        super().__init__(reason)
+        self.node_is_lost = node_is_lost
+        """Whether the node is probably lost, and not only this host."""
+
+
+class HostCluster(Protocol):
+    """Starts hosts on nodes, calls their methods and ends them. No method waits for a host."""
+
+    def nodes(self, refresh: bool = False) -> list[Node]:
+        """Return the nodes on which hosts can be started; ``refresh`` asks for news instead of the last known ones."""
+        ...
+
+    def start_host(self, node: Node, reserve_core: bool, pickled_spec: bytes) -> Any:
+        """Begin to start a ``GroupHost`` on this node, and return what ``call`` needs to reach it."""
+        ...
+
+    def call(self, host: Any, method: str, *args: Any) -> Call:
+        """Call a method of a host. Calls to one host are executed in their order, except ``heartbeat``, at once."""
+        ...
+
+    def share(self, value: Any) -> Any:
+        """Return what to pass to several calls instead of a large value, so that it travels once to each node."""
+        ...
+
+    def replies(self, calls: Collection[Call], seconds: float) -> list[tuple[Call, HostReply | HostLost]]:
+        """Return the calls that are answered, or whose host is lost; wait up to ``seconds`` for the first."""
+        ...
+
+    def kill(self, host: Any) -> None:
+        """End a host at once, if it can be reached."""
+        ...
+
+    def close(self) -> None:
+        """End what was started besides hosts."""
+        ...

@@ -1,0 +1,270 @@
+"""A cluster of Ray: starts hosts as Ray actors, and a Ray on this machine if the run has none.
+
+Only this file imports ray, and only when a run uses it.
+
+Ray restarts nothing by itself (``max_restarts=0``): ``rollout/group_supervisor`` decides what happens after a loss. A
+Ray that is started here ends with the run. Ray listens on all network interfaces, so it is started with a secret token
+without which nobody can connect.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import secrets
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from corral.core.errors import CorralError, MissingPackage, UsageError
+from corral.core.machine import available_cores
+from corral.rollout.group_host import GroupHost, HostReply
+from corral.rollout.host_cluster import Call, HostLost, Node
+from corral.rollout.source import ClusterConfig
+
+__all__ = ["RayCluster"]
+
+_INLINE_BYTES = 90_000
+"""Ray sends smaller arguments with the call; it puts larger ones into its object store, for every call again."""
+_LOOK_SECONDS = 2.0
+"""The nodes are listed this often."""
+_HEAD_TIMEOUT = 30.0
+"""Seconds without an answer after which the head of the cluster counts as lost. Ray itself gives up after more."""
+_ENVIRONMENT = {
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # a call after the end must not start another Ray
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "600",  # Ray ends the process if its head is lost for so long
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+_LOCAL_ENVIRONMENT = {"RAY_worker_niceness": "0"}
+
+
+class RayCluster:
+    """A connection to the Ray at ``config.address``; with ``local``, one with ``cores`` cores is started."""
+
+    def __init__(self, config: ClusterConfig, cores: int | None) -> None:
+        self._ray = _import_ray(config)
+        self._config = config
+        self._is_ours = not self._ray.is_initialized()
+        if self._is_ours:
+            self._connect(cores or available_cores())
+        self._actor_class = self._ray.remote(concurrency_groups={"heartbeat": 1})(GroupHost)
+        self.own_node = self._ray.get_runtime_context().get_node_id()
+        self._watch = _NodeWatch(self._ray, config.resources)
+
+    def _connect(self, cores: int) -> None:
+        config = self._config
+        runtime_env = {} if config.working_dir is None else {"working_dir": config.working_dir}
+        options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "runtime_env": runtime_env}
+        is_local = config.address == "local"
+        if is_local:
+            options |= {"num_cpus": cores, "include_dashboard": False, "_temp_dir": str(_private_directory() / "ray")}
+            options |= {"resources": {name: cores * amount for name, amount in config.resources.items()}}
+        try:
+            with _environment(_LOCAL_ENVIRONMENT if is_local else {}):
+                self._ray.init(address=config.address, **options)
+        except (ConnectionError, RuntimeError, ValueError, self._ray.exceptions.RayError) as error:
+            what = "Ray could not be started" if is_local else f"ray_address {config.address}: cannot be reached"
+            raise UsageError(f"{what}: {_first_line(error)}{_token_advice(config)}") from None
+
+    def nodes(self, refresh: bool = False) -> list[Node]:
+        """Return the nodes that are alive, the resources of which are enough for a host."""
+        return self._watch.nodes(refresh)
+
+    def start_host(self, node: Node, reserve_core: bool, pickled_spec: bytes) -> Any:
+        """Begin to start an actor on this node."""
+        strategy = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.id, soft=False)
+        options = self._actor_class.options(
+            num_cpus=1 if reserve_core else 0,
+            max_restarts=0,
+            max_task_retries=0,
+            resources=dict(self._config.resources),
+            scheduling_strategy=strategy,
+        )
+        return options.remote(pickled_spec)
+
+    def call(self, host: Any, method: str, *args: Any) -> Call:
+        """Call a method of an actor."""
+        function = getattr(host, method)
+        if method == "heartbeat":
+            function = function.options(concurrency_group="heartbeat")
+        reference: Call = function.remote(*args)
+        return reference
+
+    def share(self, value: Any) -> Any:
+        """Return a reference to a large value in the object store, and a small value itself."""
+        return self._ray.put(value) if _size(value) > _INLINE_BYTES else value
+
+    def replies(self, calls: Collection[Call], seconds: float) -> list[tuple[Call, HostReply | HostLost]]:
+        """Return the calls that are answered or whose actor is lost."""
+        if (silence := self._watch.silence()) > _HEAD_TIMEOUT:
+            raise CorralError(f"the head of the Ray cluster has not answered for {silence:.0f} s, so the run stops")
+        if not calls:
+            time.sleep(seconds)
+            return []
+        references = list(calls)
+        ready, others = self._ray.wait(references, num_returns=1, timeout=seconds)
+        if ready and others:
+            more, _ = self._ray.wait(others, num_returns=len(others), timeout=0)
+            ready += more
+        return [(reference, self._outcome(reference)) for reference in ready]
+
+    def _outcome(self, reference: Any) -> HostReply | HostLost:
+        exceptions = self._ray.exceptions
+        try:
+            reply: HostReply = self._ray.get(reference, timeout=_HEAD_TIMEOUT)
+            return HostReply() if reply is None else reply
+        except exceptions.ActorUnavailableError:
+            return HostLost("cannot be reached", node_is_lost=True)
+        except exceptions.RayActorError as error:
+            return HostLost(*_describe_death(error))
+        except exceptions.RayTaskError as error:
+            raise CorralError(f"a host failed: {_first_line(error.cause or error)}\n\n{error}") from None
+        except (exceptions.RayError, TimeoutError) as error:
+            return HostLost(f"lost its answer ({type(error).__name__}: {_first_line(error)})")
+
+    def kill(self, host: Any) -> None:
+        """End an actor at once; its worker process ends with it."""
+        if self._ray.is_initialized():
+            with contextlib.suppress(Exception):
+                self._ray.kill(host, no_restart=True)
+
+    def close(self) -> None:
+        """Disconnect, and end a Ray that was started here."""
+        self._watch.close()
+        if self._is_ours and self._ray.is_initialized():
+            self._ray.shutdown()
+
+
+class _NodeWatch:
+    """Lists the nodes now and then in a thread, because the list never comes if the head of the cluster is lost."""
+
+    def __init__(self, ray: Any, resources: Mapping[str, float]) -> None:
+        self._ray, self._resources = ray, resources
+        self._nodes: list[Node] = []
+        self._answered_at = time.monotonic()
+        self._asked, self._answered = threading.Event(), threading.Condition()
+        self._is_closed = False
+        self._answers = 0
+        threading.Thread(target=self._look_again_and_again, name="ray-nodes", daemon=True).start()
+        self.nodes(refresh=True, seconds=_HEAD_TIMEOUT)
+
+    def nodes(self, refresh: bool, seconds: float = 2.0) -> list[Node]:
+        if refresh:
+            with self._answered:
+                answers = self._answers
+                self._asked.set()
+                # An answer that is under way may be older than this call, so wait for the second one.
+                self._answered.wait_for(lambda: self._answers >= answers + 1, seconds)
+        return list(self._nodes)
+
+    def silence(self) -> float:
+        """Return for how many seconds the head of the cluster has not answered."""
+        return time.monotonic() - self._answered_at
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._asked.set()
+
+    def _look_again_and_again(self) -> None:
+        while not self._is_closed:
+            self._asked.clear()
+            with contextlib.suppress(Exception):  # the head does not answer: ``silence`` grows
+                nodes = self._look()
+                with self._answered:
+                    self._nodes, self._answered_at = nodes, time.monotonic()
+                    self._answers += 1
+                    self._answered.notify_all()
+            self._asked.wait(_LOOK_SECONDS)
+
+    def _look(self) -> list[Node]:
+        free = self._ray._private.state.available_resources_per_node()
+        nodes = []
+        for node in self._ray.nodes():
+            total, id_ = node["Resources"], node["NodeID"]
+            if node["Alive"] and all(total.get(name, 0) >= amount for name, amount in self._resources.items()):
+                free_cores = float(free.get(id_, {}).get("CPU", 0.0))
+                nodes.append(Node(id_, node["NodeManagerAddress"], float(total.get("CPU", 0.0)), free_cores))
+        return nodes
+
+
+def _import_ray(config: ClusterConfig) -> Any:
+    """Import ray with the settings that it reads when it is imported."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    if config.address == "local":
+        os.environ |= _local_token()
+    try:
+        import ray
+        import ray.util.scheduling_strategies
+    except ImportError as error:
+        raise MissingPackage(f"backend ray needs the package ray ({error}): pip install 'corral[ray]'") from None
+    return ray
+
+
+@functools.cache
+def _private_directory() -> Path:
+    """Return a directory that only this user can read, and that is deleted when this process ends."""
+    directory = tempfile.mkdtemp(prefix="corral-ray-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return Path(directory)
+
+
+@functools.cache
+def _local_token() -> dict[str, str]:
+    """Return the environment with which a Ray on this machine accepts only who knows a new secret."""
+    file = _private_directory() / "token"
+    file.touch(mode=0o600, exist_ok=False)
+    file.write_text(secrets.token_hex(32))
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(file)}
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Any:
+    """Set environment variables, unless the user has set them, for processes that are started in the block."""
+    added = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ |= added
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
+
+
+def _token_advice(config: ClusterConfig) -> str:
+    if config.address == "local":
+        return ""
+    mode = os.environ.get("RAY_AUTH_MODE")
+    return (
+        f" (RAY_AUTH_MODE is {mode or 'not set'}; a cluster with a token needs it, and RAY_AUTH_TOKEN_PATH, here too)"
+    )
+
+
+def _describe_death(error: Any) -> tuple[str, bool]:
+    """Return why an actor is lost, as the end of a sentence, and whether its node is lost."""
+    text = str(error)
+    if getattr(error, "actor_init_failed", False):
+        return f"could not be made: {text}", False
+    node_is_lost = "node" in text.lower() and ("died" in text or "dead" in text)
+    return ("was lost with its node" if "node has died" in text.lower() else "ended"), node_is_lost
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _size(value: Any) -> int:
+    """Return the bytes of the arrays in nested dictionaries."""
+    if isinstance(value, Mapping):
+        return sum(_size(item) for item in value.values())
+    return value.nbytes if isinstance(value, np.ndarray) else 0

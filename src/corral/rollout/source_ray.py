@@ -1,0 +1,228 @@
+"""The rollout source of the ``ray`` backend: env groups on the machines of a Ray cluster.
+
+Each group of envs has a host on some node (``rollout/group_host``), with a copy of the policy. A rollout takes one
+message to every host, with the weights, and one back, with the group's part of the rollout. The trainer keeps the
+position of every env, so that the envs of a host that is lost continue elsewhere from the same step
+(``rollout/group_supervisor``). What another host then collects is equal, so the result of a run does not depend on the
+number of nodes, nor on which of them were lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import numpy.typing as npt
+
+from corral.core.actions import ActionCodec
+from corral.core.errors import UsageError
+from corral.core.spaces import Layout
+from corral.core.types import ActorSpec, FaultCounts, Rollout, Weights
+from corral.opponents.sampling import OpponentTableChanges, SharedOpponentTable
+from corral.processes.pool import split_envs
+from corral.processes.recovery_config import ignore_warning
+from corral.rollout.buffers import allocate_rollout, env_columns
+from corral.rollout.collector import CollectorReport, merge_reports
+from corral.rollout.env_positions import EnvPositions
+from corral.rollout.group_host import GroupPlan, GroupRollout, OpenedGroup, rollout_columns
+from corral.rollout.group_supervisor import GroupSupervisor, Host, NodeUse, Request
+from corral.rollout.host_cluster import HostCluster
+from corral.rollout.ray_cluster import RayCluster
+from corral.rollout.source import SourceSpec
+from corral.vec.api import EnvInfo
+
+__all__ = ["RaySource"]
+
+_CLOSE_SECONDS = 4.0
+"""Seconds that hosts have to close their envs at the end of a run."""
+
+
+class RaySource:
+    """The envs of a run in ``spec.num_workers`` groups, on the nodes of a cluster (by default a Ray cluster)."""
+
+    def __init__(self, spec: SourceSpec, cluster: HostCluster | None = None) -> None:
+        self._spec = spec
+        self._cluster = cluster or RayCluster(spec.cluster, spec.num_workers or None)
+        self._weights: Any = None
+        self._plan: GroupPlan | None = None
+        self._opponent_table: SharedOpponentTable | None = None
+        self._n_begun = 0  # rollouts
+        self._deadline = math.inf
+        self.has_masks: bool | None = None
+        try:
+            cores = sum(int(node.cores) for node in self._cluster.nodes())
+            groups = split_envs(spec.n_envs, spec.num_workers or max(1, min(cores, spec.n_envs)))
+            self._supervisor = GroupSupervisor(
+                self._cluster, groups, self._pickled_spec, spec.recovery, spec.cluster.node_timeout,
+                on_open=self._check_opened,
+            )  # fmt: skip
+            self._supervisor.supervisor.env_known_to_work = spec.recovery.env_known_to_work
+            self._supervisor.begin(Request("open", lambda host: ()))
+            opened: list[OpenedGroup] = self._supervisor.gather()
+        except BaseException:
+            self.close()
+            raise
+        self.env_info: EnvInfo = opened[0].env_info
+        self.has_masks = opened[0].has_masks
+        self._positions = EnvPositions(spec.seed, spec.n_envs, ActionCodec(self.env_info.action_space))
+
+    @property
+    def num_workers(self) -> int:
+        """The number of env groups, each of which has a worker process somewhere."""
+        return len(self._supervisor.groups)
+
+    @property
+    def node_use(self) -> Mapping[str, NodeUse]:
+        """What happened on each node, by its address."""
+        return self._supervisor.node_use
+
+    def _pickled_spec(self, envs: range) -> bytes:
+        """Return what a host of these envs is made with."""
+        spec = self._spec
+        recovery = dataclasses.replace(
+            spec.recovery,
+            warn=ignore_warning,
+            env_known_to_work=self._supervisor.supervisor.env_known_to_work,
+        )
+        of_group = dataclasses.replace(
+            spec,
+            backend="worker",
+            n_envs=len(envs),
+            first_env=envs.start,
+            num_workers=1,
+            has_masks=self.has_masks,
+            recovery=recovery,
+            overlap=False,
+        )
+        return bytes(cloudpickle.dumps(of_group))
+
+    def _check_opened(self, host: Host, opened: OpenedGroup) -> None:
+        """Check that the envs of a host are like those of the others."""
+        host.opened = opened
+        others = [other.opened for other in self._supervisor.hosts() if other.opened is not None]
+        others[0].env_info.check_same(opened.env_info)
+        if others[0].has_masks != opened.has_masks:
+            raise UsageError("some envs offer action masks and some do not; all or none should")
+
+    def connect(
+        self, actor: ActorSpec, weights: Weights, opponent_table: SharedOpponentTable | None = None
+    ) -> RaySource:
+        """Give every host an actor and, if the run chooses the opponents, a copy of their table."""
+        spec, info = self._spec, self.env_info
+        self._opponent_table = opponent_table
+        self._plan = GroupPlan(actor, _as_arrays(weights), None if opponent_table is None else opponent_table.spec)
+        try:
+            self._slots = [
+                allocate_rollout(
+                    Layout(info.observation_space),
+                    ActionCodec(info.action_space),
+                    spec.n_steps,
+                    spec.n_envs,
+                    bool(self.has_masks),
+                    info.stacks,
+                    actor.n_state,
+                )
+                for _ in range(2 if spec.overlap else 1)
+            ]
+            self._supervisor.begin(Request("connect", lambda host: (self._plan,), prepare=[("open", ())]))
+            self._supervisor.gather()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def publish(self, weights: Weights, version: int) -> None:
+        """Keep the weights that the next rollout will use, and put large ones where every node can read them."""
+        self._weights = self._cluster.share(_as_arrays(weights))
+
+    def begin(self, iteration: int) -> None:
+        """Request the rollout of this iteration from all hosts."""
+        if self._opponent_table is not None and iteration == 0:
+            self._positions.begin(self._opponent_table.opponent_sampler)
+        self._n_begun += 1
+        weights = self._weights
+        self._supervisor.begin(
+            Request(
+                "collect",
+                lambda host: (iteration, weights, self._changed_opponents(host)),
+                self._preparation(),
+                self._restore_args,
+                is_rollout=True,
+            )
+        )
+
+    def collect(self) -> Rollout:
+        """Wait for every group's part of the rollout, and return the rollout."""
+        parts: list[GroupRollout] = self._supervisor.gather(self._deadline)
+        rollout = self._slots[self._n_begun % len(self._slots)]
+        reports: list[CollectorReport] = []
+        states: dict[int, bytes] = {}
+        fault_counts = FaultCounts()
+        for envs, part in zip(self._supervisor.groups, parts, strict=True):
+            for name, column in rollout_columns(env_columns(rollout, envs.start, envs.stop)).items():
+                column[...] = part.columns[name]
+            reports += part.reports
+            states |= {envs[i]: state for i, state in part.reports[-1].env_report.states.items()}
+            fault_counts += part.fault_counts
+        episodes = self._positions.advance(rollout, states)
+        return merge_reports(rollout, reports, episodes, fault_counts + self.take_fault_counts())
+
+    def _preparation(self) -> list[tuple[str, tuple[Any, ...]]]:
+        return [("open", ()), ("connect", (self._plan,))]
+
+    def _restore_args(self, host: Host) -> tuple[Any, ...]:
+        return self._positions.arrays(host.envs), self._changed_opponents(host)
+
+    def _changed_opponents(self, host: Host) -> OpponentTableChanges | None:
+        """Return what has changed in the opponents' table since it was last sent to this host."""
+        if self._opponent_table is None:
+            return None
+        changes = self._opponent_table.changes_since(host.sent_versions)
+        host.sent_versions = changes.versions
+        return changes
+
+    def set_deadline(self, deadline: float) -> None:
+        """Make ``collect`` raise ``DeadlinePassed`` if the rollout is not complete at this time (``perf_counter``)."""
+        self._deadline = deadline
+
+    def opponents(self) -> npt.NDArray[np.int64]:
+        """Return the opponent of every env's episode; shape [N]."""
+        return self._positions.episodes.opponent
+
+    def env_positions(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the positions of all envs, for a checkpoint."""
+        return self._positions.arrays()
+
+    def restore(self, env_positions: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Bring every env to its position from a checkpoint."""
+        self._positions.restore(env_positions)
+        self._supervisor.begin(Request("restore", self._restore_args, self._preparation()))
+        self._supervisor.gather()
+
+    def take_fault_counts(self) -> FaultCounts:
+        """Return how many hosts were replaced since the last call."""
+        return self._supervisor.take_fault_counts()
+
+    def pids(self) -> list[int]:
+        """Return the process ids of hosts and workers on this machine; those on other machines mean nothing here."""
+        here = getattr(self._cluster, "own_node", None)
+        hosts = [host for host in self._supervisor.hosts() if host.node.id == here and host.opened is not None]
+        return [pid for host in hosts for pid in host.opened.pids]
+
+    def close(self) -> None:
+        """Close the envs and end the hosts."""
+        supervisor = getattr(self, "_supervisor", None)
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._cluster.close)
+            if supervisor is not None:
+                supervisor.close(_CLOSE_SECONDS)
+
+
+def _as_arrays(weights: Weights) -> dict[str, npt.NDArray[Any]]:
+    """Return a copy of the weights as numpy arrays."""
+    return {name: np.array(value.cpu() if hasattr(value, "cpu") else value) for name, value in weights.items()}
