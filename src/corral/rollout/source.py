@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from corral.core.types import ActorSpec, RolloutSource, Weights
 from corral.envs.env_info import EnvInfo
 from corral.envs.factory import EnvFactory
 from corral.opponents.sampling import SharedOpponentTable
+from corral.ppo.shares import Crew, Shares, ShareSetup
 from corral.processes.pool import StartMethod
 from corral.processes.recovery_config import RecoveryConfig
 
-__all__ = ["ClusterConfig", "RolloutEnvs", "SourceSpec"]
+__all__ = ["ClusterConfig", "HelpingEnvs", "LearnerCrew", "RolloutEnvs", "SourceSpec"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,4 +91,34 @@ class RolloutEnvs(Protocol):
 
     def close(self) -> None:
         """Close the envs."""
+        ...
+
+
+class LearnerCrew(Crew, Protocol):
+    """Processes that compute gradients together."""
+
+    shares: Shares
+
+
+@runtime_checkable
+class HelpingEnvs(RolloutEnvs, Protocol):
+    """Envs that come with processes which can help the learner to compute gradients."""
+
+    crew: LearnerCrew | None
+    """The processes that compute gradients; None if ``connect`` was not asked for helpers."""
+
+    @property
+    def max_helpers(self) -> int:
+        """How many processes could help."""
+        ...
+
+    def connect(
+        self,
+        actor: ActorSpec,
+        weights: Weights,
+        opponent_table: SharedOpponentTable | None = None,
+        shares: ShareSetup | None = None,
+        helpers: int = 0,
+    ) -> RolloutSource:
+        """Do as ``RolloutEnvs.connect``, with a ``crew`` of this many helpers if there are any."""
         ...

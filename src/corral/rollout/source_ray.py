@@ -21,19 +21,22 @@ import numpy.typing as npt
 
 from corral.core.actions import ActionCodec
 from corral.core.errors import UsageError
+from corral.core.machine import available_cores
 from corral.core.spaces import Layout
 from corral.core.types import ActorSpec, FaultCounts, Rollout, Weights
 from corral.opponents.sampling import OpponentTableChanges, SharedOpponentTable
+from corral.ppo.shares import ShareSetup
 from corral.processes.pool import split_envs
 from corral.processes.recovery_config import ignore_warning
-from corral.rollout.buffers import allocate_rollout, env_columns
+from corral.rollout.buffers import allocate_rollout, column_specs, env_columns
 from corral.rollout.collector import CollectorReport, merge_reports
 from corral.rollout.env_positions import EnvPositions
 from corral.rollout.group_host import GroupPlan, GroupRollout, OpenedGroup, rollout_columns
 from corral.rollout.group_supervisor import GroupSupervisor, Host, NodeUse, Request
 from corral.rollout.host_cluster import HostCluster
+from corral.rollout.learner_helpers import LearnerHelpers
 from corral.rollout.ray_cluster import RayCluster
-from corral.rollout.source import SourceSpec
+from corral.rollout.source import LearnerCrew, SourceSpec
 from corral.vec.api import EnvInfo
 
 __all__ = ["RaySource"]
@@ -54,6 +57,8 @@ class RaySource:
         self._n_begun = 0  # rollouts
         self._deadline = math.inf
         self.has_masks: bool | None = None
+        self.crew: LearnerCrew | None = None
+        self._helpers: LearnerHelpers | None = None
         try:
             cores = sum(int(node.cores) for node in self._cluster.nodes())
             groups = split_envs(spec.n_envs, spec.num_workers or max(1, min(cores, spec.n_envs)))
@@ -75,6 +80,11 @@ class RaySource:
     def num_workers(self) -> int:
         """The number of env groups, each of which has a worker process somewhere."""
         return len(self._supervisor.groups)
+
+    @property
+    def max_helpers(self) -> int:
+        """How many processes on this machine could help the learner."""
+        return available_cores() - 1
 
     @property
     def node_use(self) -> Mapping[str, NodeUse]:
@@ -110,31 +120,36 @@ class RaySource:
             raise UsageError("some envs offer action masks and some do not; all or none should")
 
     def connect(
-        self, actor: ActorSpec, weights: Weights, opponent_table: SharedOpponentTable | None = None
+        self,
+        actor: ActorSpec,
+        weights: Weights,
+        opponent_table: SharedOpponentTable | None = None,
+        shares: ShareSetup | None = None,
+        helpers: int = 0,
     ) -> RaySource:
-        """Give every host an actor and, if the run chooses the opponents, a copy of their table."""
-        spec, info = self._spec, self.env_info
+        """Give every host an actor and a copy of the opponents' table; start ``helpers`` for the learner here."""
         self._opponent_table = opponent_table
         self._plan = GroupPlan(actor, _as_arrays(weights), None if opponent_table is None else opponent_table.spec)
         try:
-            self._slots = [
-                allocate_rollout(
-                    Layout(info.observation_space),
-                    ActionCodec(info.action_space),
-                    spec.n_steps,
-                    spec.n_envs,
-                    bool(self.has_masks),
-                    info.stacks,
-                    actor.n_state,
-                )
-                for _ in range(2 if spec.overlap else 1)
-            ]
             self._supervisor.begin(Request("connect", lambda host: (self._plan,), prepare=[("open", ())]))
+            self._slots = self._allocate_rollouts(actor.n_state, shares if helpers else None, helpers)
             self._supervisor.gather()
         except BaseException:
             self.close()
             raise
         return self
+
+    def _allocate_rollouts(self, n_state: int, shares: ShareSetup | None, helpers: int) -> list[Rollout]:
+        """Return the rollouts to collect into. If there are helpers, it is one that they can read."""
+        spec, info = self._spec, self.env_info
+        layout, codec = Layout(info.observation_space), ActionCodec(info.action_space)
+        shape = spec.n_steps, spec.n_envs, bool(self.has_masks), info.stacks, n_state
+        if shares is None:
+            return [allocate_rollout(layout, codec, *shape) for _ in range(2 if spec.overlap else 1)]
+        columns = column_specs(layout, codec, *shape)
+        self._helpers = LearnerHelpers(shares, columns, helpers, spec.start_method, spec.recovery)
+        self.crew = self._helpers.crew
+        return [self._helpers.rollout(info.stacks)]
 
     def publish(self, weights: Weights, version: int) -> None:
         """Keep the weights that the next rollout will use, and put large ones where every node can read them."""
@@ -144,6 +159,8 @@ class RaySource:
         """Request the rollout of this iteration from all hosts."""
         if self._opponent_table is not None and iteration == 0:
             self._positions.begin(self._opponent_table.opponent_sampler)
+        if self._helpers is not None:
+            self._helpers.restart_dead()
         self._n_begun += 1
         weights = self._weights
         self._supervisor.begin(
@@ -212,13 +229,16 @@ class RaySource:
         """Return the process ids of hosts and workers on this machine; those on other machines mean nothing here."""
         here = getattr(self._cluster, "own_node", None)
         hosts = [host for host in self._supervisor.hosts() if host.node.id == here and host.opened is not None]
-        return [pid for host in hosts for pid in host.opened.pids]
+        helpers = [] if self._helpers is None else self._helpers.pids()
+        return [*(pid for host in hosts for pid in host.opened.pids), *helpers]
 
     def close(self) -> None:
         """Close the envs and end the hosts."""
         supervisor = getattr(self, "_supervisor", None)
         with contextlib.ExitStack() as stack:
             stack.callback(self._cluster.close)
+            if self._helpers is not None:
+                stack.callback(self._helpers.close)
             if supervisor is not None:
                 supervisor.close(_CLOSE_SECONDS)
 

@@ -39,7 +39,7 @@ from corral.rollout.collector import CollectorReport, merge_reports
 from corral.rollout.crew import SIGNALS, ProcessCrew
 from corral.rollout.env_positions import EnvPositions
 from corral.rollout.load_balancer import LoadBalancer
-from corral.rollout.source import SourceSpec
+from corral.rollout.source import LearnerCrew, SourceSpec
 from corral.vec.api import EnvInfo
 from corral.vec.env_stepper import CURRENT_ENV, OTHER_CALLS, STEPS_STARTED
 from corral.vec.supervisor import CrashSite, Supervisor, WorkerDeath, warn_of_failed_restores
@@ -105,7 +105,7 @@ class WorkerSource:
         self._worker_died_in_move = False
         self.moves = 0
         """How often envs were moved to other workers."""
-        self.crew: ProcessCrew | None = None
+        self.crew: LearnerCrew | None = None
         """The workers that compute a part of the update."""
         self.has_masks = spec.has_masks
         self.env_ranges = split_envs(spec.n_envs, spec.num_workers, spec.first_env)
@@ -140,6 +140,11 @@ class WorkerSource:
     @property
     def num_workers(self) -> int:
         """The number of workers that share the envs."""
+        return len(self._pool.workers)
+
+    @property
+    def max_helpers(self) -> int:
+        """How many workers could help the learner."""
         return len(self._pool.workers)
 
     def connect(

@@ -41,8 +41,7 @@ from corral.processes.recovery_config import RecoveryConfig
 from corral.reporting.console import SilentConsole
 from corral.reporting.process_meter import ProcessMeter
 from corral.rollout.actors import actor_spec
-from corral.rollout.source import ClusterConfig, RolloutEnvs, SourceSpec
-from corral.rollout.source_workers import WorkerSource
+from corral.rollout.source import ClusterConfig, HelpingEnvs, RolloutEnvs, SourceSpec
 from corral.training.model import load
 from corral.training.progress import Progress
 from corral.training.run import Run
@@ -280,15 +279,16 @@ def _connect(
     config = plan.config
     weights = policy.state_dict()
     try:
-        if isinstance(envs, WorkerSource):
+        if isinstance(envs, HelpingEnvs):
             has_masks = bool(envs.has_masks)
             shares = _share_setup(plan, policy, has_masks)
             can_help = shares is not None and not config.overlap  # workers are idle while numpy computes the update
-            n_helpers = min(config.shares, available_cores(), plan.backend.num_workers + 1) - 1 if can_help else 0
+            n_helpers = min(config.shares - 1, available_cores() - 1, envs.max_helpers) if can_help else 0
             source: RolloutSource = envs.connect(actor, weights, opponent_table, shares, n_helpers)
             crew = envs.crew
         else:
-            source, crew = envs.connect(actor, weights, opponent_table), None
+            crew = None
+            source = envs.connect(actor, weights, opponent_table)
             has_masks = bool(envs.has_masks)  # known after the first reset, which `connect` does
             shares = _share_setup(plan, policy, has_masks)
         if shares is None:
