@@ -29,7 +29,7 @@ _SCRIPT = """
 trap '' HUP INT TERM
 while read -r line; do list=$line; done
 [ -n "$list" ] || exit 0
-for group in $list; do kill -9 "-$group"; done
+for group in $list; do kill -9 "-$group" "$group"; done
 for pass in 1 2 3; do
     files=$(grep -lszF "$1" /proc/[0-9]*/environ)
     [ -n "$files" ] || exit 0
@@ -60,7 +60,7 @@ def process_tag() -> dict[str, str]:
 
 
 def watch(pid: int) -> None:
-    """Have the process group of this new worker killed when this process ends."""
+    """Have a process, and its process group if it leads one, killed when this process ends."""
     if sys.platform != "win32":
         assert pid > 1, pid
         _reaper().watch(pid)

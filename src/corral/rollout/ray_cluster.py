@@ -15,17 +15,20 @@ import functools
 import os
 import secrets
 import shutil
+import signal
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from corral.core.errors import CorralError, MissingPackage, UsageError
 from corral.core.machine import available_cores
+from corral.processes import orphan_reaper
 from corral.rollout.group_host import GroupHost, HostReply
 from corral.rollout.host_cluster import Call, HostLost, Node
 from corral.rollout.source import ClusterConfig
@@ -41,11 +44,13 @@ _HEAD_TIMEOUT = 30.0
 _ENVIRONMENT = {
     "RAY_ENABLE_AUTO_CONNECT": "0",  # a call after the end must not start another Ray
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "600",  # Ray ends the process if its head is lost for so long
     "RAY_DEDUP_LOGS": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-_LOCAL_ENVIRONMENT = {"RAY_worker_niceness": "0"}
+
+
+_LOCAL_ENVIRONMENT = {"RAY_worker_niceness": "0"}  # Ray runs actors at low priority
+_DIRECTORY_PREFIX = "corral-ray-"
 
 
 class RayCluster:
@@ -54,6 +59,7 @@ class RayCluster:
     def __init__(self, config: ClusterConfig, cores: int | None) -> None:
         self._ray = _import_ray(config)
         self._config = config
+        self._processes: list[int] = []  # of a Ray that was started here, besides its actors
         self._is_ours = not self._ray.is_initialized()
         if self._is_ours:
             self._connect(cores or available_cores())
@@ -66,15 +72,27 @@ class RayCluster:
         runtime_env = {} if config.working_dir is None else {"working_dir": config.working_dir}
         options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "runtime_env": runtime_env}
         is_local = config.address == "local"
+        before = psutil.Process().children(recursive=True)
         if is_local:
             options |= {"num_cpus": cores, "include_dashboard": False, "_temp_dir": str(_private_directory() / "ray")}
             options |= {"resources": {name: cores * amount for name, amount in config.resources.items()}}
         try:
-            with _environment(_LOCAL_ENVIRONMENT if is_local else {}):
+            with _environment(_LOCAL_ENVIRONMENT if is_local else {}), _same_signal_handler(signal.SIGTERM):
                 self._ray.init(address=config.address, **options)
         except (ConnectionError, RuntimeError, ValueError, self._ray.exceptions.RayError) as error:
             what = "Ray could not be started" if is_local else f"ray_address {config.address}: cannot be reached"
             raise UsageError(f"{what}: {_first_line(error)}{_token_advice(config)}") from None
+
+        if is_local:
+            started = psutil.Process().children(recursive=True)
+            self._processes = [process.pid for process in started if process not in before]
+            for pid in self._processes:
+                orphan_reaper.watch(pid)
+        self._show_messages(False)  # Ray's own about lost nodes, with pages of its log
+
+    def _show_messages(self, shown: bool) -> None:
+        """Let Ray print what nodes report, or not. There is no public setting for errors of the cluster."""
+        self._ray._private.worker._worker_logs_enabled = shown
 
     def nodes(self, refresh: bool = False) -> list[Node]:
         """Return the nodes that are alive, the resources of which are enough for a host."""
@@ -143,6 +161,8 @@ class RayCluster:
         self._watch.close()
         if self._is_ours and self._ray.is_initialized():
             self._ray.shutdown()
+            self._show_messages(True)
+        orphan_reaper.end(self._processes)
 
 
 class _NodeWatch:
@@ -187,13 +207,15 @@ class _NodeWatch:
             self._asked.wait(_LOOK_SECONDS)
 
     def _look(self) -> list[Node]:
-        free = self._ray._private.state.available_resources_per_node()
+        state = self._ray._private.state
+        free, leaving = state.available_resources_per_node(), state.state.get_draining_nodes()
         nodes = []
         for node in self._ray.nodes():
             total, id_ = node["Resources"], node["NodeID"]
             if node["Alive"] and all(total.get(name, 0) >= amount for name, amount in self._resources.items()):
                 free_cores = float(free.get(id_, {}).get("CPU", 0.0))
-                nodes.append(Node(id_, node["NodeManagerAddress"], float(total.get("CPU", 0.0)), free_cores))
+                cores = float(total.get("CPU", 0.0))
+                nodes.append(Node(id_, node["NodeManagerAddress"], cores, free_cores, id_ in leaving))
         return nodes
 
 
@@ -211,10 +233,31 @@ def _import_ray(config: ClusterConfig) -> Any:
     return ray
 
 
+@contextlib.contextmanager
+def _same_signal_handler(number: int) -> Iterator[None]:
+    """Restore the handler of a signal after the block, in which Ray installs its own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(number)
+    try:
+        yield
+    finally:
+        signal.signal(number, handler)
+
+
 @functools.cache
 def _private_directory() -> Path:
-    """Return a directory that only this user can read, and that is deleted when this process ends."""
-    directory = tempfile.mkdtemp(prefix="corral-ray-")
+    """Return a directory that only this user can read, and that is deleted when this process ends.
+
+    If this process is killed, the next one of the same user deletes it.
+    """
+    for old in Path(tempfile.gettempdir()).glob(f"{_DIRECTORY_PREFIX}*"):
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(old.name.removeprefix(_DIRECTORY_PREFIX).partition("-")[0])
+            if not psutil.pid_exists(pid) and old.stat().st_uid == os.getuid() and not old.is_symlink():
+                shutil.rmtree(old, ignore_errors=True)
+    directory = tempfile.mkdtemp(prefix=f"{_DIRECTORY_PREFIX}{os.getpid()}-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return Path(directory)
 
@@ -229,7 +272,7 @@ def _local_token() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Any:
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables, unless the user has set them, for processes that are started in the block."""
     added = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ |= added
