@@ -46,7 +46,7 @@ extra_of = $(strip $(if $(filter game-boy,$1),gameboy) $(if $(filter territory,$
 installed_for = $(VENV)/.installed-$(or $(call extra_of,$1),base)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train train-20k train-parallel train-pure-rl rom compare test test-deep test-faults chaos snapshot check lint type format bench bench-quick clean
+.PHONY: help setup train train-20k train-parallel train-pure-rl rom compare test test-deep test-faults test-ray chaos snapshot check lint type format bench bench-quick clean
 
 help:
 	@echo "make train    train PPO on the card game (TRAIN_ENV=... TRAIN_STEPS=... TRAIN_ENVS=... TRAIN_FLAGS='--seed 1')"
@@ -54,6 +54,7 @@ help:
 	@echo "make train-parallel DURATION=1  train coinrun with workers for an hour"
 	@echo "make compare  train Procgen's coinrun in one process, then with $(COMPARE_WORKERS) workers, and compare (TRAIN_ENV=... DURATION=hours)"
 	@echo "make test     run the tests; test-deep: those that take long; test-faults: all about what may go wrong"
+	@echo "make test-ray run the tests on clusters of several nodes (Linux, as root: they make network namespaces)"
 	@echo "make chaos    kill workers and trainers at random for a while, and compare the weights (MINUTES=5)"
 	@echo "make snapshot BASE=commit  train small runs with that commit and with this code, and compare (SNAPSHOT_FLAGS=--short)"
 	@echo "make check    lint, types and tests: what a change must pass"
@@ -140,10 +141,13 @@ test: setup
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
 
 test-deep: setup
-	$(BIN)/python -m pytest -m deep -n $(TEST_PROCESSES) --dist worksteal
+	$(BIN)/python -m pytest -m deep --ignore tests/ray -n $(TEST_PROCESSES) --dist worksteal
 
 test-faults: setup
 	$(BIN)/python -m pytest tests/faults -m "deep or not deep" -n auto --dist worksteal
+
+test-ray: setup
+	$(BIN)/python -m pytest tests/ray -m "deep or not deep"
 
 chaos: setup
 	$(BIN)/python -m tests.faults.chaos --minutes $(MINUTES) $(CHAOS_FLAGS)

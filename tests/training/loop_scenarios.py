@@ -314,6 +314,9 @@ class FakeSource:
         self._collected = 0
         self.counts_taken = False
 
+    def node_use(self) -> dict[str, Any]:
+        return {}
+
     def publish(self, weights: Any, version: int) -> None:
         self._published = weights["version"].item()
         self._sim.log_event("publish", tensor_values(weights), version)

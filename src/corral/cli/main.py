@@ -69,7 +69,7 @@ def guarded(prog: str, arguments: Sequence[str], call: Callable[[], int]) -> int
             return call()
     except CodeNotConfirmed as error:
         confirmed = f"{command()} {shlex.join(arguments)} {error.flags}"
-        print(f"{prog}: the run names code to import; if you trust it, repeat it: {confirmed}", file=sys.stderr)
+        print(f"{prog}: {error.reason}: {confirmed}", file=sys.stderr)
         return error.exit_code
     except CorralError as error:
         print(f"{prog}: {error}", file=sys.stderr)

@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from corral.core.suggestions import short_repr
+
 if TYPE_CHECKING:
     from corral.config.schema import TrainConfig
 
@@ -225,8 +227,23 @@ def _check_learner_shares(config: TrainConfig) -> None:
 
 def _check_adaptive(config: TrainConfig) -> None:
     """Check that ``adaptive`` comes with workers that act, because only these can exchange envs."""
-    if config.adaptive and config.backend in ("serial", "process"):
+    if config.adaptive and config.backend not in ("auto", "worker"):
         raise ValueError(f"adaptive is for backend worker, but backend is {config.backend}")
+
+
+def _check_cluster(config: TrainConfig) -> None:
+    """Check the settings about the cluster of backend ray."""
+    if config.backend != "ray":
+        if (name := config.changed_cluster_setting) is not None:
+            raise ValueError(f"{name} {getattr(config, name)} is for backend ray, but backend is {config.backend}")
+        return
+    if config.ray_address not in ("local", "auto") and not re.fullmatch(r"[\w.\-\[\]:]+:\d{1,5}", config.ray_address):
+        raise ValueError(f"ray_address {short_repr(config.ray_address)}: should be local, auto or HOST:PORT")
+    for name, amount in config.ray_resources.items():
+        if isinstance(amount, bool) or not isinstance(amount, int | float) or amount <= 0:
+            raise ValueError(f"ray_resources {name}={amount!r}: should be a positive number")
+        if name == "CPU":
+            raise ValueError("ray_resources CPU: every worker has one core; leave it out")
 
 
 def _check_learning_rate_end(config: TrainConfig) -> None:
@@ -261,6 +278,7 @@ RULES: tuple[Callable[[TrainConfig], Derived | None], ...] = (
     _derive_learner,
     _check_learner_shares,
     _check_adaptive,
+    _check_cluster,
     _check_learning_rate_end,
     _derive_kl_reference_steps,
 )

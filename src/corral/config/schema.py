@@ -358,6 +358,11 @@ class TrainConfig(BaseModel):
         return next((name for name in names if getattr(self, name) != type(self).model_fields[name].default), None)
 
     @property
+    def changed_cluster_setting(self) -> str | None:
+        """Name of a setting that was changed and applies only to backend ray; None if there is none."""
+        return next((name for name in CLUSTER if getattr(self, name) != type(self).model_fields[name].default), None)
+
+    @property
     def rollout_size(self) -> int:
         """Number of steps in a rollout, summed over all envs."""
         return self.n_steps * self.n_envs

@@ -49,10 +49,11 @@ class UsageError(CorralError, ValueError):
 
 
 class CodeNotConfirmed(UsageError):
-    """A run directory names code to import, and the user has not confirmed that it may be imported."""
+    """A run directory names code to import, or machines that run code, and the user has not confirmed that."""
 
-    def __init__(self, flags: str) -> None:
-        super().__init__(f"the run names code to import; if you trust it, repeat it: {flags}")
+    def __init__(self, flags: str, named: str = "code to import") -> None:
+        self.reason = f"the run names {named}; if you trust it, repeat it"
+        super().__init__(f"{self.reason}: {flags}")
         self.flags = flags
         """The command-line flags that confirm it."""
 

@@ -43,6 +43,7 @@ __all__ = [
     "GreedyAction",
     "InfoSums",
     "Leaves",
+    "NodeUse",
     "Rollout",
     "RolloutSource",
     "Weights",
@@ -193,6 +194,24 @@ class FaultCounts:
         return cls(**{name: int(count) for name, count in to_attributes(counts, FAULT_KEYS).items()})
 
 
+@dataclass(slots=True)
+class NodeUse:
+    """What happened on a machine of the cluster, since the process started."""
+
+    groups: int = 0
+    """Env groups that are there now."""
+    rollouts: int = 0
+    """Parts of rollouts, each of one env group, that were collected there."""
+    lost: int = 0
+    """Workers that were lost there, alone or with the machine."""
+    silent: int = 0
+    """Workers there that gave no sign of life, so that their envs were stepped elsewhere too."""
+    slow: int = 0
+    """Workers there that were much slower than all others, so that their envs were stepped elsewhere too."""
+    moved: int = 0
+    """Env groups that moved from there to a better place."""
+
+
 FAULT_KEYS = {
     "restarts": "restarts",
     "recycled": "recycled",
@@ -329,7 +348,11 @@ class RolloutSource(Protocol):
         ...
 
     def pids(self) -> list[int]:
-        """Return the process ids of the workers."""
+        """Return the process ids of the workers on this machine."""
+        ...
+
+    def node_use(self) -> Mapping[str, NodeUse]:
+        """Return what happened on each machine of the cluster, by its address; empty without a cluster."""
         ...
 
     def close(self) -> None:

@@ -26,14 +26,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corral.core.errors import CorralError, DeadlinePassed, UsageError, WorkerDied
-from corral.core.types import FaultCounts
+from corral.core.types import FaultCounts, NodeUse
 from corral.processes.recovery_config import RecoveryConfig
 from corral.processes.worker_bootstrap import unpickle_error
 from corral.rollout.group_host import HostReply
 from corral.rollout.host_cluster import Call, HostCluster, HostLost, Node
+from corral.rollout.host_places import Host, HostPlaces
 from corral.vec.supervisor import Stop, Supervisor, WorkerDeath
 
-__all__ = ["GroupSupervisor", "Host", "NodeUse", "Request"]
+__all__ = ["GroupSupervisor", "Host", "Request"]
 
 _POLL_SECONDS = 0.25
 """Hosts are checked this often while their answers are awaited."""
@@ -43,12 +44,8 @@ _MIN_START_SECONDS, _TIMES_SLOWEST_START = 10.0, 5.0
 """A host must have started in 5 times the slowest start so far, and at least 10 seconds."""
 _TIMES_OTHERS, _MIN_LAG_SECONDS = 3.0, 1.0
 """A host is slow if it takes 3 times as long as the slowest other group, and a second more than a new host needs."""
-_RESERVATION_SECONDS = 1.0
-"""The cluster may count a core as free for so long after a host has reserved it."""
 _MAX_LOSSES = 6
 """The run stops if more hosts of one group are lost during one request."""
-_AVOID_SECONDS = 60.0
-"""For how long no host is started on a node that was lost, silent or slow, if there is another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,53 +60,6 @@ class Request:
     """The arguments of ``restore``, which brings the envs of a new host to where they were before the request; None if
     they have not taken a step."""
     is_rollout: bool = False
-
-
-@dataclass(eq=False, slots=True)
-class Host:
-    """A host that was started for a group."""
-
-    group: int
-    envs: range
-    node: Node
-    has_core: bool
-    """Whether it reserved a core of its node."""
-    handle: Any
-    started_at: float
-    last_heard: float
-    is_up: bool = False
-    """Whether it has answered anything."""
-    is_suspected: bool = False
-    """Whether another host was started for its group because it is silent or slow."""
-    asked_at: float = math.inf
-    """When the request was sent that it has not answered."""
-    heartbeat: Call | None = None
-    """The call for a sign of life that it has not answered."""
-    unanswered: int = 0
-    """Calls other than heartbeats that it has not answered."""
-    opened: Any = None
-    """What it returned when its envs were made."""
-    sent_versions: Any = None
-    """Versions of the opponents' weights that it has; None for none."""
-
-    def __str__(self) -> str:
-        first, last = self.envs[0], self.envs[-1]
-        envs = f"env {first}" if first == last else f"envs {first} to {last}"
-        return f"host of {envs} on node {self.node.address}"
-
-
-@dataclass(slots=True)
-class NodeUse:
-    """What happened on a node of the cluster."""
-
-    rollouts: int = 0
-    """Parts of rollouts, each of one group, that were collected there and used."""
-    lost: int = 0
-    """Hosts that were lost there."""
-    silent: int = 0
-    """How often a host there was silent."""
-    slow: int = 0
-    """How often a host there was slow."""
 
 
 @dataclass(slots=True)
@@ -141,13 +91,12 @@ class GroupSupervisor:
         on_open: Callable[[Host, Any], object] = lambda host, opened: None,
     ) -> None:
         self.groups = list(groups)
-        self.node_use: dict[str, NodeUse] = {}
-        """By the address of the node."""
+        self._node_use: dict[str, NodeUse] = {}  # by address
         self.supervisor = Supervisor(recovery)
         self._cluster, self._recovery, self._node_timeout, self._clock = cluster, recovery, node_timeout, clock
         self._pickled_spec_of, self._on_open = pickled_spec_of, on_open
         self._hosts = [_Hosts() for _ in self.groups]
-        self._living: list[Host] = []  # all hosts that were started and not ended
+        self._places = HostPlaces(cluster, clock)
         self._calls: dict[Call, tuple[Host, str, int]] = {}  # with the number of the request; 0 for other calls
         self._request: Request | None = None
         self._n_requests = 0
@@ -156,10 +105,6 @@ class GroupSupervisor:
         self._answered_after: list[float] = []  # seconds, in the order of the answers
         self._losses: Counter[int] = Counter()  # during the request, by group
         self._slowest_start = 0.0
-        self._nodes: list[Node] = []
-        self._looked_at = 0.0  # when the cluster was asked for ``_nodes``
-        self._avoided: dict[str, float] = {}  # until when, by node
-        self._held_cores: Counter[str] = Counter()  # the most cores that hosts of this run had reserved, by node
 
     # ---- requests --------------------------------------------------------------------------------------------
 
@@ -169,7 +114,7 @@ class GroupSupervisor:
         self._request, self._answers, self._answered_after = request, {}, []
         self._requested_at = self._clock()
         self._losses.clear()
-        self._look_at_nodes()
+        self._places.look()
         if request.is_rollout:
             self._move_groups()
         for group, hosts in enumerate(self._hosts):
@@ -236,7 +181,7 @@ class GroupSupervisor:
 
     def _with_node(self, host: Host, text: str) -> str:
         """Return a message with the node's address, if there are several nodes."""
-        return text if len(self._nodes) < 2 else f"node {host.node.address}: {text}"
+        return text if len(self._places.nodes) < 2 else f"node {host.node.address}: {text}"
 
     def _accept(self, host: Host, answer: Any) -> None:
         """Take the first answer of a group. The host that gave it is the owner from now on."""
@@ -259,11 +204,11 @@ class GroupSupervisor:
         hosts = self._hosts[host.group]
         self._use_of(host).lost += 1
         if isinstance(error, HostLost) and error.node_is_lost:
-            self._avoid(host.node)
+            self._places.avoid(host.node)
         self._end(host)
         if hosts.successor is host:
             hosts.successor = None
-            self._avoid(host.node)
+            self._places.avoid(host.node)
             self._recovery.warn(f"the {host} could not be prepared: {_first_line(error)}")
             return
         is_owner = hosts.owner is host
@@ -304,7 +249,7 @@ class GroupSupervisor:
 
     def _check_host(self, host: Host, now: float) -> None:
         if not host.is_up and now - host.started_at > (limit := self._start_limit()):
-            self._avoid(host.node)
+            self._places.avoid(host.node)
             self._replace(host, HostLost(f"did not start in {limit:.0f} s"))
             return
         if host.is_up and host.heartbeat is None and now - host.last_heard > _HEARTBEAT_SECONDS:
@@ -324,7 +269,7 @@ class GroupSupervisor:
         if not self._recovery.recover:
             raise WorkerDied(f"the {host} {reason}")
         host.is_suspected = True
-        self._avoid(host.node)
+        self._places.avoid(host.node)
         self._recovery.warn(f"the {host} {reason}; its part of the rollout is collected elsewhere too")
         self._hosts[host.group].others.append(self._start(host.group, but_not_on=host.node))
 
@@ -346,8 +291,8 @@ class GroupSupervisor:
     def _start(self, group: int, but_not_on: Node | None = None) -> Host:
         """Start a host for a group, and send it all calls up to the request under way."""
         assert self._request is not None
-        self._look_at_nodes(refresh=True)
-        host = self._start_host(group, self._best_node(but_not_on))
+        self._places.look(refresh=True)
+        host = self._start_host(group, self._places.best_node(but_not_on))
         if self._request.restore_args_of is not None:
             self._call(host, "restore", self._request.restore_args_of(host))
         self._send_request(host)
@@ -356,10 +301,10 @@ class GroupSupervisor:
     def _start_host(self, group: int, node: Node) -> Host:
         """Start a host on a node and send it the calls that prepare it."""
         assert self._request is not None
-        has_core, envs, now = self._free_cores(node) >= 1, self.groups[group], self._clock()
+        has_core, envs, now = self._places.has_free_core(node), self.groups[group], self._clock()
         handle = self._cluster.start_host(node, has_core, self._pickled_spec_of(envs))
         host = Host(group, envs, node, has_core, handle, started_at=now, last_heard=now)
-        self._living.append(host)
+        self._places.hosts.append(host)
         for method, args in self._request.prepare:
             self._call(host, method, args)
         return host
@@ -371,73 +316,32 @@ class GroupSupervisor:
             if successor is not None and not successor.unanswered:
                 hosts.owner, hosts.successor = successor, None
                 if owner is not None:
+                    self._use_of(owner).moved += 1
                     self._end(owner)
                 assert self._request is not None and self._request.restore_args_of is not None
                 self._call(successor, "restore", self._request.restore_args_of(successor))
-            elif successor is None and owner is not None and (node := self._better_node(owner)) is not None:
+            elif successor is None and owner is not None and (node := self._places.better_node(owner)) is not None:
                 hosts.successor = self._start_host(owner.group, node)
 
-    def _better_node(self, owner: Host) -> Node | None:
-        """Return a node to which a group should move; None if it should stay."""
-        is_leaving = any(node.id == owner.node.id and node.is_leaving for node in self._nodes)
-        if owner.has_core and not is_leaving:
-            return None
-        node = self._best_node(but_not_on=owner.node if is_leaving else None)
-        is_usable = not node.is_leaving and self._avoided.get(node.id, 0.0) < self._clock()
-        return node if is_usable and (is_leaving or self._free_cores(node) >= 1) else None
-
-    def _best_node(self, but_not_on: Node | None) -> Node:
-        """Return the best node for a host: with a free core if there is one, else the one with the fewest hosts.
-
-        A host without a core of its own is slower, but the run goes on.
-        """
-        if not self._nodes:
-            raise WorkerDied("no node of the cluster is alive")
-        now = self._clock()
-
-        def rank(node: Node) -> tuple[bool, bool, bool, float]:
-            is_avoided = self._avoided.get(node.id, 0.0) > now or (but_not_on is not None and node.id == but_not_on.id)
-            load = (len(self._hosts_on(node)) + 1) / max(node.cores, 0.5)
-            return is_avoided, node.is_leaving, self._free_cores(node) < 1, load
-
-        return min(self._nodes, key=rank)
-
-    def _look_at_nodes(self, refresh: bool = False) -> None:
-        self._looked_at, self._nodes = self._clock(), self._cluster.nodes(refresh)
-
-    def _free_cores(self, node: Node) -> float:
-        """Return the cores of a node that a new host can reserve: those that are free, or that this run gave up.
-
-        The cluster may not count yet what hosts have reserved that were started a moment ago.
-        """
-        started = sum(
-            host.has_core and host.started_at > self._looked_at - _RESERVATION_SECONDS for host in self._hosts_on(node)
-        )
-        self._held_cores[node.id] = max(self._held_cores[node.id], self._reserved(node))
-        return max(node.free_cores - started, self._held_cores[node.id] - self._reserved(node))
-
-    def _reserved(self, node: Node) -> int:
-        """Return how many cores the hosts on a node have reserved."""
-        return sum(host.has_core for host in self._hosts_on(node))
-
-    def _hosts_on(self, node: Node) -> list[Host]:
-        return [host for host in self._living if host.node.id == node.id]
-
-    def _avoid(self, node: Node) -> None:
-        self._avoided[node.id] = self._clock() + _AVOID_SECONDS
-
     def _use_of(self, host: Host) -> NodeUse:
-        return self.node_use.setdefault(host.node.address, NodeUse())
+        return self._node_use.setdefault(host.node.address, NodeUse())
+
+    def node_use(self) -> dict[str, NodeUse]:
+        """Return what happened on each node so far, by its address."""
+        groups = Counter(hosts.owner.node.address for hosts in self._hosts if hosts.owner is not None)
+        for address, use in self._node_use.items():
+            use.groups = groups[address]
+        return self._node_use
 
     def hosts(self) -> list[Host]:
         """Return all hosts that were started and not ended."""
-        return list(self._living)
+        return list(self._places.hosts)
 
     # ---- the end ---------------------------------------------------------------------------------------------
 
     def _end(self, host: Host) -> None:
         """End a host, and expect no answer from it any more."""
-        self._living.remove(host)
+        self._places.hosts.remove(host)
         self._calls = {call: expected for call, expected in self._calls.items() if expected[0] is not host}
         self._cluster.kill(host.handle)
 
@@ -447,13 +351,13 @@ class GroupSupervisor:
 
     def close(self, seconds: float = 0.0) -> None:
         """Close the envs of all hosts, and end the hosts after at most ``seconds``."""
-        responsive = [host for host in self._living if host.is_up and not host.is_suspected]
+        responsive = [host for host in self._places.hosts if host.is_up and not host.is_suspected]
         closing = {self._cluster.call(host.handle, "close") for host in responsive}
         end = time.monotonic() + seconds
         while closing and (left := end - time.monotonic()) > 0:
             for call, _ in self._cluster.replies(closing, left):
                 closing.discard(call)
-        for host in list(self._living):
+        for host in list(self._places.hosts):
             self._end(host)
 
 

@@ -75,7 +75,8 @@ class RayCluster:
         before = psutil.Process().children(recursive=True)
         if is_local:
             options |= {"num_cpus": cores, "include_dashboard": False, "_temp_dir": str(_private_directory() / "ray")}
-            options |= {"resources": {name: cores * amount for name, amount in config.resources.items()}}
+            amounts = {name: cores * amount for name, amount in config.resources.items()}
+            options |= {"num_gpus": amounts.pop("GPU", None), "resources": amounts}
         try:
             with _environment(_LOCAL_ENVIRONMENT if is_local else {}), _same_signal_handler(signal.SIGTERM):
                 self._ray.init(address=config.address, **options)
@@ -105,7 +106,8 @@ class RayCluster:
             num_cpus=1 if reserve_core else 0,
             max_restarts=0,
             max_task_retries=0,
-            resources=dict(self._config.resources),
+            num_gpus=self._config.resources.get("GPU"),
+            resources={name: amount for name, amount in self._config.resources.items() if name != "GPU"},
             scheduling_strategy=strategy,
         )
         return options.remote(pickled_spec)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from corral.core.errors import DeadlinePassed
-from corral.core.types import Actor, ActorSpec, FaultCounts, Rollout, Weights
+from corral.core.types import Actor, ActorSpec, FaultCounts, NodeUse, Rollout, Weights
 from corral.envs.env_info import EnvInfo
 from corral.opponents.sampling import SharedOpponentTable
 from corral.rollout.buffers import allocate_rollout
@@ -166,6 +166,10 @@ class LocalSource:
     def take_fault_counts(self) -> FaultCounts:
         """Return how many workers were restarted since the last rollout was collected, and begin again at zero."""
         return self.env.take_fault_counts()
+
+    def node_use(self) -> Mapping[str, NodeUse]:
+        """Return nothing: all envs are on this machine."""
+        return {}
 
     def pids(self) -> list[int]:
         """Return the process ids of the workers that step envs; none for backend ``serial``."""

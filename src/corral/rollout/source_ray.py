@@ -23,7 +23,7 @@ from corral.core.actions import ActionCodec
 from corral.core.errors import UsageError
 from corral.core.machine import available_cores
 from corral.core.spaces import Layout
-from corral.core.types import ActorSpec, FaultCounts, Rollout, Weights
+from corral.core.types import ActorSpec, FaultCounts, NodeUse, Rollout, Weights
 from corral.opponents.sampling import OpponentTableChanges, SharedOpponentTable
 from corral.ppo.shares import ShareSetup
 from corral.processes.pool import split_envs
@@ -32,8 +32,9 @@ from corral.rollout.buffers import allocate_rollout, column_specs, env_columns
 from corral.rollout.collector import CollectorReport, merge_reports
 from corral.rollout.env_positions import EnvPositions
 from corral.rollout.group_host import GroupPlan, GroupRollout, OpenedGroup, rollout_columns
-from corral.rollout.group_supervisor import GroupSupervisor, Host, NodeUse, Request
+from corral.rollout.group_supervisor import GroupSupervisor, Request
 from corral.rollout.host_cluster import HostCluster
+from corral.rollout.host_places import Host
 from corral.rollout.learner_helpers import LearnerHelpers
 from corral.rollout.ray_cluster import RayCluster
 from corral.rollout.source import LearnerCrew, SourceSpec
@@ -85,11 +86,6 @@ class RaySource:
     def max_helpers(self) -> int:
         """How many processes on this machine could help the learner."""
         return available_cores() - 1
-
-    @property
-    def node_use(self) -> Mapping[str, NodeUse]:
-        """What happened on each node, by its address."""
-        return self._supervisor.node_use
 
     def _pickled_spec(self, envs: range) -> bytes:
         """Return what a host of these envs is made with."""
@@ -224,6 +220,10 @@ class RaySource:
     def take_fault_counts(self) -> FaultCounts:
         """Return how many hosts were replaced since the last call."""
         return self._supervisor.take_fault_counts()
+
+    def node_use(self) -> Mapping[str, NodeUse]:
+        """Return what happened on each node, by its address."""
+        return self._supervisor.node_use()
 
     def pids(self) -> list[int]:
         """Return the process ids of hosts and workers on this machine; those on other machines mean nothing here."""

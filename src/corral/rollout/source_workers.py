@@ -25,7 +25,7 @@ import numpy.typing as npt
 from corral.core.actions import ActionCodec
 from corral.core.errors import CorralError, DeadlinePassed, UsageError, WorkerDied
 from corral.core.spaces import Layout
-from corral.core.types import ActorSpec, EpisodeRecord, FaultCounts, Rollout, Weights
+from corral.core.types import ActorSpec, EpisodeRecord, FaultCounts, NodeUse, Rollout, Weights
 from corral.opponents.sampling import SharedOpponentTable
 from corral.ppo.shares import Shares, ShareSetup
 from corral.processes import shared_memory
@@ -40,47 +40,14 @@ from corral.rollout.crew import SIGNALS, ProcessCrew
 from corral.rollout.env_positions import EnvPositions
 from corral.rollout.load_balancer import LoadBalancer
 from corral.rollout.source import LearnerCrew, SourceSpec
+from corral.rollout.worker import NOT_STEPPING, Progress
 from corral.vec.api import EnvInfo
-from corral.vec.env_stepper import CURRENT_ENV, OTHER_CALLS, STEPS_STARTED
+from corral.vec.env_stepper import STEPS_STARTED
 from corral.vec.supervisor import CrashSite, Supervisor, WorkerDeath, warn_of_failed_restores
 
 __all__ = ["WorkerSource"]
 
-_NOT_STEPPING = -(2**62)  # as the number of started steps: smaller than any
 _RESTARTED = VALUE + pickle.dumps(False)  # stands for the reply of a worker that was restarted instead of replying
-
-
-class _Progress:
-    """What a worker's row of the heartbeat table says about its part of the rollout."""
-
-    def __init__(self, cells: npt.NDArray[np.int64]) -> None:
-        self._cells = cells
-
-    @property
-    def steps_completed(self) -> int:
-        """Steps of the rollout that are complete for all envs of the worker."""
-        return int(self._cells[worker.STEPS_COMPLETED])
-
-    def env_in_step(self) -> int | None:
-        """Return which of its envs the worker is stepping in the step after the completed ones; None: none of them.
-
-        The worker counts each step of a rollout as it starts it, so it is in a step if it has started one more than it
-        has completed. From the request of a rollout until the worker begins it, the count is ``_NOT_STEPPING``.
-        """
-        is_stepping = self._cells[STEPS_STARTED] == self.steps_completed + 1
-        return int(self._cells[CURRENT_ENV]) if is_stepping else None
-
-    def clear(self) -> None:
-        """Clear all but the completed steps, so that two deaths during the start of a process look the same."""
-        self._cells[[CURRENT_ENV, STEPS_STARTED, OTHER_CALLS]] = 0, _NOT_STEPPING, 0
-
-    def resume(self, steps_completed: int) -> None:
-        """Note that a new process continues after this many steps."""
-        self._cells[[STEPS_STARTED, worker.STEPS_COMPLETED]] = _NOT_STEPPING, steps_completed
-
-    def as_bytes(self) -> bytes:
-        """Return a value that changes while the worker makes progress."""
-        return self._cells.tobytes()
 
 
 class WorkerSource:
@@ -243,7 +210,7 @@ class WorkerSource:
         self._request = worker.CollectRequest(iteration, self._rollouts_begun % self._n_slots, self._version % 2)
         self._positions.write_initial_states(self._slots[self._request.slot])
         message = pickle.dumps(self._request)
-        self._heartbeats[:, [STEPS_STARTED, worker.STEPS_COMPLETED]] = _NOT_STEPPING, 0
+        self._heartbeats[:, [STEPS_STARTED, worker.STEPS_COMPLETED]] = NOT_STEPPING, 0
         for w in self._pool.workers:
             try:
                 self._pool.post(w, message)
@@ -358,7 +325,7 @@ class WorkerSource:
         While workers start, the new process comes as far as the others are. Returns its reply to the last phase.
         """
         cells = np.zeros(worker.HEARTBEAT_CELLS, np.int64) if self._shared is None else self._heartbeats[w.index]
-        progress = _Progress(cells)
+        progress = Progress(cells)
         steps = self._rollouts_begun * self.n_steps + progress.steps_completed
         self._supervisor.env_known_to_work |= self._positions_known or progress.steps_completed > 0
         death = WorkerDeath(w.index, error, self._crash_site(w, progress), steps, progress.as_bytes())
@@ -369,7 +336,7 @@ class WorkerSource:
         """Start another process for a worker, restore its envs, and let it continue the rollout under way."""
         if self._shared is None:
             return self._pool.restart(w)
-        progress, request = _Progress(self._heartbeats[w.index]), self._request
+        progress, request = Progress(self._heartbeats[w.index]), self._request
         steps_completed = progress.steps_completed
         progress.clear()
         reply = self._pool.restart(w)
@@ -387,7 +354,7 @@ class WorkerSource:
             self._pool.post(w, pickle.dumps(dataclasses.replace(request, first_step=steps_completed)))
         return reply
 
-    def _crash_site(self, w: PoolWorker, progress: _Progress) -> CrashSite | None:
+    def _crash_site(self, w: PoolWorker, progress: Progress) -> CrashSite | None:
         """Return the env step that a worker was in, or None if it was in none."""
         if (request := self._request) is None or (t := progress.steps_completed) >= self.n_steps:
             return None
@@ -410,6 +377,10 @@ class WorkerSource:
     def pids(self) -> list[int]:
         """Return the process ids of the workers."""
         return self._pool.pids
+
+    def node_use(self) -> Mapping[str, NodeUse]:
+        """Return nothing: all workers are on this machine."""
+        return {}
 
     def close(self) -> None:
         """Stop the workers, also in the middle of a rollout."""

@@ -31,17 +31,19 @@ from corral.rollout.collector import Collector, CollectorReport
 from corral.rollout.crew import ASSIST, SIGNALS, assist
 from corral.rollout.env_migration import close_quietly, prepare_move
 from corral.vec.api import EnvInfo, EnvReport
-from corral.vec.env_stepper import STEPS_STARTED
+from corral.vec.env_stepper import CURRENT_ENV, OTHER_CALLS, STEPS_STARTED
 from corral.vec.replay_log import EnvPosition
 from corral.vec.serial import SerialVectorEnv
 
 __all__ = [
     "HEARTBEATS",
+    "NOT_STEPPING",
     "STEPS_COMPLETED",
     "STOP",
     "CollectRequest",
     "CommitMove",
     "PrepareMove",
+    "Progress",
     "RestoreRequest",
     "RolloutWorkerSetup",
     "WorkerPlan",
@@ -61,6 +63,41 @@ the number of complete steps of the rollout.
 STEPS_COMPLETED = 3
 HEARTBEAT_CELLS = 8
 """Cells of a row: as many as fit into a cache line, so that workers do not slow each other down."""
+NOT_STEPPING = -(2**62)
+"""The number of started steps, smaller than any, while a worker is in no rollout."""
+
+
+class Progress:
+    """What a worker's row of the heartbeat table says about its part of the rollout."""
+
+    def __init__(self, cells: npt.NDArray[np.int64]) -> None:
+        self._cells = cells
+
+    @property
+    def steps_completed(self) -> int:
+        """Steps of the rollout that are complete for all envs of the worker."""
+        return int(self._cells[STEPS_COMPLETED])
+
+    def env_in_step(self) -> int | None:
+        """Return which of its envs the worker is stepping in the step after the completed ones; None: none of them.
+
+        The worker counts each step of a rollout as it starts it, so it is in a step if it has started one more than it
+        has completed. From the request of a rollout until the worker begins it, the count is ``NOT_STEPPING``.
+        """
+        is_stepping = self._cells[STEPS_STARTED] == self.steps_completed + 1
+        return int(self._cells[CURRENT_ENV]) if is_stepping else None
+
+    def clear(self) -> None:
+        """Clear all but the completed steps, so that two deaths during the start of a process look the same."""
+        self._cells[[CURRENT_ENV, STEPS_STARTED, OTHER_CALLS]] = 0, NOT_STEPPING, 0
+
+    def resume(self, steps_completed: int) -> None:
+        """Note that a new process continues after this many steps."""
+        self._cells[[STEPS_STARTED, STEPS_COMPLETED]] = NOT_STEPPING, steps_completed
+
+    def as_bytes(self) -> bytes:
+        """Return a value that changes while the worker makes progress."""
+        return self._cells.tobytes()
 
 
 @dataclass(frozen=True, slots=True)

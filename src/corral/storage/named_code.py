@@ -1,11 +1,14 @@
-"""Code that a run directory names: its env, policy and hooks. Corral imports it only if the user names it again."""
+"""Code that a run directory names: its env, policy and hooks, and the cluster that runs it.
+
+Corral imports it, and connects to the cluster, only if the user names them again.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +18,14 @@ from corral.core.errors import CodeNotConfirmed, UsageError
 from corral.core.stdio import command
 from corral.envs.registry import is_code
 
-__all__ = ["code_flags", "needs_python", "require_same_code", "resume_command", "without_directory"]
+__all__ = [
+    "code_flags",
+    "needs_python",
+    "require_same_cluster",
+    "require_same_code",
+    "resume_command",
+    "without_directory",
+]
 
 
 class _Code(NamedTuple):
@@ -53,6 +63,17 @@ def require_same_code(
         raise CodeNotConfirmed(_flags(missing))
 
 
+def require_same_cluster(recorded: TrainConfig, settings: Collection[str]) -> None:
+    """Raise unless the user names the cluster of a run again, or another backend; ``settings`` are those given.
+
+    The nodes of a cluster run the code of the run and send back what this process unpickles.
+    """
+    if recorded.backend == "ray" and "backend" not in settings:
+        missing = [code for code in _cluster_in(recorded) if code.flag.replace("-", "_") not in settings]
+        if missing:
+            raise CodeNotConfirmed(_flags(missing), "machines or directories for Ray")
+
+
 def _missing_hooks(recorded: Sequence[str], given: Sequence[str]) -> list[str]:
     """Return the recorded hooks that were not given; a hook that was recorded twice must be given twice."""
     left = Counter(map(without_directory, recorded)) - Counter(map(without_directory, given))
@@ -80,7 +101,8 @@ def resume_command(run: str, config: TrainConfig, timesteps: int | None = None) 
         steps = [] if timesteps is None else [f"timesteps={timesteps}"]
         return f"corral.resume({run!r}, {', '.join([_arguments(_code_in(config, hooks=True)), *steps])})"
     budget = "" if timesteps is None else f" --timesteps {timesteps}"
-    return f"{command()} resume {shlex.quote(run)} {code_flags(config, hooks=True)}".rstrip() + budget
+    flags = _flags([*_code_in(config, hooks=True), *_cluster_in(config)])
+    return f"{command()} resume {shlex.quote(run)} {flags}".rstrip() + budget
 
 
 def _code_in(config: TrainConfig, hooks: bool = False) -> list[_Code]:
@@ -88,6 +110,15 @@ def _code_in(config: TrainConfig, hooks: bool = False) -> list[_Code]:
     env = [_Code("env", _current_spec(config.env))] if is_code(config.env) else []
     policy = [] if config.policy is None else [_Code("policy", config.policy)]
     return [*env, *policy, *(_Code("hook", spec) for spec in config.hooks if hooks)]
+
+
+def _cluster_in(config: TrainConfig) -> list[_Code]:
+    """Return the settings of a config that say which machines run its code, and with which files."""
+    if config.backend != "ray":
+        return []
+    address = [] if config.ray_address == "local" else [_Code("ray-address", config.ray_address)]
+    working_dir = [] if config.ray_working_dir is None else [_Code("ray-working-dir", config.ray_working_dir)]
+    return [*address, *working_dir]
 
 
 def _flags(code: Sequence[_Code]) -> str:

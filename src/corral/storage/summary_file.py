@@ -44,6 +44,8 @@ class Summary:
     """By opponent, the fraction of the last training games that the policy won."""
     stages: list[dict[str, Any]] = field(default_factory=list)
     """The results of the stages."""
+    nodes: dict[str, dict[str, int]] = field(default_factory=dict)
+    """What happened on each machine of the cluster, by its address."""
 
     def to_data(self) -> dict[str, Any]:
         """Return the summary with the keys of ``summary.json``."""
@@ -75,6 +77,7 @@ SUMMARY_KEYS = {
     "exit_reason": "exit_reason",
     "win_rates": "win_rates",
     "stages": "stages",
+    "nodes": "nodes",
 }
 """The key in ``summary.json`` of each attribute of ``Summary``."""
 

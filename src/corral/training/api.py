@@ -16,7 +16,7 @@ from corral.autotune.choose_backend import EnvsChoice, choose_n_envs
 from corral.autotune.choose_device import device_for
 from corral.autotune.measure_costs import Costs, measure_costs
 from corral.autotune.rollout_length import fit_n_steps
-from corral.config.schema import RECOVERY, RESUMABLE, TrainConfig, parse_config, parse_env_kwargs
+from corral.config.schema import CLUSTER, RECOVERY, RESUMABLE, TrainConfig, parse_config, parse_env_kwargs
 from corral.config.yaml_file import load_yaml
 from corral.core.entry_points import import_callable, python_name
 from corral.core.errors import CheckpointError, CorralError, UsageError, one_line
@@ -28,7 +28,7 @@ from corral.envs.registry import recommended_settings
 from corral.policy.policy import NetworkFactory
 from corral.reporting.console import RunConsole, SilentConsole
 from corral.storage.checkpoint import VerifiedCheckpoint, list_checkpoints, newest_checkpoint, set_aside
-from corral.storage.named_code import require_same_code
+from corral.storage.named_code import require_same_cluster, require_same_code
 from corral.storage.run_dir import RunDirectory, find_run, plan_run
 from corral.storage.summary_file import Summary
 from corral.training.assemble import assemble
@@ -114,6 +114,7 @@ def resume(
         recorded = directory.read_config()
         names = hook_names(hooks or ())
         config = _changed_config(recorded, settings, names)
+        require_same_cluster(recorded, settings)
         require_same_code(recorded, recorded_name(env), recorded_name(policy), names)
         loaded_hooks = load_hooks(hooks or ())
         factory = resolve_env(recorded.env if env is None else env, recorded.env_kwargs)
@@ -242,10 +243,10 @@ def _changed_config(recorded: TrainConfig, settings: Mapping[str, Any], hooks: S
             raise UsageError(f"{name} belongs to the run and cannot change on resume; {', '.join(RESUMABLE)} can")
     budgets = {"timesteps", "num_episodes", "duration"}
     workers = {"backend", "num_workers", "num_envs_per_worker", "parallel_start_method", "adaptive"}
-    learner = {"device", "learner", "learner_shares"}
+    learner, cluster = {"device", "learner", "learner_shares"}, {*CLUSTER}
     if settings.get("backend") == "serial":
         workers |= {*RECOVERY}
-    removed: set[str] = set()
+    removed: set[str] = set() if settings.get("backend", "ray") == "ray" else cluster
     if recorded.backend == "serial" and settings.keys() & {*RECOVERY} and "backend" not in settings:
         removed |= workers  # the new settings are about workers, so the run must have workers
     for group in (budgets, workers, learner):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import signal
 from typing import NamedTuple
@@ -30,6 +31,9 @@ def describe_location(run: Run) -> str:
     n_workers = run.backend.num_workers
     if run.backend.backend == "serial":
         return "in this process"
+    if by_node := run.source.node_use():
+        n_nodes = len(by_node)
+        return f"in {n_workers} worker{'s' if n_workers > 1 else ''} on {n_nodes} node{'s' if n_nodes > 1 else ''}"
     return f"in {n_workers} worker process{'es' if n_workers > 1 else ''}"
 
 
@@ -58,6 +62,7 @@ def summarize(run: Run, reason: str) -> Summary:
         exit_reason=reason,
         win_rates={} if run.opponents is None else run.opponents.win_rates(),
         stages=[] if run.opponents is None else [stage.to_data() for stage in run.opponents.results()],
+        nodes={address: dataclasses.asdict(use) for address, use in run.source.node_use().items()},
     )
 
 
@@ -93,6 +98,18 @@ def _describe_recoveries(fault_counts: FaultCounts) -> str:
     return ", ".join(parts) or "nothing"
 
 
+def _node_rows(run: Run) -> list[tuple[str, str]]:
+    """Return a row for each machine of the cluster: how much of the rollouts it collected, and what went wrong."""
+    by_node = run.source.node_use()
+    total = sum(use.rollouts for use in by_node.values()) or 1
+    rows = []
+    for address, use in by_node.items():
+        counts = {"lost": use.lost, "silent": use.silent, "slow": use.slow, "moved away": use.moved}
+        events = "".join(f", {count:,} {what}" for what, count in counts.items() if count)
+        rows.append((f"node {address}", f"{use.rollouts / total:.0%} of the steps{events}"))
+    return rows
+
+
 def _game_rows(run: Run) -> list[tuple[str, str]]:
     """Return rows about the games: win rates against each kind of opponent, and the result of each stage."""
     if run.opponents is None:
@@ -123,6 +140,7 @@ def closing_table(run: Run, directory: RunDirectory, summary: Summary) -> Closin
         *_game_rows(run),
         ("envs", f"{summary.n_envs}, {describe_location(run)}"),
         ("recovered from", _describe_recoveries(run.progress.fault_counts)),
+        *_node_rows(run),
         *_process_rows(run.meter.totals()),
     ]
     return ClosingTable(run.config.env, rows, _next_commands(run, directory, summary))

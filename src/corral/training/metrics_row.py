@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,6 +30,7 @@ def progress_columns(run: Run) -> Sequence[str]:
         "train/kl_ref": bool(config.kl_ref_coef),
         "train/kl_ref_coef": bool(config.kl_ref_coef),
         "train/std": bool(run.learner.policy.log_std.numel()),
+        "nodes/count": config.backend == "ray",
     }
     columns += [name for name, is_present in present.items() if is_present]
     if run.opponents is not None:
@@ -61,6 +63,7 @@ def metrics_row(
     if rollout.episodes:
         row["rollout/truncated_fraction"] = float(np.mean([episode.truncated for episode in rollout.episodes]))
     row |= {f"faults/{name}": count for name, count in progress.fault_counts.counts().items()}
+    row |= _node_metrics(run)
     row |= {
         "train/learning_rate": settings.learning_rate,
         "train/loss": stats.loss,
@@ -85,6 +88,17 @@ def metrics_row(
     row |= {f"{INFO_PREFIX}{key}": sums.total / sums.count for key, sums in rollout.infos.items()}
     if run.config.kl_ref_coef:
         row["train/kl_ref_coef"] = settings.terms.kl_ref_coef
+    return row
+
+
+def _node_metrics(run: Run) -> Metrics:
+    """Return what happened on each machine of the cluster; nothing without a cluster."""
+    by_node = run.source.node_use()
+    if not by_node:
+        return {}
+    row: Metrics = {"nodes/count": sum(use.groups > 0 for use in by_node.values())}
+    for address, use in by_node.items():
+        row |= {f"nodes/{address}/{name}": count for name, count in dataclasses.asdict(use).items()}
     return row
 
 

@@ -1,0 +1,114 @@
+"""Where hosts of env groups run: on which nodes of the cluster they are, and which node is best for another one."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from corral.core.errors import WorkerDied
+from corral.rollout.host_cluster import Call, HostCluster, Node
+
+__all__ = ["Host", "HostPlaces"]
+
+_RESERVATION_SECONDS = 1.0
+"""The cluster may count a core as free for so long after a host has reserved it."""
+_AVOID_SECONDS = 60.0
+"""For how long no host is started on a node that was lost, silent or slow, if there is another."""
+
+
+@dataclass(eq=False, slots=True)
+class Host:
+    """A host that was started for a group."""
+
+    group: int
+    envs: range
+    node: Node
+    has_core: bool
+    """Whether it reserved a core of its node."""
+    handle: Any
+    started_at: float
+    last_heard: float
+    is_up: bool = False
+    """Whether it has answered anything."""
+    is_suspected: bool = False
+    """Whether another host was started for its group because it is silent or slow."""
+    asked_at: float = math.inf
+    """When the request was sent that it has not answered."""
+    heartbeat: Call | None = None
+    """The call for a sign of life that it has not answered."""
+    unanswered: int = 0
+    """Calls other than heartbeats that it has not answered."""
+    opened: Any = None
+    """What it returned when its envs were made."""
+    sent_versions: Any = None
+    """Versions of the opponents' weights that it has; None for none."""
+
+    def __str__(self) -> str:
+        first, last = self.envs[0], self.envs[-1]
+        envs = f"env {first}" if first == last else f"envs {first} to {last}"
+        return f"host of {envs} on node {self.node.address}"
+
+
+class HostPlaces:
+    """The nodes of a cluster, and the hosts on them."""
+
+    def __init__(self, cluster: HostCluster, clock: Callable[[], float]) -> None:
+        self.nodes: list[Node] = []
+        """The nodes as they were when the cluster was last asked."""
+        self.hosts: list[Host] = []
+        """All hosts that were started and not ended."""
+        self._cluster, self._clock = cluster, clock
+        self._asked_at = 0.0
+        self._avoided: dict[str, float] = {}  # until when, by node
+        self._most_reserved: Counter[str] = Counter()  # cores that hosts had reserved at the same time, by node
+
+    def look(self, refresh: bool = False) -> None:
+        """Ask the cluster for its nodes; ``refresh``: for news instead of the last known ones."""
+        self._asked_at, self.nodes = self._clock(), self._cluster.nodes(refresh)
+
+    def avoid(self, node: Node) -> None:
+        """Prefer other nodes for a while."""
+        self._avoided[node.id] = self._clock() + _AVOID_SECONDS
+
+    def best_node(self, but_not_on: Node | None = None) -> Node:
+        """Return the best node for a host: with a free core if there is one, else the one with the fewest hosts.
+
+        A host without a core of its own is slower, but the run goes on. ``but_not_on`` is chosen if there is no other.
+        """
+        if not self.nodes:
+            raise WorkerDied("no node of the cluster is alive")
+
+        def rank(node: Node) -> tuple[bool, bool, bool, float]:
+            is_avoided = self._is_avoided(node) or (but_not_on is not None and node.id == but_not_on.id)
+            load = (len(self._hosts_on(node)) + 1) / max(node.cores, 0.5)
+            return is_avoided, node.is_leaving, not self.has_free_core(node), load
+
+        return min(self.nodes, key=rank)
+
+    def better_node(self, host: Host) -> Node | None:
+        """Return a node to which the group of a host should move; None if it should stay."""
+        is_leaving = any(node.id == host.node.id and node.is_leaving for node in self.nodes)
+        if host.has_core and not is_leaving:
+            return None
+        node = self.best_node(but_not_on=host.node if is_leaving else None)
+        is_good = not node.is_leaving and not self._is_avoided(node) and node.id != host.node.id
+        return node if is_good and (is_leaving or self.has_free_core(node)) else None
+
+    def has_free_core(self, node: Node) -> bool:
+        """Return whether a new host can reserve a core: one that is free, or that a host of this run gave up.
+
+        The cluster may not count yet what hosts have reserved that were started a moment ago.
+        """
+        on_node = [host for host in self._hosts_on(node) if host.has_core]
+        started = sum(host.started_at > self._asked_at - _RESERVATION_SECONDS for host in on_node)
+        most = self._most_reserved[node.id] = max(self._most_reserved[node.id], len(on_node))
+        return node.free_cores - started >= 1 or most > len(on_node)
+
+    def _is_avoided(self, node: Node) -> bool:
+        return self._avoided.get(node.id, 0.0) > self._clock()
+
+    def _hosts_on(self, node: Node) -> list[Host]:
+        return [host for host in self.hosts if host.node.id == node.id]
