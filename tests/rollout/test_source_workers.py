@@ -11,7 +11,9 @@ import psutil
 import pytest
 import torch
 
+from corral.config.backends import BACKENDS
 from corral.config.schema import parse_config
+from corral.core.entry_points import import_internal
 from corral.core.errors import EnvFault, UsageError, WorkerDied
 from corral.envs.factory import resolve_env
 from corral.policy.policy import Policy
@@ -24,9 +26,10 @@ from tests.toy_envs import Broken, Counter, Masked, Modules
 CPU = torch.device("cpu")
 
 
-def make_source(env, n_envs=4, num_workers=2, n_steps=16, helpers=0, recurrent="none", **kwargs):
+def make_source(env, n_envs=4, num_workers=2, n_steps=16, helpers=0, recurrent="none", backend="worker", **kwargs):
     """Return a source with started workers and published weights, and its crew (None without helpers)."""
-    source = WorkerSource(SourceSpec("worker", resolve_env(env), n_envs, num_workers, n_steps, 7, **kwargs))
+    spec = SourceSpec(backend, resolve_env(env), n_envs, num_workers, n_steps, 7, **kwargs)
+    source = import_internal(BACKENDS[backend])(spec)
     torch.manual_seed(0)
     policy = Policy(
         source.env_info.observation_space, source.env_info.action_space, recurrent=recurrent, recurrent_size=8
@@ -36,7 +39,8 @@ def make_source(env, n_envs=4, num_workers=2, n_steps=16, helpers=0, recurrent="
     )
     shape = policy.mlp_shape()
     shares = None if shape is None else share_setup(policy, shape, config, source.has_masks)
-    crew = source.connect(actor_spec(policy, None, CPU, n_envs), policy.state_dict(), None, shares, helpers).crew
+    source.connect(actor_spec(policy, None, CPU, n_envs), policy.state_dict(), None, shares, helpers)
+    crew = source.crew
     for array in crew.shares.arrays.values() if crew else ():
         array[...] = 0
     source.publish(policy.state_dict(), 0)

@@ -30,7 +30,7 @@ _PRINTED = ("env", "policy", "hooks")
 MAX_ROLLOUT_STEPS = 10**9
 RECOVERY = ("step_timeout", "start_timeout", "max_restarts", "worker_max_rss")
 """Settings about workers that die, hang or use too much memory."""
-CLUSTER = ("ray_address", "ray_working_dir", "ray_resources", "node_timeout")
+CLUSTER = ("ray_address", "ray_working_dir", "ray_resources", "allow_mixed_numerics", "node_timeout")
 """Settings about the machines of backend ray."""
 RESUMABLE = (
     "timesteps",
@@ -126,6 +126,12 @@ class TrainConfig(BaseModel):
     )
     ray_resources: KeyValues = _field(
         {}, "cluster", "Ray resources that every worker needs besides a core, as name=amount ..."
+    )
+    allow_mixed_numerics: bool = _field(
+        False,
+        "cluster",
+        "Use machines whose results differ from those of the trainer's machine in the last bits, so that the weights "
+        "depend on which machine collects what (default: refuse them).",
     )
     node_timeout: float = _field(
         15.0,

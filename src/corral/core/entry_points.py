@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import importlib.machinery
 import importlib.util
+import linecache
 import sys
 import traceback
 from collections.abc import Callable
@@ -43,15 +44,16 @@ def import_internal(spec: str) -> Callable[..., Any]:
     return imported
 
 
-def import_callable(spec: str, what: str) -> Callable[..., Any]:
+def import_callable(spec: str, what: str, content: bytes | None = None) -> Callable[..., Any]:
     """Return the user's object ``package.module:callable`` or ``file.py:callable``.
 
-    Raise a UsageError that begins with ``what`` if there is no such object or it is not callable.
+    Raise a UsageError that begins with ``what`` if there is no such object or it is not callable. For ``content`` see
+    ``import_file``.
     """
     source, _, attribute = spec.rpartition(":") if isinstance(spec, str) else ("", "", "")
     if not source or not attribute or (not source.endswith(".py") and "" in source.split(".")):
         raise UsageError(f"{what} {short_repr(spec)} should look like package.module:callable or file.py:callable")
-    module = import_file(source, what) if source.endswith(".py") else import_module(source, what)
+    module = import_file(source, what, content) if source.endswith(".py") else import_module(source, what)
     imported: Any = module
     for name in attribute.split("."):
         if not hasattr(imported, name):
@@ -105,9 +107,13 @@ def user_file_of(thing: Any) -> str | None:
     return str(module.__file__) if module is not None and module.__name__.startswith(_FILE_MODULE_PREFIX) else None
 
 
-def import_file(source: str, what: str) -> Any:
-    """Import a Python file once per process and return the module; an error begins with ``what``."""
-    if not is_file(source):
+def import_file(source: str, what: str, content: bytes | None = None) -> Any:
+    """Import a Python file once per process and return the module; an error begins with ``what``.
+
+    With ``content``, the module is made from it if the file is missing, because this is another machine, or has changed
+    since the run started.
+    """
+    if not is_file(source) and content is None:
         raise UsageError(f"{what}: no file {source!r}")
     path = Path(source).resolve()
     name = f"{_FILE_MODULE_PREFIX}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
@@ -120,7 +126,12 @@ def import_file(source: str, what: str) -> Any:
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))  # the file can import its neighbours, as a script can
     try:
-        spec.loader.exec_module(module)
+        if content is None or (is_file(source) and path.read_bytes() == content):
+            spec.loader.exec_module(module)
+        else:
+            lines = content.decode(errors="replace").splitlines(keepends=True)
+            linecache.cache[str(path)] = len(content), None, lines, str(path)  # for tracebacks
+            exec(compile(content, str(path), "exec"), module.__dict__)
     except BaseException as error:
         del sys.modules[name]
         if not isinstance(error, Exception):

@@ -35,6 +35,7 @@ METRICS: dict[str, str] = {
     "nodes/192.0.2.1/silent": "workers on this machine that gave no sign of life for --node-timeout seconds",
     "nodes/192.0.2.1/slow": "workers on this machine that were much slower than all others",
     "nodes/192.0.2.1/moved": "env groups that moved from this machine to a better place",
+    "nodes/192.0.2.1/differs": "1: its results differ from the trainer's in the last bits (--allow-mixed-numerics)",
     "train/learning_rate": "learning rate of this iteration",
     "train/loss": "total loss (mean over minibatches)",
     "train/policy_gradient_loss": "clipped surrogate loss (mean over minibatches)",

@@ -210,6 +210,8 @@ class NodeUse:
     """Workers there that were much slower than all others, so that their envs were stepped elsewhere too."""
     moved: int = 0
     """Env groups that moved from there to a better place."""
+    differs: int = 0
+    """1 if its results differ from those of the trainer's machine, and the run allows that."""
 
 
 FAULT_KEYS = {

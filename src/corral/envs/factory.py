@@ -14,6 +14,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -58,6 +59,8 @@ class EnvFactory:
     """Number of processes that make envs at the same time. Envs that start threads divide the cores by it."""
     spec: str | None = None
     """``name`` with the absolute path of its file, because an env may change the working directory."""
+    content: bytes | None = field(default=None, compare=False, repr=False)
+    """The content of that file, for processes on other machines."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         attributes = {
@@ -145,7 +148,7 @@ class EnvFactory:
         if self.name in BUILT_IN:
             return import_internal(BUILT_IN[self.name])
         if self.pickled is None:
-            return import_callable(self.spec or self.name, "env")
+            return import_callable(self.spec or self.name, "env", self.content)
         return _unpickle(self.pickled)
 
 
@@ -190,7 +193,7 @@ def _imported_factory(env: str, kwargs: Mapping[str, Any]) -> EnvFactory:
     source, _, attribute = env.rpartition(":")
     if source.endswith(".py"):
         import_callable(env, "env")
-        return EnvFactory(env, kwargs, spec=absolute_spec(env))
+        return EnvFactory(env, kwargs, spec=absolute_spec(env), content=Path(source).read_bytes())
     if (gym_id := _id_registered_by(source, attribute)) is not None:
         return _registered_factory(env, gym_id, kwargs)
     import_callable(env, "env")

@@ -46,6 +46,8 @@ class TorchActorSpec:
     """The user's factory of the network, cloudpickled; None for the built-in network."""
     network_file: str | None
     """The file that defines that factory. It has to be imported before the factory can be unpickled."""
+    network_content: bytes | None
+    """The content of that file, for processes on other machines."""
     device: str
     batch_layout: BatchLayout
     n_state: int
@@ -55,7 +57,7 @@ class TorchActorSpec:
         """Return an actor with a new policy, for ``n_envs`` envs of the run from ``first_env`` on."""
         with torch.random.fork_rng(devices=[]):
             if self.network_file is not None:
-                import_file(self.network_file, "policy")
+                import_file(self.network_file, "policy", self.network_content)
             network = None if self.network is None else cloudpickle.loads(self.network)
             policy = Policy(self.observation_space, self.action_space, network=network, **self.options)
             policy = policy.to(torch.device(self.device)).eval()

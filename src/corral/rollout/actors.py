@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from corral.core.entry_points import pickle_code, user_file_of
@@ -27,6 +29,7 @@ def actor_spec(
             shape=shape,
             batch_layout=find_mlp_batch_layout(shape, n_envs),
         )
+    network_file = None if network is None else user_file_of(network)
     options = {
         "net_arch": dict(zip(("pi", "vf"), policy.net_arch, strict=True)),
         "activation_fn": policy.activation_fn,
@@ -43,7 +46,8 @@ def actor_spec(
         action_space=policy.codec.layout.space,
         options=options,
         network=None if network is None else pickle_code(network, "network's factory"),
-        network_file=None if network is None else user_file_of(network),
+        network_file=network_file,
+        network_content=None if network_file is None else Path(network_file).read_bytes(),
         device=str(device),
         batch_layout=find_torch_batch_layout(policy, n_envs),
         n_state=policy.n_state,

@@ -16,7 +16,7 @@ from corral.core.machine import available_memory
 from corral.core.spaces import Layout, poisoned
 from corral.core.types import Rollout
 
-__all__ = ["allocate_rollout", "column_specs", "env_columns"]
+__all__ = ["allocate_rollout", "column_specs", "env_columns", "rollout_columns"]
 
 
 def column_specs(
@@ -71,3 +71,15 @@ def env_columns(rollout: Rollout, first: int, stop: int) -> Rollout:
         elif isinstance(value, np.ndarray):
             columns[column.name] = value[index]
     return Rollout(**columns)
+
+
+def rollout_columns(rollout: Rollout) -> dict[str, Any]:
+    """Return the arrays of a rollout by the names that ``core.types.to_columns`` reads."""
+    columns: dict[str, Any] = {}
+    for name in (column.name for column in fields(rollout)):
+        value = getattr(rollout, name)
+        if isinstance(value, np.ndarray):
+            columns[name] = value
+        elif name in ("observations", "last_observations"):
+            columns |= {f"{name}:{path}": leaf for path, leaf in value.items()}
+    return columns

@@ -17,21 +17,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle
-import numpy as np
 import numpy.typing as npt
 
 from corral.core.errors import WorkerDied
 from corral.core.machine import limit_compute_threads
 from corral.core.stdio import tolerate_closed_stdout
-from corral.core.types import ActorSpec, FaultCounts, Rollout, Weights
+from corral.core.types import ActorSpec, FaultCounts, Weights
 from corral.opponents.sampling import OpponentTableChanges, OpponentTableSpec, SharedOpponentTable
 from corral.processes.worker_bootstrap import pickle_error
+from corral.rollout.buffers import rollout_columns
 from corral.rollout.collector import CollectorReport
+from corral.rollout.fingerprint import Fingerprint, take_fingerprint
 from corral.rollout.source import SourceSpec
 from corral.rollout.source_workers import WorkerSource
 from corral.vec.api import EnvInfo
 
-__all__ = ["GroupHost", "GroupPlan", "GroupRollout", "HostReply", "OpenedGroup", "rollout_columns"]
+__all__ = ["GroupHost", "GroupPlan", "GroupRollout", "HostReply", "OpenedGroup"]
 
 Array = npt.NDArray[Any]
 
@@ -73,7 +74,7 @@ class GroupRollout:
     """A group's part of a rollout."""
 
     columns: dict[str, Array]
-    """The arrays of the rollout by name (see ``rollout_columns``)."""
+    """The arrays of the rollout by name (see ``buffers.rollout_columns``)."""
     reports: list[CollectorReport]
     fault_counts: FaultCounts
     """Restarts of the host's worker."""
@@ -89,15 +90,14 @@ class GroupHost:
         self._warnings: list[str] = []
         self._source: WorkerSource | None = None
         self._opponent_table: SharedOpponentTable | None = None
+        self._plan: GroupPlan | None = None
         self._version = 0
 
     def open(self) -> HostReply:
         """Make the envs; the value of the reply is an ``OpenedGroup``."""
 
         def make_envs() -> OpenedGroup:
-            spec: SourceSpec = cloudpickle.loads(self._pickled_spec)
-            recovery = dataclasses.replace(spec.recovery, warn=self._warnings.append)
-            self._source = source = WorkerSource(dataclasses.replace(spec, recovery=recovery))
+            self._source = source = WorkerSource(self._spec())
             return OpenedGroup(source.env_info, bool(source.has_masks), [os.getpid(), *source.pids()])
 
         return self._reply(make_envs)
@@ -106,11 +106,23 @@ class GroupHost:
         """Build the actor and, if the run chooses the opponents, a copy of their table."""
 
         def build_actor() -> None:
+            self._plan = plan
             if plan.opponent_table is not None:
                 self._opponent_table = SharedOpponentTable(plan.opponent_table, plan.weights)
             self._opened().connect(plan.actor, plan.weights, self._opponent_table)
 
         return self._reply(build_actor)
+
+    def fingerprint(self, wanted: bool = True) -> HostReply:
+        """Return the fingerprint of the node if it is ``wanted`` from this host (see ``rollout/fingerprint``)."""
+
+        def take() -> Fingerprint | None:
+            spec, plan = self._spec(), self._plan
+            if not wanted or plan is None:
+                return None
+            return take_fingerprint(spec.factory, plan.actor, plan.weights, spec.recovery, spec.start_method)
+
+        return self._reply(take)
 
     def restore(self, positions: Mapping[str, Array], opponents: OpponentTableChanges | None) -> HostReply:
         """Bring the envs to these positions, in which they may play against opponents of the table."""
@@ -145,6 +157,10 @@ class GroupHost:
         if self._opponent_table is not None:
             self._opponent_table.close()
 
+    def _spec(self) -> SourceSpec:
+        spec: SourceSpec = cloudpickle.loads(self._pickled_spec)
+        return dataclasses.replace(spec, recovery=dataclasses.replace(spec.recovery, warn=self._warnings.append))
+
     def _opened(self) -> WorkerSource:
         if self._source is None:
             raise WorkerDied("the envs of this host could not be made")
@@ -164,15 +180,3 @@ class GroupHost:
             error = pickle_error(raised)
         warnings, self._warnings[:] = list(self._warnings), []
         return HostReply(value, warnings, error)
-
-
-def rollout_columns(rollout: Rollout) -> dict[str, Array]:
-    """Return the arrays of a rollout by the names that ``core.types.to_columns`` reads."""
-    columns: dict[str, Array] = {}
-    for name in (column.name for column in dataclasses.fields(rollout)):
-        value = getattr(rollout, name)
-        if isinstance(value, np.ndarray):
-            columns[name] = value
-        elif name in ("observations", "last_observations"):
-            columns |= {f"{name}:{path}": leaf for path, leaf in value.items()}
-    return columns

@@ -25,12 +25,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from corral.core.errors import CorralError, DeadlinePassed, UsageError, WorkerDied
+from corral.core.errors import CorralError, DeadlinePassed, EnvFault, UsageError, WorkerDied
 from corral.core.types import FaultCounts, NodeUse
 from corral.processes.recovery_config import RecoveryConfig
 from corral.processes.worker_bootstrap import unpickle_error
 from corral.rollout.group_host import HostReply
-from corral.rollout.host_cluster import Call, HostCluster, HostLost, Node
+from corral.rollout.host_cluster import Call, HostCluster, HostLost, Node, NodeRefused
 from corral.rollout.host_places import Host, HostPlaces
 from corral.vec.supervisor import Stop, Supervisor, WorkerDeath
 
@@ -54,7 +54,7 @@ class Request:
 
     method: str
     args_of: Callable[[Host], tuple[Any, ...]]
-    prepare: Sequence[tuple[str, tuple[Any, ...]]] = ()
+    prepare_of: Callable[[Host], Sequence[tuple[str, tuple[Any, ...]]]] = lambda host: ()
     """The calls, by method and arguments, after which a new host has the envs but not their positions."""
     restore_args_of: Callable[[Host], tuple[Any, ...]] | None = None
     """The arguments of ``restore``, which brings the envs of a new host to where they were before the request; None if
@@ -78,7 +78,11 @@ class _Hosts:
 
 
 class GroupSupervisor:
-    """The hosts of all env groups. ``pickled_spec_of`` returns what a host of a group is made with."""
+    """The hosts of all env groups.
+
+    ``pickled_spec_of`` returns what a host of a group is made with. ``check(host, method, value)`` gets every value
+    that a host returns; if it raises ``NodeRefused``, the node of this host is not used.
+    """
 
     def __init__(
         self,
@@ -88,13 +92,13 @@ class GroupSupervisor:
         recovery: RecoveryConfig,
         node_timeout: float,
         clock: Callable[[], float] = time.monotonic,
-        on_open: Callable[[Host, Any], object] = lambda host, opened: None,
+        check: Callable[[Host, str, Any], object] = lambda host, method, value: None,
     ) -> None:
         self.groups = list(groups)
         self._node_use: dict[str, NodeUse] = {}  # by address
         self.supervisor = Supervisor(recovery)
         self._cluster, self._recovery, self._node_timeout, self._clock = cluster, recovery, node_timeout, clock
-        self._pickled_spec_of, self._on_open = pickled_spec_of, on_open
+        self._pickled_spec_of, self._check = pickled_spec_of, check
         self._hosts = [_Hosts() for _ in self.groups]
         self._places = HostPlaces(cluster, clock)
         self._calls: dict[Call, tuple[Host, str, int]] = {}  # with the number of the request; 0 for other calls
@@ -166,14 +170,20 @@ class GroupSupervisor:
         if outcome.error is not None:
             self._handle_error(host, number, unpickle_error(outcome.error))
             return
-        if method == "open":
-            self._on_open(host, outcome.value)
+        try:
+            self._check(host, method, outcome.value)
+        except NodeRefused as error:
+            self._places.refuse(host.node)
+            self._handle_error(host, number, error)
+            return
         if number == self._n_requests and host.group not in self._answers:
             self._accept(host, outcome.value)
 
     def _handle_error(self, host: Host, number: int, error: BaseException) -> None:
         """Raise an error that is the answer to the request; replace a host that could not come that far."""
-        if isinstance(error, UsageError):
+        if isinstance(error, EnvFault):
+            error.summary = self._with_node(host, error.summary)
+        elif isinstance(error, UsageError) and not isinstance(error, NodeRefused):
             error = UsageError(self._with_node(host, str(error)))
         if number == self._n_requests or not isinstance(error, CorralError):
             raise error
@@ -305,7 +315,7 @@ class GroupSupervisor:
         handle = self._cluster.start_host(node, has_core, self._pickled_spec_of(envs))
         host = Host(group, envs, node, has_core, handle, started_at=now, last_heard=now)
         self._places.hosts.append(host)
-        for method, args in self._request.prepare:
+        for method, args in self._request.prepare_of(host):
             self._call(host, method, args)
         return host
 

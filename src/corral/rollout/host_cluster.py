@@ -9,10 +9,10 @@ from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from corral.core.errors import WorkerDied
+from corral.core.errors import UsageError, WorkerDied
 from corral.rollout.group_host import HostReply
 
-__all__ = ["Call", "HostCluster", "HostLost", "Node"]
+__all__ = ["Call", "HostCluster", "HostLost", "Node", "NodeRefused"]
 
 Call = Hashable
 """A call to a host that has not replied yet."""
@@ -39,6 +39,10 @@ class HostLost(WorkerDied):
         super().__init__(reason)
         self.node_is_lost = node_is_lost
         """Whether the node is probably lost, and not only this host."""
+
+
+class NodeRefused(UsageError):
+    """A node must not hold hosts, because it computes other results than the others."""
 
 
 class HostCluster(Protocol):

@@ -73,20 +73,25 @@ class HostPlaces:
         """Prefer other nodes for a while."""
         self._avoided[node.id] = self._clock() + _AVOID_SECONDS
 
+    def refuse(self, node: Node) -> None:
+        """Never start a host on this node again."""
+        self._avoided[node.id] = math.inf
+
     def best_node(self, but_not_on: Node | None = None) -> Node:
         """Return the best node for a host: with a free core if there is one, else the one with the fewest hosts.
 
         A host without a core of its own is slower, but the run goes on. ``but_not_on`` is chosen if there is no other.
         """
-        if not self.nodes:
-            raise WorkerDied("no node of the cluster is alive")
+        usable = [node for node in self.nodes if self._avoided.get(node.id) != math.inf]
+        if not usable:
+            raise WorkerDied("no node of the cluster can be used")
 
         def rank(node: Node) -> tuple[bool, bool, bool, float]:
             is_avoided = self._is_avoided(node) or (but_not_on is not None and node.id == but_not_on.id)
             load = (len(self._hosts_on(node)) + 1) / max(node.cores, 0.5)
             return is_avoided, node.is_leaving, not self.has_free_core(node), load
 
-        return min(self.nodes, key=rank)
+        return min(usable, key=rank)
 
     def better_node(self, host: Host) -> Node | None:
         """Return a node to which the group of a host should move; None if it should stay."""

@@ -13,6 +13,7 @@ import atexit
 import contextlib
 import functools
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -29,6 +30,7 @@ import psutil
 from corral.core.errors import CorralError, MissingPackage, UsageError
 from corral.core.machine import available_cores
 from corral.processes import orphan_reaper
+from corral.processes.worker_bootstrap import pickle_error
 from corral.rollout.group_host import GroupHost, HostReply
 from corral.rollout.host_cluster import Call, HostLost, Node
 from corral.rollout.source import ClusterConfig
@@ -51,6 +53,7 @@ _ENVIRONMENT = {
 
 _LOCAL_ENVIRONMENT = {"RAY_worker_niceness": "0"}  # Ray runs actors at low priority
 _DIRECTORY_PREFIX = "corral-ray-"
+_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 
 
 class RayCluster:
@@ -145,10 +148,12 @@ class RayCluster:
             return HostReply() if reply is None else reply
         except exceptions.ActorUnavailableError:
             return HostLost("cannot be reached", node_is_lost=True)
-        except exceptions.RayActorError as error:
-            return HostLost(*_describe_death(error))
-        except exceptions.RayTaskError as error:
-            raise CorralError(f"a host failed: {_first_line(error.cause or error)}\n\n{error}") from None
+        except (exceptions.RayActorError, exceptions.RayTaskError, exceptions.RuntimeEnvSetupError) as error:
+            if (missing := _MISSING_MODULE.search(str(error))) is not None:
+                return HostReply(error=pickle_error(UsageError(_describe_missing(missing[1]))))
+            if isinstance(error, exceptions.RayActorError) and not getattr(error, "actor_init_failed", False):
+                return HostLost(*_describe_death(error))
+            raise CorralError(f"Ray could not start a host, or call it: {error}") from None
         except (exceptions.RayError, TimeoutError) as error:
             return HostLost(f"lost its answer ({type(error).__name__}: {_first_line(error)})")
 
@@ -228,8 +233,9 @@ def _import_ray(config: ClusterConfig) -> Any:
     if config.address == "local":
         os.environ |= _local_token()
     try:
-        import ray
         import ray.util.scheduling_strategies
+
+        import ray
     except ImportError as error:
         raise MissingPackage(f"backend ray needs the package ray ({error}): pip install 'corral[ray]'") from None
     return ray
@@ -296,11 +302,15 @@ def _token_advice(config: ClusterConfig) -> str:
 
 def _describe_death(error: Any) -> tuple[str, bool]:
     """Return why an actor is lost, as the end of a sentence, and whether its node is lost."""
-    text = str(error)
-    if getattr(error, "actor_init_failed", False):
-        return f"could not be made: {text}", False
-    node_is_lost = "node" in text.lower() and ("died" in text or "dead" in text)
-    return ("was lost with its node" if "node has died" in text.lower() else "ended"), node_is_lost
+    node_is_lost = "node has died" in str(error).lower()
+    return ("was lost with its node" if node_is_lost else "ended"), node_is_lost
+
+
+def _describe_missing(module: str) -> str:
+    """Return what to do about a module that a node does not have."""
+    if module.partition(".")[0] == "corral":
+        return "Corral is not installed there, or in another version; install the same as here"
+    return f"the module {module!r} is missing; install its package there, or copy it there with --ray-working-dir"
 
 
 def _first_line(error: BaseException) -> str:

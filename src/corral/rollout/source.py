@@ -32,6 +32,8 @@ class ClusterConfig:
     """A directory that is copied to every node, where the env finds its modules and files."""
     resources: Mapping[str, float] = field(default_factory=dict)
     """Ray resources that an env group needs besides its core, by name."""
+    allow_mixed_numerics: bool = False
+    """Whether machines may take part whose results differ from the trainer's in the last bits."""
     node_timeout: float = 15.0
     """Seconds without a sign of life after which a host's envs are collected elsewhere too."""
 

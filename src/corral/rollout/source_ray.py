@@ -28,12 +28,13 @@ from corral.opponents.sampling import OpponentTableChanges, SharedOpponentTable
 from corral.ppo.shares import ShareSetup
 from corral.processes.pool import split_envs
 from corral.processes.recovery_config import ignore_warning
-from corral.rollout.buffers import allocate_rollout, column_specs, env_columns
+from corral.rollout.buffers import allocate_rollout, column_specs, env_columns, rollout_columns
 from corral.rollout.collector import CollectorReport, merge_reports
 from corral.rollout.env_positions import EnvPositions
-from corral.rollout.group_host import GroupPlan, GroupRollout, OpenedGroup, rollout_columns
+from corral.rollout.fingerprint import Fingerprint, differences, take_fingerprint
+from corral.rollout.group_host import GroupPlan, GroupRollout, OpenedGroup
 from corral.rollout.group_supervisor import GroupSupervisor, Request
-from corral.rollout.host_cluster import HostCluster
+from corral.rollout.host_cluster import HostCluster, Node, NodeRefused
 from corral.rollout.host_places import Host
 from corral.rollout.learner_helpers import LearnerHelpers
 from corral.rollout.ray_cluster import RayCluster
@@ -57,6 +58,8 @@ class RaySource:
         self._opponent_table: SharedOpponentTable | None = None
         self._n_begun = 0  # rollouts
         self._deadline = math.inf
+        self._own_fingerprint: Fingerprint | None = None
+        self._checked_nodes = {getattr(self._cluster, "own_node", None)}
         self.has_masks: bool | None = None
         self.crew: LearnerCrew | None = None
         self._helpers: LearnerHelpers | None = None
@@ -65,7 +68,7 @@ class RaySource:
             groups = split_envs(spec.n_envs, spec.num_workers or max(1, min(cores, spec.n_envs)))
             self._supervisor = GroupSupervisor(
                 self._cluster, groups, self._pickled_spec, spec.recovery, spec.cluster.node_timeout,
-                on_open=self._check_opened,
+                check=self._check,
             )  # fmt: skip
             self._supervisor.supervisor.env_known_to_work = spec.recovery.env_known_to_work
             self._supervisor.begin(Request("open", lambda host: ()))
@@ -107,13 +110,36 @@ class RaySource:
         )
         return bytes(cloudpickle.dumps(of_group))
 
-    def _check_opened(self, host: Host, opened: OpenedGroup) -> None:
-        """Check that the envs of a host are like those of the others."""
-        host.opened = opened
-        others = [other.opened for other in self._supervisor.hosts() if other.opened is not None]
-        others[0].env_info.check_same(opened.env_info)
-        if others[0].has_masks != opened.has_masks:
-            raise UsageError("some envs offer action masks and some do not; all or none should")
+    def _check(self, host: Host, method: str, value: Any) -> None:
+        """Check that what a host returned is like what the others did."""
+        if method == "open":
+            host.opened = value
+            first = next(other.opened for other in self._supervisor.hosts() if other.opened is not None)
+            first.env_info.check_same(value.env_info)
+            if first.has_masks != value.has_masks:
+                raise UsageError("some envs offer action masks and some do not; all or none should")
+        elif method == "fingerprint" and value is not None:
+            self._check_fingerprint(host.node, value)
+
+    def _check_fingerprint(self, node: Node, fingerprint: Fingerprint) -> None:
+        """Raise ``NodeRefused`` if a node computes something else than this machine, unless the run allows that."""
+        spec, plan = self._spec, self._plan
+        assert plan is not None
+        if self._own_fingerprint is None:
+            recovery = dataclasses.replace(spec.recovery, warn=ignore_warning)
+            self._own_fingerprint = take_fingerprint(
+                spec.factory, plan.actor, plan.weights, recovery, spec.start_method
+            )
+        found = differences(self._own_fingerprint, fingerprint)
+        if found and not spec.cluster.allow_mixed_numerics:
+            raise NodeRefused(
+                f"node {node.address} and this machine differ: {'; '.join(found)}. The weights would depend on which "
+                "node collects what. Use equal machines, or --allow-mixed-numerics"
+            )
+        if found:
+            self._supervisor.node_use()[node.address].differs = 1
+            spec.recovery.warn(f"node {node.address} and this machine differ, as allowed: {'; '.join(found)}")
+        self._checked_nodes.add(node.id)
 
     def connect(
         self,
@@ -127,9 +153,10 @@ class RaySource:
         self._opponent_table = opponent_table
         self._plan = GroupPlan(actor, _as_arrays(weights), None if opponent_table is None else opponent_table.spec)
         try:
-            self._supervisor.begin(Request("connect", lambda host: (self._plan,), prepare=[("open", ())]))
+            self._supervisor.begin(Request("connect", lambda host: (self._plan,), lambda host: [("open", ())]))
             self._slots = self._allocate_rollouts(actor.n_state, shares if helpers else None, helpers)
             self._supervisor.gather()
+            self._check_nodes()
         except BaseException:
             self.close()
             raise
@@ -163,7 +190,7 @@ class RaySource:
             Request(
                 "collect",
                 lambda host: (iteration, weights, self._changed_opponents(host)),
-                self._preparation(),
+                self._preparation,
                 self._restore_args,
                 is_rollout=True,
             )
@@ -182,11 +209,25 @@ class RaySource:
             reports += part.reports
             states |= {envs[i]: state for i, state in part.reports[-1].env_report.states.items()}
             fault_counts += part.fault_counts
+        self._supervisor.supervisor.add_restarts(fault_counts.restarts)
         episodes = self._positions.advance(rollout, states)
         return merge_reports(rollout, reports, episodes, fault_counts + self.take_fault_counts())
 
-    def _preparation(self) -> list[tuple[str, tuple[Any, ...]]]:
-        return [("open", ()), ("connect", (self._plan,))]
+    def _check_nodes(self) -> None:
+        """Compare what all nodes compute, before the first rollout; those that join later are checked then."""
+        hosts = {host.node.id: host for host in self._supervisor.hosts()}  # one for each node
+        if hosts.keys() <= self._checked_nodes:
+            return
+        first = {host.group for host in hosts.values()}
+        self._supervisor.begin(
+            Request("fingerprint", lambda host: (host.group in first,), lambda host: self._preparation(host)[:2])
+        )
+        self._supervisor.gather()
+
+    def _preparation(self, host: Host) -> list[tuple[str, tuple[Any, ...]]]:
+        """Return the calls with which a new host gets the envs and the plan; a new node is checked."""
+        calls: list[tuple[str, tuple[Any, ...]]] = [("open", ()), ("connect", (self._plan,))]
+        return calls if host.node.id in self._checked_nodes else [*calls, ("fingerprint", ())]
 
     def _restore_args(self, host: Host) -> tuple[Any, ...]:
         return self._positions.arrays(host.envs), self._changed_opponents(host)
@@ -214,7 +255,7 @@ class RaySource:
     def restore(self, env_positions: Mapping[str, npt.NDArray[Any]]) -> None:
         """Bring every env to its position from a checkpoint."""
         self._positions.restore(env_positions)
-        self._supervisor.begin(Request("restore", self._restore_args, self._preparation()))
+        self._supervisor.begin(Request("restore", self._restore_args, self._preparation))
         self._supervisor.gather()
 
     def take_fault_counts(self) -> FaultCounts:
@@ -245,4 +286,4 @@ class RaySource:
 
 def _as_arrays(weights: Weights) -> dict[str, npt.NDArray[Any]]:
     """Return a copy of the weights as numpy arrays."""
-    return {name: np.array(value.cpu() if hasattr(value, "cpu") else value) for name, value in weights.items()}
+    return {name: np.array(value.cpu().numpy() if hasattr(value, "cpu") else value) for name, value in weights.items()}

@@ -86,6 +86,7 @@ class _Plan:
                 address=config.ray_address,
                 working_dir=config.ray_working_dir,
                 resources=config.ray_resources,
+                allow_mixed_numerics=config.allow_mixed_numerics,
                 node_timeout=config.node_timeout,
             ),
         )

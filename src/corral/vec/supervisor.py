@@ -157,6 +157,13 @@ class Supervisor:
         except (WorkerDied, EnvFault) as error:
             on_failure(error)
 
+    def add_restarts(self, restarts: int) -> None:
+        """Count restarts that others decided; raise ``WorkerDied`` if there are more than the run allows."""
+        self._restarts += restarts
+        limit = self._recovery.max_restarts
+        if limit is not None and self._restarts > limit:
+            raise WorkerDied(f"{self._restarts} workers died, more than the limit of {limit} restarts (--max-restarts)")
+
     def take_counts(self) -> FaultCounts:
         """Return the restarts since the last call, those after deaths and those because of memory."""
         counts, self._counts = self._counts, FaultCounts()
