@@ -366,7 +366,7 @@ def test_a_signal_while_a_verb_is_imported_takes_effect_after_the_import(monkeyp
 
 def test_a_second_ctrl_c_while_a_verb_is_imported_ends_the_process_at_once():
     code = (
-        "import signal; from corral.cli.main import deferred_signals\n"
+        "import signal; from corral.core.deferred_signals import deferred_signals\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
         "with deferred_signals():\n    signal.raise_signal(signal.SIGINT); signal.raise_signal(signal.SIGINT)"
     )

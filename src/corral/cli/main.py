@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import shlex
 import signal
 import sys
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 from corral.cli.verbs import Script, build_parsers
+from corral.core.deferred_signals import deferred_signals
 from corral.core.errors import CodeNotConfirmed, CorralError
 from corral.core.stdio import command, tolerate_closed_stdout
 from corral.core.suggestions import did_you_mean
@@ -52,7 +52,7 @@ def _run_verb(arguments: list[str], script: Script | None) -> int:
     module, _, name = function.partition(":")
 
     def call() -> int:
-        with deferred_signals():
+        with deferred_signals():  # the import of torch aborts the process if a signal's handler raises in it
             verb_module = importlib.import_module(module)
         return int(getattr(verb_module, name)(options))
 
@@ -87,35 +87,6 @@ def _plain_warnings() -> Iterator[None]:
         yield
     finally:
         warnings.formatwarning = previous_format
-
-
-@contextlib.contextmanager
-def deferred_signals() -> Iterator[None]:
-    """Let SIGTERM and Ctrl-C wait until the end of this block; a second one ends the process at once.
-
-    The block imports torch. If a signal's handler raises in the C++ code of that import, the process aborts.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received: list[int] = []
-
-    def record(number: int, _frame: FrameType | None) -> None:
-        if received:
-            os._exit(128 + number)
-        received.append(number)
-
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}  # not those ignored
-    for number in handlers:
-        signal.signal(number, record)
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        if received:
-            signal.raise_signal(received[0])
 
 
 @contextlib.contextmanager

@@ -151,7 +151,7 @@ class GroupHost:
         """Return at once, whatever the envs are doing."""
 
     def close(self) -> None:
-        """Close the envs."""
+        """Close the envs, also while they are stepped."""
         if self._source is not None:
             self._source.close()
         if self._opponent_table is not None:

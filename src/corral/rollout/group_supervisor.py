@@ -104,7 +104,7 @@ class GroupSupervisor:
         self._calls: dict[Call, tuple[Host, str, int]] = {}  # with the number of the request; 0 for other calls
         self._request: Request | None = None
         self._n_requests = 0
-        self._requested_at = 0.0
+        self._requested_at = self._checked_at = 0.0
         self._answers: dict[int, Any] = {}  # by group
         self._answered_after: list[float] = []  # seconds, in the order of the answers
         self._losses: Counter[int] = Counter()  # during the request, by group
@@ -119,7 +119,7 @@ class GroupSupervisor:
         self._requested_at = self._clock()
         self._losses.clear()
         self._places.look()
-        if request.is_rollout:
+        if request.is_rollout and (self._places.can_improve() or any(hosts.successor for hosts in self._hosts)):
             self._move_groups()
         for group, hosts in enumerate(self._hosts):
             if hosts.owner is None:
@@ -144,7 +144,7 @@ class GroupSupervisor:
 
     def _send_request(self, host: Host) -> None:
         assert self._request is not None
-        host.asked_at = host.last_heard = self._clock()
+        host.asked_at = self._clock()
         self._call(host, self._request.method, self._request.args_of(host), self._n_requests)
 
     def _call(self, host: Host, method: str, args: tuple[Any, ...], number: int = 0) -> None:
@@ -160,7 +160,7 @@ class GroupSupervisor:
         now = self._clock()
         if not host.is_up:
             host.is_up, self._slowest_start = True, max(self._slowest_start, now - host.started_at)
-        host.last_heard = now
+        host.last_heard, host.silence = now, 0.0
         if method == "heartbeat":
             host.heartbeat = None
             return
@@ -240,24 +240,32 @@ class GroupSupervisor:
         if isinstance(error, HostLost):
             error = WorkerDied(f"the {host} {error}")
             error.by_signal = True
-        self._losses[host.group] += 1
-        if self._losses[host.group] > _MAX_LOSSES:
-            raise WorkerDied(f"{error}; {_MAX_LOSSES} hosts of these envs were lost before without any progress")
+        self._count_loss(host, error)
         decision = self.supervisor.decide(WorkerDeath(host.group, error, None, self._n_requests, host.node.id))
         if isinstance(decision, Stop):
             raise decision.error
         return decision.message
 
+    def _count_loss(self, host: Host, error: CorralError) -> None:
+        """Raise an error if too many hosts of a group were lost or silent while it had to answer one request."""
+        self._losses[host.group] += 1
+        if self._losses[host.group] > _MAX_LOSSES:
+            raise WorkerDied(f"{error}; {_MAX_LOSSES} hosts of these envs were lost before without any progress")
+
     def _check_hosts(self) -> None:
         """Ask silent hosts for a sign of life, and start others for groups whose hosts are silent or slow."""
         now = self._clock()
+        waited = min(now - self._checked_at, 2 * _POLL_SECONDS)  # not the time in which this process was stopped
+        self._checked_at = now
         for hosts in self._hosts:
             successor = [hosts.successor] if hosts.successor else []
             for host in [*hosts.asked(), *successor]:
                 if host.unanswered:
+                    host.silence += waited if host.heartbeat is not None else 0.0
                     self._check_host(host, now)
 
     def _check_host(self, host: Host, now: float) -> None:
+        hosts = self._hosts[host.group]
         if not host.is_up and now - host.started_at > (limit := self._start_limit()):
             self._places.avoid(host.node)
             self._replace(host, HostLost(f"did not start in {limit:.0f} s"))
@@ -265,12 +273,14 @@ class GroupSupervisor:
         if host.is_up and host.heartbeat is None and now - host.last_heard > _HEARTBEAT_SECONDS:
             host.heartbeat = self._cluster.call(host.handle, "heartbeat")
             self._calls[host.heartbeat] = host, "heartbeat", 0
-        if host.is_suspected or host.group in self._answers or host is self._hosts[host.group].successor:
+        if host.is_suspected or host.group in self._answers or host is hosts.successor:
             return
-        if host.is_up and now - host.last_heard > self._node_timeout:
+        if host.silence + _HEARTBEAT_SECONDS > self._node_timeout:
             self._use_of(host).silent += 1
-            self._suspect(host, f"has given no sign of life for {self._node_timeout:g} s (--node-timeout)")
-        elif self._request is not None and self._request.is_rollout and now - host.asked_at > self._slow_limit():
+            reason = f"has given no sign of life for {self._node_timeout:g} s (--node-timeout)"
+            self._count_loss(host, WorkerDied(f"the {host} {reason}"))
+            self._suspect(host, reason)
+        elif not hosts.others and now - host.asked_at > self._slow_limit():
             self._use_of(host).slow += 1
             self._suspect(host, f"takes longer than {self._slow_limit():.1f} s")
 
@@ -291,7 +301,9 @@ class GroupSupervisor:
         return min(limit, max(_MIN_START_SECONDS, _TIMES_SLOWEST_START * self._slowest_start))
 
     def _slow_limit(self) -> float:
-        """Return after how many seconds a host counts as slow; infinite until most groups have answered."""
+        """Return after how many seconds of a rollout a host counts as slow; infinite until half the groups answered."""
+        if self._request is None or not self._request.is_rollout:
+            return math.inf
         if len(self._answered_after) < max(1, math.ceil(len(self.groups) / 2)):
             return math.inf
         return _TIMES_OTHERS * self._answered_after[-1] + self._slowest_start + _MIN_LAG_SECONDS
@@ -338,9 +350,11 @@ class GroupSupervisor:
 
     def node_use(self) -> dict[str, NodeUse]:
         """Return what happened on each node so far, by its address."""
-        groups = Counter(hosts.owner.node.address for hosts in self._hosts if hosts.owner is not None)
-        for address, use in self._node_use.items():
-            use.groups = groups[address]
+        owners = [hosts.owner for hosts in self._hosts if hosts.owner is not None]
+        for use in self._node_use.values():
+            use.groups = 0
+        for owner in owners:
+            self._use_of(owner).groups += 1
         return self._node_use
 
     def hosts(self) -> list[Host]:
@@ -361,7 +375,7 @@ class GroupSupervisor:
 
     def close(self, seconds: float = 0.0) -> None:
         """Close the envs of all hosts, and end the hosts after at most ``seconds``."""
-        responsive = [host for host in self._places.hosts if host.is_up and not host.is_suspected]
+        responsive = [host for host in self._places.hosts if host.is_up and not host.silence]
         closing = {self._cluster.call(host.handle, "close") for host in responsive}
         end = time.monotonic() + seconds
         while closing and (left := end - time.monotonic()) > 0:

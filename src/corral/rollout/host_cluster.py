@@ -57,7 +57,7 @@ class HostCluster(Protocol):
         ...
 
     def call(self, host: Any, method: str, *args: Any) -> Call:
-        """Call a method of a host. Calls to one host are executed in their order, except ``heartbeat``, at once."""
+        """Call a method of a host. Calls are executed in their order, but ``heartbeat`` and ``close`` at once."""
         ...
 
     def share(self, value: Any) -> Any:

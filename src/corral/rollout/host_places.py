@@ -39,6 +39,8 @@ class Host:
     """When the request was sent that it has not answered."""
     heartbeat: Call | None = None
     """The call for a sign of life that it has not answered."""
+    silence: float = 0.0
+    """For how many seconds it has not answered that call, as far as this process waited."""
     unanswered: int = 0
     """Calls other than heartbeats that it has not answered."""
     opened: Any = None
@@ -92,6 +94,12 @@ class HostPlaces:
             return is_avoided, node.is_leaving, not self.has_free_core(node), load
 
         return min(usable, key=rank)
+
+    def can_improve(self) -> bool:
+        """Return whether there may be a better place for any host."""
+        if all(host.has_core for host in self.hosts) and not any(node.is_leaving for node in self.nodes):
+            return False
+        return any(node.is_leaving or self.has_free_core(node) for node in self.nodes)
 
     def better_node(self, host: Host) -> Node | None:
         """Return a node to which the group of a host should move; None if it should stay."""

@@ -16,7 +16,6 @@ import os
 import re
 import secrets
 import shutil
-import signal
 import tempfile
 import threading
 import time
@@ -27,6 +26,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from corral.core.deferred_signals import deferred_signals, remembered_signals
 from corral.core.errors import CorralError, MissingPackage, UsageError
 from corral.core.machine import available_cores
 from corral.processes import orphan_reaper
@@ -52,6 +52,8 @@ _ENVIRONMENT = {
 
 
 _LOCAL_ENVIRONMENT = {"RAY_worker_niceness": "0"}  # Ray runs actors at low priority
+_URGENT_METHODS = ("heartbeat", "close")
+"""Methods of a host that are executed at once, in another thread than the others."""
 _DIRECTORY_PREFIX = "corral-ray-"
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 
@@ -66,7 +68,7 @@ class RayCluster:
         self._is_ours = not self._ray.is_initialized()
         if self._is_ours:
             self._connect(cores or available_cores())
-        self._actor_class = self._ray.remote(concurrency_groups={"heartbeat": 1})(GroupHost)
+        self._actor_classes: dict[type[Any], Any] = {}
         self.own_node = self._ray.get_runtime_context().get_node_id()
         self._watch = _NodeWatch(self._ray, config.resources)
 
@@ -81,17 +83,22 @@ class RayCluster:
             amounts = {name: cores * amount for name, amount in config.resources.items()}
             options |= {"num_gpus": amounts.pop("GPU", None), "resources": amounts}
         try:
-            with _environment(_LOCAL_ENVIRONMENT if is_local else {}), _same_signal_handler(signal.SIGTERM):
+            with _environment(_LOCAL_ENVIRONMENT if is_local else {}), remembered_signals():
+                self._ray._private.utils.set_sigterm_handler = lambda handler: None  # ours stays
                 self._ray.init(address=config.address, **options)
         except (ConnectionError, RuntimeError, ValueError, self._ray.exceptions.RayError) as error:
             what = "Ray could not be started" if is_local else f"ray_address {config.address}: cannot be reached"
             raise UsageError(f"{what}: {_first_line(error)}{_token_advice(config)}") from None
+        finally:
+            started = [process for process in psutil.Process().children(recursive=True) if process not in before]
+            self._processes = [process.pid for process in started]
+            if not self._ray.is_initialized():
+                for process in started:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        process.kill()
 
-        if is_local:
-            started = psutil.Process().children(recursive=True)
-            self._processes = [process.pid for process in started if process not in before]
-            for pid in self._processes:
-                orphan_reaper.watch(pid)
+        for pid in self._processes:
+            orphan_reaper.watch(pid)
         self._show_messages(False)  # Ray's own about lost nodes, with pages of its log
 
     def _show_messages(self, shown: bool) -> None:
@@ -103,9 +110,15 @@ class RayCluster:
         return self._watch.nodes(refresh)
 
     def start_host(self, node: Node, reserve_core: bool, pickled_spec: bytes) -> Any:
-        """Begin to start an actor on this node."""
+        """Begin to start an actor with a ``GroupHost`` on this node."""
+        return self.start_actor(node, GroupHost, reserve_core, pickled_spec)
+
+    def start_actor(self, node: Node, actor_class: type[Any], reserve_core: bool, *args: Any) -> Any:
+        """Begin to start an actor of this class on this node. Its methods should return a ``HostReply``."""
+        if actor_class not in self._actor_classes:
+            self._actor_classes[actor_class] = self._ray.remote(concurrency_groups={"urgent": 1})(actor_class)
         strategy = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.id, soft=False)
-        options = self._actor_class.options(
+        options = self._actor_classes[actor_class].options(
             num_cpus=1 if reserve_core else 0,
             max_restarts=0,
             max_task_retries=0,
@@ -113,13 +126,13 @@ class RayCluster:
             resources={name: amount for name, amount in self._config.resources.items() if name != "GPU"},
             scheduling_strategy=strategy,
         )
-        return options.remote(pickled_spec)
+        return options.remote(*args)
 
     def call(self, host: Any, method: str, *args: Any) -> Call:
         """Call a method of an actor."""
         function = getattr(host, method)
-        if method == "heartbeat":
-            function = function.options(concurrency_group="heartbeat")
+        if method in _URGENT_METHODS:
+            function = function.options(concurrency_group="urgent")
         reference: Call = function.remote(*args)
         return reference
 
@@ -134,12 +147,12 @@ class RayCluster:
         if not calls:
             time.sleep(seconds)
             return []
-        references = list(calls)
-        ready, others = self._ray.wait(references, num_returns=1, timeout=seconds)
-        if ready and others:
-            more, _ = self._ray.wait(others, num_returns=len(others), timeout=0)
-            ready += more
-        return [(reference, self._outcome(reference)) for reference in ready]
+        with deferred_signals():  # Ray would replace the exception of a signal's handler by a KeyboardInterrupt
+            ready, others = self._ray.wait(list(calls), num_returns=1, timeout=seconds)
+            if ready and others:
+                more, _ = self._ray.wait(others, num_returns=len(others), timeout=0)
+                ready += more
+            return [(reference, self._outcome(reference)) for reference in ready]
 
     def _outcome(self, reference: Any) -> HostReply | HostLost:
         exceptions = self._ray.exceptions
@@ -239,19 +252,6 @@ def _import_ray(config: ClusterConfig) -> Any:
     except ImportError as error:
         raise MissingPackage(f"backend ray needs the package ray ({error}): pip install 'corral[ray]'") from None
     return ray
-
-
-@contextlib.contextmanager
-def _same_signal_handler(number: int) -> Iterator[None]:
-    """Restore the handler of a signal after the block, in which Ray installs its own."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.getsignal(number)
-    try:
-        yield
-    finally:
-        signal.signal(number, handler)
 
 
 @functools.cache
