@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +31,7 @@ from corral.processes.recovery_config import RecoveryConfig
 from corral.processes.worker_bootstrap import unpickle_error
 from corral.rollout.group_host import HostReply
 from corral.rollout.host_cluster import Call, HostCluster, HostLost, Node, NodeRefused
-from corral.rollout.host_places import Host, HostPlaces
+from corral.rollout.host_places import Host, HostPlaces, Mark
 from corral.vec.supervisor import Stop, Supervisor, WorkerDeath
 
 __all__ = ["GroupSupervisor", "Host", "Request"]
@@ -108,6 +108,7 @@ class GroupSupervisor:
         self._answers: dict[int, Any] = {}  # by group
         self._answered_after: list[float] = []  # seconds, in the order of the answers
         self._losses: Counter[int] = Counter()  # during the request, by group
+        self._lost_on: defaultdict[int, set[str]] = defaultdict(set)  # nodes, likewise
         self._slowest_start = 0.0
 
     # ---- requests --------------------------------------------------------------------------------------------
@@ -118,6 +119,7 @@ class GroupSupervisor:
         self._request, self._answers, self._answered_after = request, {}, []
         self._requested_at = self._clock()
         self._losses.clear()
+        self._lost_on.clear()
         self._places.look()
         if request.is_rollout and (self._places.can_improve() or any(hosts.successor for hosts in self._hosts)):
             self._move_groups()
@@ -132,10 +134,13 @@ class GroupSupervisor:
 
         An error that a host reports is raised, unless the host was just started: then it is replaced.
         """
+        self._checked_at = self._clock()
         while len(self._answers) < len(self.groups):
             if (left := deadline - time.perf_counter()) < 0:
                 raise DeadlinePassed
-            for call, outcome in self._cluster.replies(self._calls, min(left, _POLL_SECONDS)):
+            replies = self._cluster.replies(self._calls, min(left, _POLL_SECONDS))
+            self._add_waiting_time()
+            for call, outcome in replies:
                 if call in self._calls:  # not of a host that was ended meanwhile
                     self._handle(call, outcome)
             self._check_hosts()
@@ -159,7 +164,7 @@ class GroupSupervisor:
             return
         now = self._clock()
         if not host.is_up:
-            host.is_up, self._slowest_start = True, max(self._slowest_start, now - host.started_at)
+            host.is_up, self._slowest_start = True, max(self._slowest_start, host.start_seconds)
         host.last_heard, host.silence = now, 0.0
         if method == "heartbeat":
             host.heartbeat = None
@@ -173,7 +178,7 @@ class GroupSupervisor:
         try:
             self._check(host, method, outcome.value)
         except NodeRefused as error:
-            self._places.refuse(host.node)
+            self._places.avoid(host.node, Mark.REFUSED)
             self._handle_error(host, number, error)
             return
         if number == self._n_requests and host.group not in self._answers:
@@ -213,12 +218,14 @@ class GroupSupervisor:
         """End a host that is lost or could not start; start another one for its group if no other was asked."""
         hosts = self._hosts[host.group]
         self._use_of(host).lost += 1
-        if isinstance(error, HostLost) and error.node_is_lost:
-            self._places.avoid(host.node)
+        is_first = host.node.id not in self._lost_on[host.group]
+        if not (is_first and isinstance(error, HostLost) and not error.node_is_lost):
+            self._places.avoid(host.node, Mark.LOST)
+        self._lost_on[host.group].add(host.node.id)
         self._end(host)
         if hosts.successor is host:
             hosts.successor = None
-            self._places.avoid(host.node)
+            self._places.avoid(host.node, Mark.LOST)
             self._recovery.warn(f"the {host} could not be prepared: {_first_line(error)}")
             return
         is_owner = hosts.owner is host
@@ -232,16 +239,19 @@ class GroupSupervisor:
             hosts.owner = hosts.others.pop(0)
         if hosts.owner is None:
             hosts.owner = self._start(host.group)
-        elif hosts.owner.is_suspected and not hosts.others:
+        elif all(other.is_suspected for other in hosts.asked()):
             hosts.others.append(self._start(host.group, but_not_on=hosts.owner.node))
 
     def _judge(self, host: Host, error: CorralError) -> str:
         """Raise the error that ends the run if too many hosts of a group were lost; else return what to warn of."""
+        node = host.node.id  # hosts that are lost on different nodes are not lost at the same point
         if isinstance(error, HostLost):
             error = WorkerDied(f"the {host} {error}")
             error.by_signal = True
+        else:
+            node = ""
         self._count_loss(host, error)
-        decision = self.supervisor.decide(WorkerDeath(host.group, error, None, self._n_requests, host.node.id))
+        decision = self.supervisor.decide(WorkerDeath(host.group, error, None, self._n_requests, node))
         if isinstance(decision, Stop):
             raise decision.error
         return decision.message
@@ -252,35 +262,44 @@ class GroupSupervisor:
         if self._losses[host.group] > _MAX_LOSSES:
             raise WorkerDied(f"{error}; {_MAX_LOSSES} hosts of these envs were lost before without any progress")
 
-    def _check_hosts(self) -> None:
-        """Ask silent hosts for a sign of life, and start others for groups whose hosts are silent or slow."""
+    def _add_waiting_time(self) -> None:
+        """Add the time since the last call to that of hosts that start or are silent."""
         now = self._clock()
         waited = min(now - self._checked_at, 2 * _POLL_SECONDS)  # not the time in which this process was stopped
         self._checked_at = now
-        for hosts in self._hosts:
-            successor = [hosts.successor] if hosts.successor else []
-            for host in [*hosts.asked(), *successor]:
-                if host.unanswered:
-                    host.silence += waited if host.heartbeat is not None else 0.0
-                    self._check_host(host, now)
+        for host in self._places.hosts:
+            if not host.is_up:
+                host.start_seconds += waited
+            elif host.heartbeat is not None:
+                host.silence += waited
+
+    def _check_hosts(self) -> None:
+        """Ask silent hosts for a sign of life, and start others for groups whose hosts are silent or slow."""
+        now = self._clock()
+        for host in self._places.hosts.copy():
+            if host.unanswered and host in self._places.hosts:
+                self._check_host(host, now)
 
     def _check_host(self, host: Host, now: float) -> None:
         hosts = self._hosts[host.group]
-        if not host.is_up and now - host.started_at > (limit := self._start_limit()):
-            self._places.avoid(host.node)
-            self._replace(host, HostLost(f"did not start in {limit:.0f} s"))
+        if not host.is_up and host.start_seconds > (limit := self._start_limit()):
+            self._replace(host, HostLost(f"did not start in {limit:.0f} s", node_is_lost=True))
             return
         if host.is_up and host.heartbeat is None and now - host.last_heard > _HEARTBEAT_SECONDS:
             host.heartbeat = self._cluster.call(host.handle, "heartbeat")
             self._calls[host.heartbeat] = host, "heartbeat", 0
-        if host.is_suspected or host.group in self._answers or host is hosts.successor:
+        is_silent = host.silence + _HEARTBEAT_SECONDS > self._node_timeout
+        silence = f"has given no sign of life for {self._node_timeout:g} s (--node-timeout)"
+        if host is hosts.successor:
+            if is_silent:
+                self._replace(host, HostLost(silence))
+        elif host.is_suspected or host.group in self._answers:
             return
-        if host.silence + _HEARTBEAT_SECONDS > self._node_timeout:
+        elif is_silent:
             self._use_of(host).silent += 1
-            reason = f"has given no sign of life for {self._node_timeout:g} s (--node-timeout)"
-            self._count_loss(host, WorkerDied(f"the {host} {reason}"))
-            self._suspect(host, reason)
-        elif not hosts.others and now - host.asked_at > self._slow_limit():
+            self._count_loss(host, WorkerDied(f"the {host} {silence}"))
+            self._suspect(host, silence)
+        elif not hosts.others and self._recovery.recover and now - host.asked_at > self._slow_limit():
             self._use_of(host).slow += 1
             self._suspect(host, f"takes longer than {self._slow_limit():.1f} s")
 
@@ -289,7 +308,7 @@ class GroupSupervisor:
         if not self._recovery.recover:
             raise WorkerDied(f"the {host} {reason}")
         host.is_suspected = True
-        self._places.avoid(host.node)
+        self._places.avoid(host.node, Mark.SLOW)
         self._recovery.warn(f"the {host} {reason}; its part of the rollout is collected elsewhere too")
         self._hosts[host.group].others.append(self._start(host.group, but_not_on=host.node))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -11,12 +12,24 @@ from typing import Any
 from corral.core.errors import WorkerDied
 from corral.rollout.host_cluster import Call, HostCluster, Node
 
-__all__ = ["Host", "HostPlaces"]
+__all__ = ["Host", "HostPlaces", "Mark"]
 
 _RESERVATION_SECONDS = 1.0
 """The cluster may count a core as free for so long after a host has reserved it."""
 _AVOID_SECONDS = 60.0
 """For how long no host is started on a node that was lost, silent or slow, if there is another."""
+
+
+class Mark(enum.IntEnum):
+    """Why other nodes are better than a node, from best to worst."""
+
+    NONE = 0
+    SLOW = 1
+    """A host there was slow or silent."""
+    LOST = 2
+    """The node was lost, or hosts there again and again."""
+    REFUSED = 3
+    """It computes other results."""
 
 
 @dataclass(eq=False, slots=True)
@@ -31,6 +44,8 @@ class Host:
     handle: Any
     started_at: float
     last_heard: float
+    start_seconds: float = 0.0
+    """For how many seconds this process waited until it had started."""
     is_up: bool = False
     """Whether it has answered anything."""
     is_suspected: bool = False
@@ -64,34 +79,32 @@ class HostPlaces:
         """All hosts that were started and not ended."""
         self._cluster, self._clock = cluster, clock
         self._asked_at = 0.0
-        self._avoided: dict[str, float] = {}  # until when, by node
+        self._marks: dict[str, tuple[Mark, float]] = {}  # by node: the worst, and until when
         self._most_reserved: Counter[str] = Counter()  # cores that hosts had reserved at the same time, by node
 
     def look(self, refresh: bool = False) -> None:
         """Ask the cluster for its nodes; ``refresh``: for news instead of the last known ones."""
         self._asked_at, self.nodes = self._clock(), self._cluster.nodes(refresh)
 
-    def avoid(self, node: Node) -> None:
-        """Prefer other nodes for a while."""
-        self._avoided[node.id] = self._clock() + _AVOID_SECONDS
-
-    def refuse(self, node: Node) -> None:
-        """Never start a host on this node again."""
-        self._avoided[node.id] = math.inf
+    def avoid(self, node: Node, mark: Mark) -> None:
+        """Prefer other nodes for a while; a node that is refused never gets a host again."""
+        until = math.inf if mark is Mark.REFUSED else self._clock() + _AVOID_SECONDS
+        if mark >= self._mark(node):
+            self._marks[node.id] = mark, until
 
     def best_node(self, but_not_on: Node | None = None) -> Node:
         """Return the best node for a host: with a free core if there is one, else the one with the fewest hosts.
 
         A host without a core of its own is slower, but the run goes on. ``but_not_on`` is chosen if there is no other.
         """
-        usable = [node for node in self.nodes if self._avoided.get(node.id) != math.inf]
+        usable = [node for node in self.nodes if self._mark(node) is not Mark.REFUSED]
         if not usable:
             raise WorkerDied("no node of the cluster can be used")
 
-        def rank(node: Node) -> tuple[bool, bool, bool, float]:
-            is_avoided = self._is_avoided(node) or (but_not_on is not None and node.id == but_not_on.id)
+        def rank(node: Node) -> tuple[bool, Mark, bool, bool, float]:
+            is_excluded = but_not_on is not None and node.id == but_not_on.id
             load = (len(self._hosts_on(node)) + 1) / max(node.cores, 0.5)
-            return is_avoided, node.is_leaving, not self.has_free_core(node), load
+            return is_excluded, self._mark(node), node.is_leaving, not self.has_free_core(node), load
 
         return min(usable, key=rank)
 
@@ -107,7 +120,7 @@ class HostPlaces:
         if host.has_core and not is_leaving:
             return None
         node = self.best_node(but_not_on=host.node if is_leaving else None)
-        is_good = not node.is_leaving and not self._is_avoided(node) and node.id != host.node.id
+        is_good = not node.is_leaving and self._mark(node) is Mark.NONE and node.id != host.node.id
         return node if is_good and (is_leaving or self.has_free_core(node)) else None
 
     def has_free_core(self, node: Node) -> bool:
@@ -118,10 +131,11 @@ class HostPlaces:
         on_node = [host for host in self._hosts_on(node) if host.has_core]
         started = sum(host.started_at > self._asked_at - _RESERVATION_SECONDS for host in on_node)
         most = self._most_reserved[node.id] = max(self._most_reserved[node.id], len(on_node))
-        return node.free_cores - started >= 1 or most > len(on_node)
+        return len(on_node) + 1 <= node.cores and (node.free_cores - started >= 1 or most > len(on_node))
 
-    def _is_avoided(self, node: Node) -> bool:
-        return self._avoided.get(node.id, 0.0) > self._clock()
+    def _mark(self, node: Node) -> Mark:
+        mark, until = self._marks.get(node.id, (Mark.NONE, 0.0))
+        return mark if until > self._clock() else Mark.NONE
 
     def _hosts_on(self, node: Node) -> list[Host]:
         return [host for host in self.hosts if host.node.id == node.id]
