@@ -1,15 +1,18 @@
 """``corral tune`` and ``corral bench``: measured speeds, their tables and recommendations, and usage errors."""
 
 import re
+import sys
+from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from corral.bench.speed import TIME_PARTS, Speed, measure_speed, median_speed
-from corral.bench.tune import Candidate, Trial, candidates, recommended
+from corral.bench.tune import Candidate, Trial, candidates, recommended, settings_for
 from corral.cli.main import main
 from corral.core.errors import UsageError
 from corral.core.machine import available_cores
+from corral.rollout.source import ClusterConfig
 
 SMALL = {"n_steps": 32, "batch_size": 32, "n_epochs": 1}
 FLAGS = ["--n-steps", "32", "--batch-size", "32", "--n-epochs", "1", "--seconds", "0.3", "--repeats", "1"]
@@ -58,6 +61,40 @@ def test_the_estimated_maximum_speed_is_near_the_speed_of_one_process_times_core
     assert 0.7 < max_fps / (serial_fps * available_cores()) < 1.5
 
 
+@pytest.fixture
+def local_ray():
+    """Start a Ray; the measurements connect to it instead of starting their own."""
+    from corral.rollout.ray_cluster import RayCluster
+
+    cluster = RayCluster(ClusterConfig(), cores=2)
+    yield
+    cluster.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_bench_compares_a_cluster_with_the_workers_of_this_machine(local_ray, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    more_flags = ["--n-envs", "4", "--num-workers", "2", "--ray-address", "local", "--node-timeout", "30"]
+    assert main(["bench", "CartPole-v1", *FLAGS, "--backend", "ray", *more_flags]) == 0
+    output = capsys.readouterr().out
+    assert "ray, 2 workers" in output and len(re.search(r"steps per second.*", output)[0].split("│")) == 5
+    assert "with ray, " in output and "x the speed of 2 workers without ray" in output
+
+
+def test_settings_of_a_cluster_are_given_to_backend_ray_alone():
+    settings = {"ray_address": "auto", "node_timeout": 3, "adaptive": True, "n_steps": 32}
+    assert "ray_address" not in settings_for(Candidate(4, "serial", 1), settings)
+    of_workers, of_ray = (settings_for(Candidate(4, backend, 2), settings) for backend in ("worker", "ray"))
+    assert of_workers == {"adaptive": True, "n_steps": 32, "n_envs": 4, "num_workers": 2, "backend": "worker"}
+    assert of_ray.keys() == {"ray_address", "node_timeout", "n_steps", "n_envs", "num_workers", "backend"}
+
+
+def test_a_cluster_in_a_config_file_is_left_out_unless_it_is_measured(capsys):
+    Path("run.yaml").write_text("env: CartPole-v1\nbackend: ray\nray_address: 192.0.2.9:6379\nn_envs: 2\n")
+    assert main(["bench", "--config", "run.yaml", *FLAGS]) == 0
+    assert "2 workers" in capsys.readouterr().out
+
+
 def test_candidates_agree_with_the_given_settings():
     measured = candidates("x", {**SMALL, "n_envs": 8, "num_workers": 4})
     assert measured == [Candidate(8, "serial", 1), Candidate(8, "worker", 4)]
@@ -91,6 +128,10 @@ def test_the_fewest_envs_and_workers_that_are_nearly_fastest_are_recommended_fro
         (["tune", "CartPole-v1", "--timesteps", "10"], "--timesteps is for training"),
         (["bench", "CartPole-v1", "--n-envs", "auto"], "bench needs a number of envs"),
         (["bench", "CartPole-v1", "--backend", "serial"], "--backend is for training"),
+        (["bench", "CartPole-v1", "--ray-address", "auto"], "--ray-address is for a cluster"),
+        (["bench", "CartPole-v1", "--backend", "ray", "--ray-address", "x"], "should be local, auto or HOST:PORT"),
+        (["tune", "CartPole-v1", "--backend", "ray"], "--backend is for training"),
+        (["tune", "CartPole-v1", "--node-timeout", "3"], "--node-timeout is for a cluster"),
         (["bench", "CartPole-v1", "--n-envs", "2", "--num-workers", "4"], "num_workers 4 is more than n_envs 2"),
     ],
 )

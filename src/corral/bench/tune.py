@@ -11,21 +11,26 @@ import gymnasium as gym
 
 from corral.bench.speed import Speed, measure_speed, median_speed
 from corral.config.rules import MAX_ENVS
-from corral.config.schema import parse_config
+from corral.config.schema import CLUSTER, parse_config
 from corral.core.errors import UsageError
 from corral.core.machine import available_cores
 
-__all__ = ["Candidate", "Trial", "candidates", "draw_trials", "measure_candidates", "recommended"]
+__all__ = ["Candidate", "Trial", "candidates", "draw_trials", "measure_candidates", "recommended", "settings_for"]
 
 _VARIED_SETTINGS = ("n_envs", "num_workers", "num_envs_per_worker")
-_WORKER_SETTINGS = ("parallel_start_method", "adaptive", "overlap")
+_OTHER_BACKENDS_SETTINGS = {
+    "serial": ("parallel_start_method", "adaptive", "overlap", *CLUSTER),
+    "worker": CLUSTER,
+    "ray": ("adaptive",),
+}
+"""By backend, settings that it is measured without, because they are for other backends."""
 _NEARLY_FASTEST = 0.95
 """From this fraction of the highest speed on, fewer envs and workers are better: for learning and for memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A number of envs and workers to measure."""
+    """A backend, with a number of envs and workers, to measure."""
 
     n_envs: int
     backend: str
@@ -95,14 +100,14 @@ def measure_candidates(
     for _ in range(repeats):
         for candidate in candidates:
             on_run(candidate)
-            speeds[candidate].append(measure_speed(env, seconds, _settings_for(candidate, settings, one_core)))
+            speeds[candidate].append(measure_speed(env, seconds, settings_for(candidate, settings, one_core)))
     return list(_trials({candidate: median_speed(measured) for candidate, measured in speeds.items()}))
 
 
-def _settings_for(candidate: Candidate, settings: Mapping[str, Any], one_core: bool) -> dict[str, Any]:
+def settings_for(candidate: Candidate, settings: Mapping[str, Any], one_core: bool = False) -> dict[str, Any]:
     """Return ``settings`` with the candidate's backend and numbers of envs and workers."""
     is_serial = candidate.backend == "serial"
-    replaced = (*_VARIED_SETTINGS, *_WORKER_SETTINGS) if is_serial else _VARIED_SETTINGS
+    replaced = {*_VARIED_SETTINGS, *_OTHER_BACKENDS_SETTINGS[candidate.backend]}
     candidate_settings = {name: value for name, value in settings.items() if name not in replaced}
     candidate_settings |= {"n_envs": candidate.n_envs, "backend": candidate.backend}
     if not is_serial:

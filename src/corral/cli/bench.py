@@ -14,9 +14,9 @@ from rich.text import Text
 
 from corral.bench.compare import Row, compare_runs
 from corral.bench.speed import FIXED_SETTINGS, TIME_PARTS
-from corral.bench.tune import Candidate, Trial, candidates, draw_trials, measure_candidates, recommended
+from corral.bench.tune import Candidate, Trial, candidates, draw_trials, measure_candidates, recommended, settings_for
 from corral.cli.train import read_settings
-from corral.config.schema import parse_config
+from corral.config.schema import CLUSTER, TrainConfig, parse_config
 from corral.core.errors import UsageError
 from corral.core.machine import available_cores
 from corral.storage.run_dir import RUNS_ROOT
@@ -53,36 +53,82 @@ def run_tune(options: argparse.Namespace) -> int:
 
 
 def run_bench(options: argparse.Namespace) -> int:
-    """Measure training in one process and with workers; print the speed-up and where the time goes."""
-    env, settings = _measured_settings(options)
+    """Measure training in one process, with workers and perhaps on a cluster; print speed-ups and where time goes."""
+    with_ray = getattr(options, "backend", None) == "ray"
+    env, settings = _measured_settings(options, with_ray)
     if settings.get("n_envs") == "auto":
         raise UsageError("bench needs a number of envs; `corral tune` finds a good one")
-    config, cores = parse_config({**settings, "env": env}), available_cores()
+    settings_here = {name: value for name, value in settings.items() if not (with_ray and name in CLUSTER)}
+    config, cores = parse_config({**settings_here, "env": env}), available_cores()
     n_envs, num_workers = config.n_envs, config.num_workers or min(config.n_envs, max(2, cores))
-    serial_and_parallel = [Candidate(n_envs, "serial", 1), Candidate(n_envs, "worker", num_workers)]
-    trials = _measure(env, serial_and_parallel, settings, options, one_core=True)
-    console = Console(highlight=False, emoji=False, soft_wrap=True)
+    measured = [Candidate(n_envs, "serial", 1), Candidate(n_envs, "worker", num_workers)]
     names = ["one process, one core", f"{num_workers} workers{', overlap' if config.overlap else ''}"]
+    core_counts = [cores, cores]
+    if with_ray:
+        candidate, cluster_cores = _ray_candidate(env, settings, config)
+        measured.append(candidate)
+        names.append(f"ray, {candidate.num_workers} workers")
+        core_counts.append(cluster_cores)
+    trials = _measure(env, measured, settings, options, one_core=True)
+    console = Console(highlight=False, emoji=False, soft_wrap=True)
     table = Table("", *names, title=f"{env}, {n_envs} envs on {cores} cores", title_justify="left")
     table.add_row("steps per second", *(f"{trial.speed.fps:,.0f}" for trial in trials))
     table.add_row("speed-up", *(f"{trial.speed_up:.2f}x" for trial in trials))
-    table.add_row(
-        "efficiency (of the cores)",
-        *(f"{trial.speed_up / min(trial.candidate.num_workers, cores):.0%}" for trial in trials),
-    )
-    table.add_row("memory", *(f"{trial.speed.memory_mb:,.0f} MB" for trial in trials))
+    efficiencies = [
+        trial.speed_up / min(trial.candidate.num_workers, count)
+        for trial, count in zip(trials, core_counts, strict=True)
+    ]
+    table.add_row("efficiency (of the cores)", *(f"{efficiency:.0%}" for efficiency in efficiencies))
+    memory = "memory here" if with_ray else "memory"
+    table.add_row(memory, *(f"{trial.speed.memory_mb:,.0f} MB" for trial in trials))
     for part in TIME_PARTS:
         table.add_row(f"  {part}", *(_format_part(trial, part) for trial in trials))
-    console.print(table)
-    console.print(_upper_bound(trials, cores), markup=False)
-    console.print(_bottleneck(trials[1]), markup=False)
+    console.print(table, soft_wrap=False)
+    serial, parallel, *on_cluster = trials
+    console.print(_upper_bound(serial, parallel, cores), markup=False)
+    console.print(_bottleneck(parallel, "with workers"), markup=False)
+    for trial in on_cluster:
+        console.print(_bottleneck(trial, "with ray"), markup=False)
+        console.print(_gain_of_cluster(parallel, trial, settings, core_counts[-1]), markup=False)
     return 0
 
 
-def _upper_bound(trials: list[Trial], cores: int) -> str:
+def _ray_candidate(env: str, settings: dict[str, Any], config: TrainConfig) -> tuple[Candidate, int]:
+    """Return the candidate with backend ray, by default with a worker for each core, and the cluster's cores."""
+    candidate = Candidate(config.n_envs, "ray", config.num_workers or 1)
+    cores = _cluster_cores(parse_config({**settings_for(candidate, settings), "env": env}))
+    num_workers = config.num_workers or max(1, min(cores, config.n_envs))
+    return Candidate(config.n_envs, "ray", num_workers), cores
+
+
+def _cluster_cores(config: TrainConfig) -> int:
+    """Return how many cores the nodes of the cluster have together."""
+    if config.ray_address == "local":  # every measurement starts a Ray of its own
+        return available_cores()
+    from corral.rollout.ray_cluster import RayCluster
+    from corral.rollout.source import ClusterConfig
+
+    cluster = RayCluster(ClusterConfig(address=config.ray_address, resources=config.ray_resources), None)
+    try:
+        return sum(int(node.cores) for node in cluster.nodes())
+    finally:
+        cluster.close()
+
+
+def _gain_of_cluster(parallel: Trial, on_cluster: Trial, settings: dict[str, Any], cluster_cores: int) -> str:
+    """Return a sentence about the speed with ray beside that with workers on this machine."""
+    ratio, num_workers = on_cluster.speed.fps / parallel.speed.fps, on_cluster.candidate.num_workers
+    is_local = settings.get("ray_address", "local") == "local"
+    nodes = "this machine" if is_local else f"the cluster, which has {cluster_cores} cores"
+    advice = "; to measure other machines, give --ray-address" if is_local else ""
+    without_ray = f"{parallel.candidate.num_workers} workers without ray"
+    return f"ray with {num_workers} workers on {nodes}: {ratio:.2f}x the speed of {without_ray}{advice}"
+
+
+def _upper_bound(serial_trial: Trial, parallel_trial: Trial, cores: int) -> str:
     """Return a sentence about the speed that all cores would reach if the work of one were divided without loss."""
     names = {"step": "simulation", "inference": "inference", "update": "learning"}
-    serial, parallel = (trial.speed for trial in trials)
+    serial, parallel = serial_trial.speed, parallel_trial.speed
     step_costs = {name: serial.seconds[part] / serial.steps for part, name in names.items()}  # in seconds
     step_cost = sum(step_costs.values())
     costs = " + ".join(f"{name} {seconds * 1e6:,.0f}" for name, seconds in step_costs.items())
@@ -93,18 +139,23 @@ def _upper_bound(trials: list[Trial], cores: int) -> str:
     )
 
 
-def _measured_settings(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+def _measured_settings(options: argparse.Namespace, with_ray: bool = False) -> tuple[str, dict[str, Any]]:
     """Return the env and the settings to measure it with.
 
-    Settings that the measurement chooses are refused as flags, and left out of a file's.
+    Settings that the measurement chooses are refused as flags, and left out of a file's. So are the settings of a
+    cluster, unless backend ray is measured ``with_ray``.
     """
     for name in FIXED_SETTINGS:
-        if hasattr(options, name):
+        if hasattr(options, name) and not (with_ray and name == "backend"):
             raise UsageError(
                 f"--{name.replace('_', '-')} is for training; a measurement chooses it itself; leave it out"
             )
+    if not with_ray and (given := [name for name in CLUSTER if hasattr(options, name)]):
+        flag = f"--{given[0].replace('_', '-')}"
+        raise UsageError(f"{flag} is for a cluster, which `corral bench ENV --backend ray` measures; leave it out")
     env, settings = read_settings(options)
-    return env, {name: value for name, value in settings.items() if name not in FIXED_SETTINGS}
+    left_out = FIXED_SETTINGS if with_ray else (*FIXED_SETTINGS, *CLUSTER)
+    return env, {name: value for name, value in settings.items() if name not in left_out}
 
 
 def _format_part(trial: Trial, part: str) -> str:
@@ -112,9 +163,9 @@ def _format_part(trial: Trial, part: str) -> str:
     return f"{seconds * 1000:,.1f} ms ({seconds / iteration_seconds:.0%})"
 
 
-def _bottleneck(parallel: Trial) -> str:
-    """Return a sentence about the part that takes longest, and what would make it faster."""
-    seconds = parallel.speed.seconds
+def _bottleneck(trial: Trial, how: str) -> str:
+    """Return a sentence about the part that takes longest, and what would make it faster; it begins with ``how``."""
+    seconds = trial.speed.seconds
     longest = max(seconds, key=lambda part: seconds[part])
     advice = {
         "step": "stepping the envs is the limit: more cores, or a faster env, would help",
@@ -123,7 +174,9 @@ def _bottleneck(parallel: Trial) -> str:
         "update": "the learner is the limit: a larger batch_size, fewer epochs or a smaller network would help",
         "copy": "copying and logging is the limit: longer rollouts (n_steps) share its cost",
     }
-    return f"with workers, {advice[longest]}"
+    if trial.candidate.backend == "ray":
+        advice["wait"] += ", or a slow network (`corral doctor --cluster` measures it)"
+    return f"{how}, {advice[longest]}"
 
 
 def _measure(
@@ -137,6 +190,7 @@ def _measure(
 
         def show(candidate: Candidate) -> None:
             processes = "one process" if candidate.backend == "serial" else f"{candidate.num_workers} workers"
+            processes += " of ray" if candidate.backend == "ray" else ""
             bar.update(task, description=f"{candidate.n_envs} envs in {processes}", advance=1, refresh=True)
 
         bar.update(task, completed=-1)  # ``show`` is called before each measurement

@@ -1,21 +1,24 @@
-"""``corral doctor`` and ``corral list``: check an env; list envs and runs."""
+"""``corral doctor`` and ``corral list``: check an env or the machines of a cluster; list envs and runs."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+from collections.abc import Iterable
 from pathlib import Path
 
 import gymnasium as gym
 from rich.console import Console
 
 from corral.cli.flags import merge_env_flags
-from corral.config.schema import parse_env_kwargs
+from corral.config.schema import parse_config, parse_env_kwargs
 from corral.core.errors import UsageError, one_line
 from corral.core.files import read_json
 from corral.doctor.checks import examine
+from corral.doctor.finding import Finding
 from corral.doctor.replay import replay_fault
 from corral.envs.atari import is_atari
+from corral.envs.factory import resolve_env
 from corral.envs.registry import BUILT_IN, ENVPOOL
 from corral.storage.run_dir import MAX_SUMMARY_BYTES, RUNS_ROOT
 
@@ -28,21 +31,41 @@ _NEEDED_PACKAGES = {
     "tabular": ("jax", "jax"),
 }
 """Families of Gymnasium's envs that need more packages: the extra of Gymnasium, and a module that it installs."""
+_CLUSTER_FLAGS = ("ray_address", "ray_working_dir")
+"""Options of ``corral doctor --cluster``."""
+_ENV_CHECK_FLAGS = ("replay", "n_envs", "steps")
+"""Options that make no sense with ``--cluster``."""
+_DEFAULT_STEPS, _DEFAULT_N_ENVS = 1000, 8
 _COLOURS = {"pass": "green", "warn": "yellow", "fail": "red"}
 
 
 def run_doctor(options: argparse.Namespace) -> int:
-    """Check an env and print the findings; return exit code 2 if a check fails."""
-    if options.steps < 1 or options.n_envs < 1:
-        raise UsageError("--steps and --n-envs should be at least 1")
+    """Check an env or a cluster and print the findings; return exit code 2 if a check fails."""
     console = Console(highlight=False, emoji=False, soft_wrap=True)
+    if options.cluster:
+        return _print_findings(console, _examine_cluster(console, options))
+    if options.env is None:
+        raise UsageError(
+            "which env? For example: corral doctor CartPole-v1. Or --cluster, for the machines of a Ray cluster"
+        )
+    if given := [name for name in _CLUSTER_FLAGS if hasattr(options, name)]:
+        raise UsageError(f"{_flag_of(given[0])} is for --cluster; give that too, or leave it out")
+    steps = _DEFAULT_STEPS if options.steps is None else options.steps
+    n_envs = _DEFAULT_N_ENVS if options.n_envs is None else options.n_envs
+    if steps < 1 or n_envs < 1:
+        raise UsageError("--steps and --n-envs should be at least 1")
     if options.replay is not None:
         if options.env_kwargs:
             raise UsageError("--replay has the env's arguments in its file; leave --env-kwargs out")
         return _replay(console, options.env, options.replay)
     kwargs = parse_env_kwargs(merge_env_flags(options, options.env, options.env_kwargs))
+    return _print_findings(console, examine(options.env, kwargs, n_envs, steps))
+
+
+def _print_findings(console: Console, findings: Iterable[Finding]) -> int:
+    """Print findings and how many there are of each level; return exit code 2 if a check failed."""
     counts = dict.fromkeys(_COLOURS, 0)
-    for finding in examine(options.env, kwargs, options.n_envs, options.steps):
+    for finding in findings:
         counts[finding.level] += 1
         console.print(f"[{_COLOURS[finding.level]}]{finding.level}[/] ", end="")
         console.print(f"{finding.what}: {finding.result}", markup=False)
@@ -50,6 +73,36 @@ def run_doctor(options: argparse.Namespace) -> int:
             console.print(f"     -> {finding.remedy}", markup=False)
     console.print(", ".join(f"{n} {level}" for level, n in counts.items() if n), markup=False)
     return 2 if counts["fail"] else 0
+
+
+def _examine_cluster(console: Console, options: argparse.Namespace) -> list[Finding]:
+    """Examine the nodes of a cluster, print a table of them and return the findings."""
+    if given := [name for name in _ENV_CHECK_FLAGS if getattr(options, name) is not None]:
+        raise UsageError(f"{_flag_of(given[0])} is for the checks of an env; leave it out with --cluster")
+    kwargs = parse_env_kwargs(merge_env_flags(options, options.env or "", options.env_kwargs))
+    if kwargs and options.env is None:
+        raise UsageError("--env-kwargs needs an env: corral doctor ENV --cluster")
+    cluster_settings = {name: value for name, value in vars(options).items() if name in _CLUSTER_FLAGS}
+    config = parse_config({"env": options.env or "", "backend": "ray", **cluster_settings})
+
+    from corral.cli.cluster_table import print_nodes
+    from corral.doctor.cluster import examine_cluster  # this imports torch
+    from corral.rollout.ray_cluster import RayCluster
+    from corral.rollout.source import ClusterConfig
+
+    factory = None if options.env is None else resolve_env(options.env, kwargs)
+    with Console(stderr=True).status("examining the nodes"):
+        cluster = RayCluster(ClusterConfig(address=config.ray_address, working_dir=config.ray_working_dir), None)
+        try:
+            report = examine_cluster(cluster, factory)
+        finally:
+            cluster.close()
+    print_nodes(console, config.ray_address, report)
+    return report.findings
+
+
+def _flag_of(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _replay(console: Console, env: str, path: str) -> int:

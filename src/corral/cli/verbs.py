@@ -9,7 +9,7 @@ from typing import Any
 
 from corral import __version__
 from corral.cli.flags import Parser, add_config_flags, add_directory_flags, add_env_flags
-from corral.config.schema import RESUMABLE
+from corral.config.schema import CLUSTER, RESUMABLE
 
 __all__ = ["VERBS", "Script", "Verb", "build_parsers"]
 
@@ -172,6 +172,12 @@ _POLICY_FLAGS = (
     ),
     _env_argument_flags,
 )
+_RAY_ADDRESS = "of the cluster: local (a Ray on this machine alone), auto (the Ray that runs here) or HOST:PORT [local]"
+_RAY_WORKING_DIR = "a directory that is copied to every node, where ENV finds its modules and files"
+_CLUSTER_FLAGS = (
+    _flag("--ray-address", metavar="ADDRESS", default=argparse.SUPPRESS, help=_RAY_ADDRESS),
+    _flag("--ray-working-dir", metavar="DIR", default=argparse.SUPPRESS, help=_RAY_WORKING_DIR),
+)
 _SELF_PLAY_FLAGS = (
     _flag("--current-weight", type=float, metavar="X", help="share against the policy itself [0.2]"),
     _flag("--random-weight", type=float, metavar="X", help="share against the weakest [0.2]"),
@@ -303,17 +309,21 @@ VERBS = (
     ),
     Verb(
         "doctor",
-        "ENV",
+        "[ENV]",
         "corral.cli.inspect:run_doctor",
-        "Check an env before training: pickling, spaces, seeds, masks, speed, memory, limits.",
+        "Check an env before training, or the machines of a Ray cluster.",
         "  corral doctor CartPole-v1\n  corral doctor my_game.py:make_env --env-kwargs level=3\n"
-        "  corral doctor my_game.py:make_env --replay runs/my-run/faults/env-3-seed-1234-step-12.json",
+        "  corral doctor my_game.py:make_env --replay runs/my-run/faults/env-3-seed-1234-step-12.json\n"
+        "  corral doctor --cluster --ray-address auto\n"
+        "  corral doctor my_game.py:make_env --cluster --ray-address 10.0.0.1:6379 --ray-working-dir .",
         (
-            _flag("env", metavar="ENV", help=_ENV_HELP),
+            _flag("env", metavar="ENV", nargs="?", help=f"{_ENV_HELP}; may be left out with --cluster"),
             _flag("--env-kwargs", nargs="+", metavar="KEY=VALUE", default=[], help="arguments for the env"),
-            _flag("--n-envs", type=int, default=8, metavar="N", help="envs you mean to use [8]"),
+            _flag("--n-envs", type=int, metavar="N", help="envs you mean to use [8]"),
             _flag("--replay", metavar="FILE", help="play an episode again in which the env raised"),
-            _flag("--steps", type=int, default=1000, metavar="N", help="steps to try [1000]"),
+            _flag("--steps", type=int, metavar="N", help="steps to try [1000]"),
+            _flag("--cluster", action="store_true", help="examine the machines of a Ray cluster, with ENV on each"),
+            *_CLUSTER_FLAGS,
             _env_argument_flags,
         ),
     ),
@@ -335,8 +345,13 @@ VERBS = (
         "ENV",
         "corral.cli.bench:run_bench",
         "Time an env in one process and with workers: speed-up, efficiency, and where the time goes.",
-        "  corral bench CartPole-v1\n  corral bench my_game.py:make_env --n-envs 16 --num-workers 4",
-        (*_timing_flags(seconds=4.0, repeats=3), _config_flags(shown=_SPEED_SETTINGS)),
+        "  corral bench CartPole-v1\n  corral bench my_game.py:make_env --n-envs 16 --num-workers 4\n"
+        "  corral bench my_game.py:make_env --n-envs 32 --backend ray --ray-address auto",
+        (
+            *_timing_flags(seconds=4.0, repeats=3),
+            _flag("--backend", metavar="ray", default=argparse.SUPPRESS, help="ray: time it on a Ray cluster too"),
+            _config_flags(shown=(*_SPEED_SETTINGS, *CLUSTER)),
+        ),
     ),
     Verb(
         "sweep",
