@@ -9,18 +9,14 @@ without which nobody can connect.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
+import importlib
 import os
 import re
-import secrets
-import shutil
-import tempfile
+import socket
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,30 +27,22 @@ from corral.core.errors import CorralError, MissingPackage, UsageError
 from corral.core.machine import available_cores
 from corral.processes import orphan_reaper
 from corral.processes.worker_bootstrap import pickle_error
+from corral.rollout import ray_environment
 from corral.rollout.group_host import GroupHost, HostReply
 from corral.rollout.host_cluster import Call, HostLost, Node
 from corral.rollout.source import ClusterConfig
 
-__all__ = ["RayCluster"]
+__all__ = ["RayCluster", "drain_node"]
 
 _INLINE_BYTES = 90_000
 """Ray sends smaller arguments with the call; it puts larger ones into its object store, for every call again."""
 _LOOK_SECONDS = 2.0
 """The nodes are listed this often."""
+_CONNECT_SECONDS = 10.0
 _HEAD_TIMEOUT = 30.0
 """Seconds without an answer after which the head of the cluster counts as lost. Ray itself gives up after more."""
-_ENVIRONMENT = {
-    "RAY_ENABLE_AUTO_CONNECT": "0",  # a call after the end must not start another Ray
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_DEDUP_LOGS": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
-
-
-_LOCAL_ENVIRONMENT = {"RAY_worker_niceness": "0"}  # Ray runs actors at low priority
 _URGENT_METHODS = ("heartbeat", "close")
 """Methods of a host that are executed at once, in another thread than the others."""
-_DIRECTORY_PREFIX = "corral-ray-"
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 
 
@@ -77,13 +65,19 @@ class RayCluster:
         runtime_env = {} if config.working_dir is None else {"working_dir": config.working_dir}
         options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "runtime_env": runtime_env}
         is_local = config.address == "local"
+        if config.address not in ("local", "auto"):
+            _check_reachable(config.address)
         before = psutil.Process().children(recursive=True)
         if is_local:
-            options |= {"num_cpus": cores, "include_dashboard": False, "_temp_dir": str(_private_directory() / "ray")}
+            options |= {
+                "num_cpus": cores,
+                "include_dashboard": False,
+                "_temp_dir": str(ray_environment.private_directory() / "ray"),
+            }
             amounts = {name: cores * amount for name, amount in config.resources.items()}
             options |= {"num_gpus": amounts.pop("GPU", None), "resources": amounts}
         try:
-            with _environment(_LOCAL_ENVIRONMENT if is_local else {}), remembered_signals():
+            with ray_environment.environment(ray_environment.NODE if is_local else {}), remembered_signals():
                 self._ray._private.utils.set_sigterm_handler = lambda handler: None  # ours stays
                 self._ray.init(address=config.address, **options)
         except (ConnectionError, RuntimeError, ValueError, self._ray.exceptions.RayError) as error:
@@ -241,10 +235,14 @@ class _NodeWatch:
 
 def _import_ray(config: ClusterConfig) -> Any:
     """Import ray with the settings that it reads when it is imported."""
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    for name in ("RAY_ENABLE_AUTO_CONNECT", "RAY_USAGE_STATS_ENABLED"):
+        os.environ.setdefault(name, ray_environment.NODE[name])
     if config.address == "local":
-        os.environ |= _local_token()
+        token = ray_environment.private_directory() / "token"
+        ray_environment.make_token(token)
+        os.environ |= ray_environment.token_environment(token)
+    else:
+        os.environ |= ray_environment.token_environment()
     try:
         import ray.util.scheduling_strategies
 
@@ -254,50 +252,39 @@ def _import_ray(config: ClusterConfig) -> Any:
     return ray
 
 
-@functools.cache
-def _private_directory() -> Path:
-    """Return a directory that only this user can read, and that is deleted when this process ends.
-
-    If this process is killed, the next one of the same user deletes it.
-    """
-    for old in Path(tempfile.gettempdir()).glob(f"{_DIRECTORY_PREFIX}*"):
-        with contextlib.suppress(OSError, ValueError):
-            pid = int(old.name.removeprefix(_DIRECTORY_PREFIX).partition("-")[0])
-            if not psutil.pid_exists(pid) and old.stat().st_uid == os.getuid() and not old.is_symlink():
-                shutil.rmtree(old, ignore_errors=True)
-    directory = tempfile.mkdtemp(prefix=f"{_DIRECTORY_PREFIX}{os.getpid()}-")
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    return Path(directory)
-
-
-@functools.cache
-def _local_token() -> dict[str, str]:
-    """Return the environment with which a Ray on this machine accepts only who knows a new secret."""
-    file = _private_directory() / "token"
-    file.touch(mode=0o600, exist_ok=False)
-    file.write_text(secrets.token_hex(32))
-    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(file)}
+def drain_node(head: str, address: str, seconds: float) -> None:
+    """Tell the cluster with this head that a node will end in so many seconds, so that nothing new starts there."""
+    ray: Any = importlib.import_module("ray")
+    state: Any = importlib.import_module("ray._private.state").GlobalState()
+    options = ray._raylet.GcsClientOptions.create(head, None, True, False)
+    state._initialize_global_state(options)
+    pb2: Any = importlib.import_module("ray.core.generated.autoscaler_pb2")
+    reason = pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+    deadline = int((time.time() + seconds) * 1000)
+    client = ray._raylet.GcsClient(address=head)
+    for node in state.node_table():
+        if node["Alive"] and node["NodeManagerAddress"] == address:
+            client.drain_node(node["NodeID"], reason, "the node was told to end", deadline)
 
 
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables, unless the user has set them, for processes that are started in the block."""
-    added = {name: value for name, value in variables.items() if name not in os.environ}
-    os.environ |= added
+def _check_reachable(address: str) -> None:
+    """Raise a UsageError if nothing listens at ``HOST:PORT``. Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
     try:
-        yield
-    finally:
-        for name in added:
-            del os.environ[name]
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+    except OSError as error:
+        raise UsageError(
+            f"ray_address {address}: cannot be reached ({error.strerror or error}); is it the address that "
+            "`corral node --head` or `ray start --head` printed?"
+        ) from None
 
 
 def _token_advice(config: ClusterConfig) -> str:
     if config.address == "local":
         return ""
-    mode = os.environ.get("RAY_AUTH_MODE")
-    return (
-        f" (RAY_AUTH_MODE is {mode or 'not set'}; a cluster with a token needs it, and RAY_AUTH_TOKEN_PATH, here too)"
-    )
+    file = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    used = f"the token used is that in {file}" if file else f"there is no token in {ray_environment.TOKEN_FILE}"
+    return f" ({used}; is it that of the cluster's head?)"
 
 
 def _describe_death(error: Any) -> tuple[str, bool]:

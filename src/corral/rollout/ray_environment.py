@@ -1,0 +1,87 @@
+"""Environment variables and secrets with which Corral starts Ray, or connects to it. Nothing here imports ray.
+
+Ray listens on all network interfaces. So every Ray that Corral starts accepts only connections with a secret token, in
+a file that only its owner can read.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import psutil
+
+from corral.core.errors import UsageError
+
+__all__ = ["NODE", "TOKEN_FILE", "environment", "make_token", "private_directory", "token_environment"]
+
+NODE = {
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # a call after the end must not start another Ray
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # by default, Ray runs actors at low priority
+}
+"""Environment variables for a Ray that Corral starts."""
+TOKEN_FILE = Path("~/.corral/ray-token")
+"""The file with the token of the user's clusters."""
+_DIRECTORY_PREFIX = "corral-ray-"
+
+
+def token_environment(file: Path | None = None) -> dict[str, str]:
+    """Return the environment variables with which Ray uses the token in ``file``.
+
+    Without a file, they are empty if the user has set them or has no ``TOKEN_FILE``. Raise a UsageError for a file that
+    other users of the machine can read.
+    """
+    if file is None:
+        file = TOKEN_FILE.expanduser()
+        if "RAY_AUTH_MODE" in os.environ or not file.is_file():
+            return {}
+    if not file.is_file():
+        raise UsageError(f"token {file}: there is no such file; copy it from the head of the cluster")
+    if os.name == "posix" and stat.S_IMODE(file.stat().st_mode) & 0o077:
+        raise UsageError(f"token {file}: others can read it; make it private with: chmod 600 {file}")
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(file.absolute())}
+
+
+def make_token(file: Path) -> None:
+    """Write a new token into a file that only its owner can read; do nothing if there is one."""
+    with contextlib.suppress(FileExistsError):
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.touch(mode=0o600, exist_ok=False)
+        file.write_text(secrets.token_hex(32))
+
+
+@functools.cache
+def private_directory() -> Path:
+    """Return a directory that only this user can read, and that is deleted when this process ends.
+
+    If this process is killed, the next one of the same user deletes it.
+    """
+    for old in Path(tempfile.gettempdir()).glob(f"{_DIRECTORY_PREFIX}*"):
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(old.name.removeprefix(_DIRECTORY_PREFIX).partition("-")[0])
+            if not psutil.pid_exists(pid) and old.owner() == Path.home().owner() and not old.is_symlink():
+                shutil.rmtree(old, ignore_errors=True)
+    directory = tempfile.mkdtemp(prefix=f"{_DIRECTORY_PREFIX}{os.getpid()}-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return Path(directory)
+
+
+@contextlib.contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for processes that are started in the block, unless the user has set them."""
+    added = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ |= added
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
