@@ -33,7 +33,7 @@ PROGRESS = [
 ]
 SUMMARY = [
     *("steps", "episodes", "seconds", "fps", "mean_reward", "eval_reward", "best_eval_reward", "n_envs", "backend"),
-    *("num_workers", *FAULT_COUNTS, "seed", "weights_sha256", "exit_reason", "win_rates", "stages"),
+    *("num_workers", *FAULT_COUNTS, "seed", "weights_sha256", "exit_reason", "win_rates", "stages", "nodes"),
 ]
 OPPONENTS = [
     *("stage", "since", "looked_at", "noted_at", "ended_at", "older", "now", "pool", "past", "rating", "ratings"),

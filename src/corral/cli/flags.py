@@ -18,7 +18,7 @@ from corral.core.errors import UsageError, shorten_long_words
 from corral.core.suggestions import did_you_mean
 from corral.envs.registry import BOOLEAN_FLAGS, BUILT_IN, ENV_FLAGS, PATH_FLAGS, env_flags
 
-__all__ = ["Parser", "add_config_flags", "add_directory_flags", "add_env_flags", "merge_env_flags"]
+__all__ = ["Parser", "add_config_flags", "add_directory_flags", "add_env_flags", "add_node_flags", "merge_env_flags"]
 
 _FLAGS = {"timesteps": ("--timesteps", "--total-timesteps"), "hooks": ("--hook",)}
 """By setting, its flags, if they are not just the name of the setting."""
@@ -135,6 +135,19 @@ def add_env_flags(parser: argparse.ArgumentParser) -> None:
         for name, text in flags.items():
             kind: Any = {"action": argparse.BooleanOptionalAction} if name in BOOLEAN_FLAGS else {}
             group.add_argument(f"--{name.replace('_', '-')}", dest=name, default=argparse.SUPPRESS, help=text, **kind)
+
+
+def add_node_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``corral node``."""
+    add = parser.add_argument
+    add("--head", action="store_true", help="start a cluster, of which this machine is the head")
+    add("--join", metavar="HOST:PORT", help="join the cluster with this head")
+    add("--port", type=int, default=6379, metavar="N", help="the port of the head [6379]")
+    add("--address", metavar="IP", help="the address of this machine [that of its route to the others]")
+    add("--num-cpus", type=int, metavar="N", help="cores for workers [all]")
+    add("--token", metavar="FILE", help="the cluster's secret [~/.corral/ray-token]")
+    help_ = "after SIGTERM, wait at most this long until the envs have moved to other nodes [25]"
+    add("--drain-seconds", type=float, default=25.0, metavar="S", help=help_)
 
 
 def merge_env_flags(options: argparse.Namespace, env: str, env_kwargs: Any) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corral import __version__
-from corral.cli.flags import Parser, add_config_flags, add_directory_flags, add_env_flags
+from corral.cli.flags import Parser, add_config_flags, add_directory_flags, add_env_flags, add_node_flags
 from corral.config.schema import CLUSTER, RESUMABLE
 
 __all__ = ["VERBS", "Script", "Verb", "build_parsers"]
@@ -334,21 +334,7 @@ VERBS = (
         "Make this machine the head of a Ray cluster, or join it to one, until Ctrl-C or SIGTERM.",
         "  corral node --head\n  corral node --join 10.0.0.1:6379\n"
         "  corral train CartPole-v1 --backend ray --ray-address 10.0.0.1:6379",
-        (
-            _flag("--head", action="store_true", help="start a cluster, of which this machine is the head"),
-            _flag("--join", metavar="HOST:PORT", help="join the cluster with this head"),
-            _flag("--port", type=int, default=6379, metavar="N", help="the port of the head [6379]"),
-            _flag("--address", metavar="IP", help="the address of this machine [that of its route to the others]"),
-            _flag("--num-cpus", type=int, metavar="N", help="cores for workers [all]"),
-            _flag("--token", metavar="FILE", help="the cluster's secret [~/.corral/ray-token]"),
-            _flag(
-                "--drain-seconds",
-                type=float,
-                default=25.0,
-                metavar="S",
-                help="after SIGTERM, wait at most this long until the envs have moved to other nodes [25]",
-            ),
-        ),
+        (lambda parser, script: add_node_flags(parser),),
     ),
     Verb(
         "tune",

@@ -77,8 +77,8 @@ def run_node(request: NodeRequest, note: Callable[[str], object]) -> int:
                 note(_joined(address, head) if request.join else _instructions(head, file))
             while process.poll() is None and not received:
                 time.sleep(_POLL_SECONDS)
-            if received == [signal.SIGTERM] and request.join is not None:
-                _drain(process, head, address, request.drain_seconds, note)
+            if received == [signal.SIGTERM]:
+                _drain(process, None if request.join is None else head, address, request.drain_seconds, note)
         finally:
             _end(process)
     if received:
@@ -109,13 +109,17 @@ def _wait_until_started(process: subprocess.Popen[bytes], log: Path, received: l
 
 
 def _drain(
-    process: subprocess.Popen[bytes], head: str, address: str, seconds: float, note: Callable[[str], object]
+    process: subprocess.Popen[bytes], head: str | None, address: str, seconds: float, note: Callable[[str], object]
 ) -> None:
-    """Tell the cluster that this node is leaving, and wait until no envs are left here, or for ``seconds``."""
-    note(f"leaving the cluster: envs move to other nodes, for at most {seconds:g} s")
+    """Wait until no envs are left here, or for ``seconds``; before, tell the ``head`` that this node is leaving.
+
+    A node that is the head itself has nobody to tell: without it, there is no cluster.
+    """
+    note(f"waiting for envs to leave this node, for at most {seconds:g} s")
     end = time.monotonic() + seconds
-    with contextlib.suppress(Exception):  # the head may have ended
-        drain_node(head, address, seconds)
+    if head is not None:
+        with contextlib.suppress(Exception):  # the head may have ended
+            drain_node(head, address, seconds)
     while time.monotonic() < end and process.poll() is None and _hosts_envs(process.pid):
         time.sleep(_POLL_SECONDS)
 
