@@ -18,7 +18,15 @@ from corral.core.errors import UsageError, shorten_long_words
 from corral.core.suggestions import did_you_mean
 from corral.envs.registry import BOOLEAN_FLAGS, BUILT_IN, ENV_FLAGS, PATH_FLAGS, env_flags
 
-__all__ = ["Parser", "add_config_flags", "add_directory_flags", "add_env_flags", "add_node_flags", "merge_env_flags"]
+__all__ = [
+    "Parser",
+    "add_cluster_flags",
+    "add_config_flags",
+    "add_directory_flags",
+    "add_env_flags",
+    "add_node_flags",
+    "merge_env_flags",
+]
 
 _FLAGS = {"timesteps": ("--timesteps", "--total-timesteps"), "hooks": ("--hook",)}
 """By setting, its flags, if they are not just the name of the setting."""
@@ -135,6 +143,16 @@ def add_env_flags(parser: argparse.ArgumentParser) -> None:
         for name, text in flags.items():
             kind: Any = {"action": argparse.BooleanOptionalAction} if name in BOOLEAN_FLAGS else {}
             group.add_argument(f"--{name.replace('_', '-')}", dest=name, default=argparse.SUPPRESS, help=text, **kind)
+
+
+def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags with which ``corral doctor`` examines a cluster."""
+    add = parser.add_argument
+    add("--cluster", action="store_true", help="examine the machines of a Ray cluster, with ENV on each")
+    help_ = "of the cluster: local (a Ray on this machine alone), auto (the Ray that runs here) or HOST:PORT [local]"
+    add("--ray-address", metavar="ADDRESS", default=argparse.SUPPRESS, help=help_)
+    help_ = "a directory that is copied to every node, where ENV finds its modules and files"
+    add("--ray-working-dir", metavar="DIR", default=argparse.SUPPRESS, help=help_)
 
 
 def add_node_flags(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corral import __version__
-from corral.cli.flags import Parser, add_config_flags, add_directory_flags, add_env_flags, add_node_flags
+from corral.cli.flags import (
+    Parser,
+    add_cluster_flags,
+    add_config_flags,
+    add_directory_flags,
+    add_env_flags,
+    add_node_flags,
+)
 from corral.config.schema import CLUSTER, RESUMABLE
 
 __all__ = ["VERBS", "Script", "Verb", "build_parsers"]
@@ -172,12 +179,6 @@ _POLICY_FLAGS = (
     ),
     _env_argument_flags,
 )
-_RAY_ADDRESS = "of the cluster: local (a Ray on this machine alone), auto (the Ray that runs here) or HOST:PORT [local]"
-_RAY_WORKING_DIR = "a directory that is copied to every node, where ENV finds its modules and files"
-_CLUSTER_FLAGS = (
-    _flag("--ray-address", metavar="ADDRESS", default=argparse.SUPPRESS, help=_RAY_ADDRESS),
-    _flag("--ray-working-dir", metavar="DIR", default=argparse.SUPPRESS, help=_RAY_WORKING_DIR),
-)
 _SELF_PLAY_FLAGS = (
     _flag("--current-weight", type=float, metavar="X", help="share against the policy itself [0.2]"),
     _flag("--random-weight", type=float, metavar="X", help="share against the weakest [0.2]"),
@@ -322,8 +323,7 @@ VERBS = (
             _flag("--n-envs", type=int, metavar="N", help="envs you mean to use [8]"),
             _flag("--replay", metavar="FILE", help="play an episode again in which the env raised"),
             _flag("--steps", type=int, metavar="N", help="steps to try [1000]"),
-            _flag("--cluster", action="store_true", help="examine the machines of a Ray cluster, with ENV on each"),
-            *_CLUSTER_FLAGS,
+            lambda parser, script: add_cluster_flags(parser),
             _env_argument_flags,
         ),
     ),
