@@ -26,6 +26,7 @@ __all__ = [
     "add_env_flags",
     "add_node_flags",
     "merge_env_flags",
+    ,
 ]
 
 _FLAGS = {"timesteps": ("--timesteps", "--total-timesteps"), "hooks": ("--hook",)}
@@ -145,7 +146,7 @@ def add_env_flags(parser: argparse.ArgumentParser) -> None:
             group.add_argument(f"--{name.replace('_', '-')}", dest=name, default=argparse.SUPPRESS, help=text, **kind)
 
 
-def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
+def add_cluster_flags(parser: Parser, _script: object = None) -> None:
     """Add the flags with which ``corral doctor`` examines a cluster."""
     add = parser.add_argument
     add("--cluster", action="store_true", help="examine the machines of a Ray cluster, with ENV on each")
@@ -155,7 +156,7 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     add("--ray-working-dir", metavar="DIR", default=argparse.SUPPRESS, help=help_)
 
 
-def add_node_flags(parser: argparse.ArgumentParser) -> None:
+def add_node_flags(parser: Parser, _script: object = None) -> None:
     """Add the flags of ``corral node``."""
     add = parser.add_argument
     add("--head", action="store_true", help="start a cluster, of which this machine is the head")

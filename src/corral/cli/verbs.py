@@ -8,14 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corral import __version__
-from corral.cli.flags import (
-    Parser,
-    add_cluster_flags,
-    add_config_flags,
-    add_directory_flags,
-    add_env_flags,
-    add_node_flags,
-)
+from corral.cli import flags as flag_sets
+from corral.cli.flags import Parser, add_config_flags, add_directory_flags, add_env_flags
 from corral.config.schema import CLUSTER, RESUMABLE
 
 __all__ = ["VERBS", "Script", "Verb", "build_parsers"]
@@ -323,7 +317,7 @@ VERBS = (
             _flag("--n-envs", type=int, metavar="N", help="envs you mean to use [8]"),
             _flag("--replay", metavar="FILE", help="play an episode again in which the env raised"),
             _flag("--steps", type=int, metavar="N", help="steps to try [1000]"),
-            lambda parser, script: add_cluster_flags(parser),
+            flag_sets.add_cluster_flags,
             _env_argument_flags,
         ),
     ),
@@ -334,7 +328,7 @@ VERBS = (
         "Make this machine the head of a Ray cluster, or join it to one, until Ctrl-C or SIGTERM.",
         "  corral node --head\n  corral node --join 10.0.0.1:6379\n"
         "  corral train CartPole-v1 --backend ray --ray-address 10.0.0.1:6379",
-        (lambda parser, script: add_node_flags(parser),),
+        (flag_sets.add_node_flags,),
     ),
     Verb(
         "tune",
