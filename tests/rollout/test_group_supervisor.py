@@ -181,7 +181,10 @@ class Run:
         assert self.supervisor.gather() == [method] * len(self.supervisor.groups)
 
     def check(self, host, method, value):
-        assert value == ((host.group, self.rollouts) if method == "collect" else method)
+        if method == "collect":  # ``gather`` is checked for the right rollout
+            assert value in [(host.group, number) for number in range(self.rollouts + 1)]
+        else:
+            assert value == method
         if method == "fingerprint" and host.node.address in self.refused:
             raise NodeRefused(f"node {host.node.address} differs")
 
@@ -399,16 +402,14 @@ def test_a_group_is_collected_elsewhere_too_if_its_host_is_silent_or_slow_and_th
         suspected.seconds["collect"] = seconds
     run.rollout()
     assert cluster.now < 101.1 + (8 if fault == "silent" else 12)
-    assert (
-        cluster.hosts[3].node == "b"
-        and cluster.alive(0) == [cluster.hosts[3 if seconds >= 60 else 0]]
-        and len(cluster.alive()) == 3
-    )
+    other = cluster.hosts[3]
+    assert other.node == "b" and cluster.alive(0) == ([other] if seconds >= 60 else [suspected, other])
     assert run.faults_on("a") == (0, fault == "silent", fault == "slow") and run.faults_on("b") == (0, 0, 0)
     text = "has given no sign of life for 3 s (--node-timeout)" if fault == "silent" else "takes longer than 8.0 s"
     assert len(run.warnings) == 1 and f"envs 0 to 1 on node a {text}" in run.warnings[0]
     suspected.seconds["collect"] = 2.0
-    run.rollout(times=2)
+    run.rollout(times=3)
+    assert cluster.alive(0) == [other]  # which the next rollout does not wait for the slow one again
     assert len(cluster.hosts) == 4 and run.supervisor.take_fault_counts() == FaultCounts()  # nothing was lost
 
 
@@ -422,6 +423,7 @@ def test_one_of_two_hosts_of_a_group_may_be_lost(lost):
     assert run.supervisor.take_fault_counts() == FaultCounts(restarts=1)
 
 
+@pytest.mark.parametrize("last", ["answers", "is lost"])
 def test_a_group_whose_hosts_are_silent_one_after_another_is_collected(last):
     def disturb(host):
         if host.number == 3:
@@ -493,6 +495,7 @@ def test_a_node_on_which_a_host_was_slow_is_better_than_one_that_was_lost():
 # ---- places --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("pause", [0.0, 10.0])
 def test_no_more_cores_are_reserved_on_a_node_than_it_has(pause):
     run, cluster = open_run(6, a=2, b=1)  # ``start_host`` checks it
     for round_ in range(8):
@@ -538,6 +541,7 @@ def test_groups_move_away_from_nodes_that_are_leaving_unless_there_is_no_better_
     assert leaving != "ab" or len(cluster.hosts) == len(after)
 
 
+@pytest.mark.parametrize("fault", ["error", "never starts", "lost", "silent"])
 def test_a_move_that_fails_costs_only_a_warning_and_is_tried_again_after_a_minute(fault):
     def disturb(host):
         if fault == "error":
@@ -559,6 +563,7 @@ def test_a_move_that_fails_costs_only_a_warning_and_is_tried_again_after_a_minut
     assert [host.node for host in cluster.alive()] == ["b"]
 
 
+@pytest.mark.parametrize("reason", ["move", "loss"])
 def test_a_node_that_is_refused_is_never_used_again(reason):
     run, cluster = open_run(1 if reason == "loss" else 2, a=1)
     run.refused.add("b")

@@ -26,7 +26,6 @@ __all__ = [
     "add_env_flags",
     "add_node_flags",
     "merge_env_flags",
-    ,
 ]
 
 _FLAGS = {"timesteps": ("--timesteps", "--total-timesteps"), "hooks": ("--hook",)}

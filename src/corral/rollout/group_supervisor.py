@@ -190,7 +190,8 @@ class GroupSupervisor:
             error.summary = self._with_node(host, error.summary)
         elif isinstance(error, UsageError) and not isinstance(error, NodeRefused):
             error = UsageError(self._with_node(host, str(error)))
-        if number == self._n_requests or not isinstance(error, CorralError):
+        is_answer = number == self._n_requests and host.group not in self._answers
+        if is_answer or not isinstance(error, CorralError):
             raise error
         self._replace(host, error)
 
@@ -205,12 +206,16 @@ class GroupSupervisor:
         if self._request is not None and self._request.is_rollout:
             self._use_of(host).rollouts += 1
             self.supervisor.env_known_to_work = True
+        was_suspected = host.is_suspected
         host.asked_at, host.is_suspected = math.inf, False
         hosts = self._hosts[host.group]
+        spare = None  # a suspected owner that was first is not waited for in the next rollout, too
+        if host is hosts.owner and was_suspected and hosts.successor is None:
+            spare = next((other for other in hosts.others if not other.is_suspected), None)
         for other in hosts.asked():
-            if other is not host:
+            if other is not host and other is not spare:
                 self._end(other)
-        hosts.owner, hosts.others = host, []
+        hosts.owner, hosts.others, hosts.successor = host, [], spare or hosts.successor
 
     # ---- hosts that are lost, silent or slow -----------------------------------------------------------------
 

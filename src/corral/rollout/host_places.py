@@ -16,8 +16,9 @@ __all__ = ["Host", "HostPlaces", "Mark"]
 
 _RESERVATION_SECONDS = 1.0
 """The cluster may count a core as free for so long after a host has reserved it."""
-_AVOID_SECONDS = 60.0
-"""For how long no host is started on a node that was lost, silent or slow, if there is another."""
+_AVOID_SECONDS, _MAX_AVOID_SECONDS = 60.0, 3600.0
+"""For how long no host is started on a node that was lost, silent or slow, if there is another: twice as long every
+time, up to an hour."""
 
 
 class Mark(enum.IntEnum):
@@ -79,6 +80,7 @@ class HostPlaces:
         """All hosts that were started and not ended."""
         self._cluster, self._clock = cluster, clock
         self._asked_at = 0.0
+        self._times_marked: Counter[str] = Counter()
         self._marks: dict[str, tuple[Mark, float]] = {}  # by node: the worst, and until when
         self._most_reserved: Counter[str] = Counter()  # cores that hosts had reserved at the same time, by node
 
@@ -88,7 +90,9 @@ class HostPlaces:
 
     def avoid(self, node: Node, mark: Mark) -> None:
         """Prefer other nodes for a while; a node that is refused never gets a host again."""
-        until = math.inf if mark is Mark.REFUSED else self._clock() + _AVOID_SECONDS
+        self._times_marked[node.id] += self._mark(node) is Mark.NONE
+        seconds = min(_MAX_AVOID_SECONDS, _AVOID_SECONDS * 2.0 ** (self._times_marked[node.id] - 1))
+        until = math.inf if mark is Mark.REFUSED else self._clock() + seconds
         if mark >= self._mark(node):
             self._marks[node.id] = mark, until
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import queue
 import re
 import socket
 import threading
@@ -38,7 +39,7 @@ _INLINE_BYTES = 90_000
 """Ray sends smaller arguments with the call; it puts larger ones into its object store, for every call again."""
 _LOOK_SECONDS = 2.0
 """The nodes are listed this often."""
-_CONNECT_SECONDS = 10.0
+_CONNECT_SECONDS, _KILL_SECONDS = 10.0, 3.0
 _HEAD_TIMEOUT = 30.0
 """Seconds without an answer after which the head of the cluster counts as lost. Ray itself gives up after more."""
 _URGENT_METHODS = ("heartbeat", "close")
@@ -59,6 +60,9 @@ class RayCluster:
         self._actor_classes: dict[type[Any], Any] = {}
         self.own_node = self._ray.get_runtime_context().get_node_id()
         self._watch = _NodeWatch(self._ray, config.resources)
+        self._to_kill: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._all_killed = threading.Event()
+        threading.Thread(target=self._kill_actors, name="ray-kill", daemon=True).start()
 
     def _connect(self, cores: int) -> None:
         config = self._config
@@ -109,6 +113,9 @@ class RayCluster:
 
     def start_actor(self, node: Node, actor_class: type[Any], reserve_core: bool, *args: Any) -> Any:
         """Begin to start an actor of this class on this node. Its methods should return a ``HostReply``."""
+        while self._watch.silence() > 2 * _LOOK_SECONDS:  # the start of an actor would block
+            self._check_head()
+            time.sleep(0.1)
         if actor_class not in self._actor_classes:
             self._actor_classes[actor_class] = self._ray.remote(concurrency_groups={"urgent": 1})(actor_class)
         strategy = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.id, soft=False)
@@ -136,8 +143,7 @@ class RayCluster:
 
     def replies(self, calls: Collection[Call], seconds: float) -> list[tuple[Call, HostReply | HostLost]]:
         """Return the calls that are answered or whose actor is lost."""
-        if (silence := self._watch.silence()) > _HEAD_TIMEOUT:
-            raise CorralError(f"the head of the Ray cluster has not answered for {silence:.0f} s, so the run stops")
+        self._check_head()
         if not calls:
             time.sleep(seconds)
             return []
@@ -147,6 +153,11 @@ class RayCluster:
                 more, _ = self._ray.wait(others, num_returns=len(others), timeout=0)
                 ready += more
             return [(reference, self._outcome(reference)) for reference in ready]
+
+    def _check_head(self) -> None:
+        """Raise an error if the head of the cluster is lost."""
+        if (silence := self._watch.silence()) > _HEAD_TIMEOUT:
+            raise CorralError(f"the head of the Ray cluster has not answered for {silence:.0f} s, so the run stops")
 
     def _outcome(self, reference: Any) -> HostReply | HostLost:
         exceptions = self._ray.exceptions
@@ -166,12 +177,20 @@ class RayCluster:
 
     def kill(self, host: Any) -> None:
         """End an actor at once; its worker process ends with it."""
-        if self._ray.is_initialized():
+        self._to_kill.put(host)
+
+    def _kill_actors(self) -> None:
+        """End actors, in a thread, because Ray waits for its head to do that, and the head may be lost."""
+        while (host := self._to_kill.get()) is not None:
             with contextlib.suppress(Exception):
-                self._ray.kill(host, no_restart=True)
+                if self._ray.is_initialized():
+                    self._ray.kill(host, no_restart=True)
+        self._all_killed.set()
 
     def close(self) -> None:
         """Disconnect, and end a Ray that was started here."""
+        self._to_kill.put(None)
+        self._all_killed.wait(_KILL_SECONDS)
         self._watch.close()
         if self._is_ours and self._ray.is_initialized():
             self._ray.shutdown()
