@@ -3,10 +3,10 @@
     python benchmarks/compare_rllib.py --rllib-python VENV/bin/python        # about a quarter of an hour on two cores
     python benchmarks/compare_rllib.py --rllib-python VENV/bin/python --cases work --pairs 1 --out build/work.json
 
-RLlib needs another version of Gymnasium than Corral, so it has a virtual environment of its own. Both libraries train
-with two processes that step envs, and with the same env, networks, rollouts, epochs and minibatches. The runs take
-turns, and every round starts with another one. Every run is a fresh process; its start and its first iterations are not
-timed. ``compare_rllib_worker.py`` runs RLlib, and ``compare_rllib_game.py`` has the slow game. Writes
+RLlib requires gymnasium==1.2.2, so it has a virtual environment of its own. Both libraries train with two processes
+that step envs, and with the same env, networks, rollouts, epochs and minibatches. The runs take turns, and every round
+starts with another one. Every run is a fresh process; its start and its first iterations are not timed.
+``compare_rllib_worker.py`` runs RLlib, and ``compare_rllib_game.py`` has the slow game. Writes
 compare_rllib.{json,md} beside this file, or where --out says.
 """
 

@@ -14,8 +14,9 @@ from corral.core.types import FaultCounts, NodeUse
 from corral.processes.recovery_config import RecoveryConfig
 from corral.processes.worker_bootstrap import pickle_error
 from corral.rollout.group_host import HostReply
-from corral.rollout.group_supervisor import GroupSupervisor, Request
+from corral.rollout.group_supervisor import GroupSupervisor
 from corral.rollout.host_cluster import HostLost, Node, NodeRefused
+from corral.rollout.host_places import Request
 
 INF = math.inf
 RESERVATION_SECONDS = 0.5  # after a host was started or ended, until the cluster counts its core

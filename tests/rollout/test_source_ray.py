@@ -161,6 +161,8 @@ def test_a_cluster_that_a_run_directory_names_must_be_named_again(tmp_path):
     config.write_text(text.replace("ray_address: local", "ray_address: 192.0.2.9:6379"))
     with pytest.raises(UsageError, match=r"repeat it: --ray-address 192\.0\.2\.9:6379"):
         corral.resume(run.run_dir, timesteps=64, quiet=True)
+    with pytest.raises(UsageError, match=r"repeat it: --ray-address 192\.0\.2\.9:6379"):
+        corral.resume(run.run_dir, timesteps=64, quiet=True, backend="ray", num_workers=2)
 
 
 def test_the_summary_and_the_metrics_say_what_happened_on_each_node(tmp_path):

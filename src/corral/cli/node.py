@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from rich.console import Console
@@ -17,7 +18,7 @@ def run_node_verb(options: argparse.Namespace) -> int:
     """Run a node of a Ray cluster until it is told to end."""
     if options.head == (options.join is not None):
         raise UsageError("give either --head, to start a cluster, or --join HOST:PORT, to join one")
-    if options.join is not None and not options.join.rpartition(":")[2].isdigit():
+    if options.join is not None and not re.fullmatch(r".+:\d+", options.join):
         raise UsageError(f"--join {options.join}: should be HOST:PORT, as the head printed it")
     if (options.num_cpus is not None and options.num_cpus < 0) or options.drain_seconds < 0:
         raise UsageError("--num-cpus and --drain-seconds should be at least 0")

@@ -235,7 +235,9 @@ def _check_cluster(config: TrainConfig) -> None:
     """Check the settings about the cluster of backend ray."""
     if config.backend != "ray":
         if (name := config.changed_cluster_setting) is not None:
-            raise ValueError(f"{name} {getattr(config, name)} is for backend ray, but backend is {config.backend}")
+            raise ValueError(
+                f"{name} {getattr(config, name)} is for backend ray, but backend is {config.backend}; set backend ray"
+            )
         return
     if config.ray_address not in ("local", "auto") and not re.fullmatch(r"[\w.\-\[\]:]+:\d{1,5}", config.ray_address):
         raise ValueError(f"ray_address {short_repr(config.ray_address)}: should be local, auto or HOST:PORT")

@@ -25,7 +25,7 @@ SECTIONS = ("parallel", "training")
 """Optional headings under which a YAML file may group its keys."""
 _MAX_ERRORS = 3
 """Errors of a config that one message lists."""
-_PRINTED = ("env", "policy", "hooks")
+_PRINTED = ("env", "policy", "hooks", "ray_address", "ray_working_dir")
 """Settings whose values Corral prints in commands for the user to run."""
 MAX_ROLLOUT_STEPS = 10**9
 RECOVERY = ("step_timeout", "start_timeout", "max_restarts", "worker_max_rss")
@@ -137,7 +137,7 @@ class TrainConfig(BaseModel):
         15.0,
         "cluster",
         "Seconds without a sign of life from a node after which its envs are stepped on another node too.",
-        gt=0,
+        ge=2,
     )
 
     step_timeout: float | None = _field(

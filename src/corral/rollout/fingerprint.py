@@ -69,7 +69,7 @@ def differences(one: Fingerprint, other: Fingerprint) -> list[str]:
         found.append("a gradient has other numbers")
     if one.processor != other.processor:
         found.append(f"processor {one.processor} and {other.processor}")
-    ours, others = (dict(line.rsplit(" ", 1) for line in print_.versions) for print_ in (one, other))
+    ours, others = (dict(line.rsplit(" ", 1) for line in versions) for versions in (one.versions, other.versions))
     for name in sorted(ours.keys() | others.keys()):
         if ours.get(name) != others.get(name):
             found.append(f"{name} {ours.get(name, 'missing')} and {others.get(name, 'missing')}")

@@ -18,6 +18,7 @@ Nothing here knows how hosts are reached (see ``rollout/host_cluster``). All tim
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import Counter, defaultdict
@@ -30,11 +31,11 @@ from corral.core.types import FaultCounts, NodeUse
 from corral.processes.recovery_config import RecoveryConfig
 from corral.processes.worker_bootstrap import unpickle_error
 from corral.rollout.group_host import HostReply
-from corral.rollout.host_cluster import Call, HostCluster, HostLost, Node, NodeRefused
-from corral.rollout.host_places import Host, HostPlaces, Mark
+from corral.rollout.host_cluster import Call, HostCluster, HostLost, Node, NodeRefused, missing_module
+from corral.rollout.host_places import Host, HostPlaces, Mark, Request
 from corral.vec.supervisor import Stop, Supervisor, WorkerDeath
 
-__all__ = ["GroupSupervisor", "Host", "Request"]
+__all__ = ["GroupSupervisor"]
 
 _POLL_SECONDS = 0.25
 """Hosts are checked this often while their answers are awaited."""
@@ -46,20 +47,6 @@ _TIMES_OTHERS, _MIN_LAG_SECONDS = 3.0, 1.0
 """A host is slow if it takes 3 times as long as the slowest other group, and a second more than a new host needs."""
 _MAX_LOSSES = 6
 """The run stops if more hosts of one group are lost during one request."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A call that every group must answer."""
-
-    method: str
-    args_of: Callable[[Host], tuple[Any, ...]]
-    prepare_of: Callable[[Host], Sequence[tuple[str, tuple[Any, ...]]]] = lambda host: ()
-    """The calls, by method and arguments, after which a new host has the envs but not their positions."""
-    restore_args_of: Callable[[Host], tuple[Any, ...]] | None = None
-    """The arguments of ``restore``, which brings the envs of a new host to where they were before the request; None if
-    they have not taken a step."""
-    is_rollout: bool = False
 
 
 @dataclass(slots=True)
@@ -81,7 +68,8 @@ class GroupSupervisor:
     """The hosts of all env groups.
 
     ``pickled_spec_of`` returns what a host of a group is made with. ``check(host, method, value)`` gets every value
-    that a host returns; if it raises ``NodeRefused``, the node of this host is not used.
+    that a host returns; if it raises ``NodeRefused``, the node of this host is not used. ``can_restore(envs)`` says
+    whether another host could continue the episodes of these envs: only then is a group moved without need.
     """
 
     def __init__(
@@ -93,12 +81,13 @@ class GroupSupervisor:
         node_timeout: float,
         clock: Callable[[], float] = time.monotonic,
         check: Callable[[Host, str, Any], object] = lambda host, method, value: None,
+        can_restore: Callable[[range], bool] = lambda envs: True,
     ) -> None:
         self.groups = list(groups)
         self._node_use: dict[str, NodeUse] = {}  # by address
         self.supervisor = Supervisor(recovery)
         self._cluster, self._recovery, self._node_timeout, self._clock = cluster, recovery, node_timeout, clock
-        self._pickled_spec_of, self._check = pickled_spec_of, check
+        self._pickled_spec_of, self._check, self._can_restore = pickled_spec_of, check, can_restore
         self._hosts = [_Hosts() for _ in self.groups]
         self._places = HostPlaces(cluster, clock)
         self._calls: dict[Call, tuple[Host, str, int]] = {}  # with the number of the request; 0 for other calls
@@ -177,8 +166,9 @@ class GroupSupervisor:
             return
         try:
             self._check(host, method, outcome.value)
-        except NodeRefused as error:
-            self._places.avoid(host.node, Mark.REFUSED)
+        except CorralError as error:
+            if isinstance(error, NodeRefused):
+                self._places.avoid(host.node, Mark.REFUSED)
             self._handle_error(host, number, error)
             return
         if number == self._n_requests and host.group not in self._answers:
@@ -186,13 +176,16 @@ class GroupSupervisor:
 
     def _handle_error(self, host: Host, number: int, error: BaseException) -> None:
         """Raise an error that is the answer to the request; replace a host that could not come that far."""
+        if isinstance(error, ModuleNotFoundError):  # of the network: that of an env is part of an ``EnvFault``
+            error = UsageError(missing_module(str(error.name)))
         if isinstance(error, EnvFault):
             error.summary = self._with_node(host, error.summary)
         elif isinstance(error, UsageError) and not isinstance(error, NodeRefused):
             error = UsageError(self._with_node(host, str(error)))
-        is_answer = number == self._n_requests and host.group not in self._answers
-        if is_answer or not isinstance(error, CorralError):
+        if number == self._n_requests and host.group not in self._answers:
             raise error
+        if not isinstance(error, CorralError):
+            error = WorkerDied(f"the {host} failed: {type(error).__name__}: {error}")
         self._replace(host, error)
 
     def _with_node(self, host: Host, text: str) -> str:
@@ -210,7 +203,7 @@ class GroupSupervisor:
         host.asked_at, host.is_suspected = math.inf, False
         hosts = self._hosts[host.group]
         spare = None  # a suspected owner that was first is not waited for in the next rollout, too
-        if host is hosts.owner and was_suspected and hosts.successor is None:
+        if host is hosts.owner and was_suspected and hosts.successor is None and self._can_restore(host.envs):
             spare = next((other for other in hosts.others if not other.is_suspected), None)
         for other in hosts.asked():
             if other is not host and other is not spare:
@@ -231,7 +224,7 @@ class GroupSupervisor:
         if hosts.successor is host:
             hosts.successor = None
             self._places.avoid(host.node, Mark.LOST)
-            self._recovery.warn(f"the {host} could not be prepared: {_first_line(error)}")
+            self._recovery.warn(f"the {host} could not be prepared: {str(error).splitlines()[0]}")
             return
         is_owner = hosts.owner is host
         hosts.others = [other for other in hosts.others if other is not host]
@@ -304,9 +297,13 @@ class GroupSupervisor:
             self._use_of(host).silent += 1
             self._count_loss(host, WorkerDied(f"the {host} {silence}"))
             self._suspect(host, silence)
-        elif not hosts.others and self._recovery.recover and now - host.asked_at > self._slow_limit():
+        elif now - host.asked_at > self._slow_limit() and self._may_be_doubled(host):
             self._use_of(host).slow += 1
             self._suspect(host, f"takes longer than {self._slow_limit():.1f} s")
+
+    def _may_be_doubled(self, host: Host) -> bool:
+        """Return whether a slow host's part can be collected elsewhere too, with the same result."""
+        return not self._hosts[host.group].others and self._recovery.recover and self._can_restore(host.envs)
 
     def _suspect(self, host: Host, reason: str) -> None:
         """Start another host for the group of a host that is silent or slow."""
@@ -366,8 +363,18 @@ class GroupSupervisor:
                     self._end(owner)
                 assert self._request is not None and self._request.restore_args_of is not None
                 self._call(successor, "restore", self._request.restore_args_of(successor))
-            elif successor is None and owner is not None and (node := self._places.better_node(owner)) is not None:
+            elif successor is None and owner is not None and (node := self._better_node(owner)) is not None:
                 hosts.successor = self._start_host(owner.group, node)
+
+    def _better_node(self, owner: Host) -> Node | None:
+        """Return a node to which a group should move, if moving it changes nothing or its node will end."""
+        node = self._places.better_node(owner)
+        must_move = self._places.is_leaving(owner.node)
+        return node if node is not None and (must_move or self._can_restore(owner.envs)) else None
+
+    def mark_as_different(self, node: Node) -> None:
+        """Note that a node computes other results, and that the run allows it."""
+        self._node_use.setdefault(node.address, NodeUse()).differs = 1
 
     def _use_of(self, host: Host) -> NodeUse:
         return self._node_use.setdefault(host.node.address, NodeUse())
@@ -402,12 +409,9 @@ class GroupSupervisor:
         responsive = [host for host in self._places.hosts if host.is_up and not host.silence]
         closing = {self._cluster.call(host.handle, "close") for host in responsive}
         end = time.monotonic() + seconds
-        while closing and (left := end - time.monotonic()) > 0:
-            for call, _ in self._cluster.replies(closing, left):
-                closing.discard(call)
+        with contextlib.suppress(CorralError):  # the head of the cluster is lost
+            while closing and (left := end - time.monotonic()) > 0:
+                for call, _ in self._cluster.replies(closing, left):
+                    closing.discard(call)
         for host in list(self._places.hosts):
             self._end(host)
-
-
-def _first_line(error: CorralError) -> str:
-    return str(error).splitlines()[0]

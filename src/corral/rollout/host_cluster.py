@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from corral.core.errors import UsageError, WorkerDied
 from corral.rollout.group_host import HostReply
 
-__all__ = ["Call", "HostCluster", "HostLost", "Node", "NodeRefused"]
+__all__ = ["Call", "HostCluster", "HostLost", "Node", "NodeRefused", "missing_module"]
 
 Call = Hashable
 """A call to a host that has not replied yet."""
@@ -45,8 +45,18 @@ class NodeRefused(UsageError):
     """A node must not hold hosts, because it computes other results than the others."""
 
 
+def missing_module(name: str) -> str:
+    """Return what to do about a module that a node does not have."""
+    if name.partition(".")[0] == "corral":
+        return "Corral is not installed there, or in another version; install the same as here"
+    return f"the module {name!r} is missing; install its package there, or copy it there with --ray-working-dir"
+
+
 class HostCluster(Protocol):
     """Starts hosts on nodes, calls their methods and ends them. No method waits for a host."""
+
+    own_node: str
+    """The id of the node that is this machine; empty if it is not part of the cluster."""
 
     def nodes(self, refresh: bool = False) -> list[Node]:
         """Return the nodes on which hosts can be started; ``refresh`` asks for news instead of the last known ones."""

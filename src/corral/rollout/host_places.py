@@ -1,18 +1,18 @@
-"""Where hosts of env groups run: on which nodes of the cluster they are, and which node is best for another one."""
+"""Hosts of env groups: what is asked of them, on which nodes they are, and which node is best for another one."""
 
 from __future__ import annotations
 
 import enum
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from corral.core.errors import WorkerDied
 from corral.rollout.host_cluster import Call, HostCluster, Node
 
-__all__ = ["Host", "HostPlaces", "Mark"]
+__all__ = ["Host", "HostPlaces", "Mark", "Request"]
 
 _RESERVATION_SECONDS = 1.0
 """The cluster may count a core as free for so long after a host has reserved it."""
@@ -70,6 +70,20 @@ class Host:
         return f"host of {envs} on node {self.node.address}"
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A call that every group must answer."""
+
+    method: str
+    args_of: Callable[[Host], tuple[Any, ...]]
+    prepare_of: Callable[[Host], Sequence[tuple[str, tuple[Any, ...]]]] = lambda host: ()
+    """The calls, by method and arguments, after which a new host has the envs but not their positions."""
+    restore_args_of: Callable[[Host], tuple[Any, ...]] | None = None
+    """The arguments of ``restore``, which brings the envs of a new host to where they were before the request; None if
+    they have not taken a step."""
+    is_rollout: bool = False
+
+
 class HostPlaces:
     """The nodes of a cluster, and the hosts on them."""
 
@@ -112,6 +126,10 @@ class HostPlaces:
 
         return min(usable, key=rank)
 
+    def is_leaving(self, node: Node) -> bool:
+        """Return whether a node will end soon, as far as the cluster knows now."""
+        return any(other.id == node.id and other.is_leaving for other in self.nodes)
+
     def can_improve(self) -> bool:
         """Return whether there may be a better place for any host."""
         if all(host.has_core for host in self.hosts) and not any(node.is_leaving for node in self.nodes):
@@ -120,7 +138,7 @@ class HostPlaces:
 
     def better_node(self, host: Host) -> Node | None:
         """Return a node to which the group of a host should move; None if it should stay."""
-        is_leaving = any(node.id == host.node.id and node.is_leaving for node in self.nodes)
+        is_leaving = self.is_leaving(host.node)
         if host.has_core and not is_leaving:
             return None
         node = self.best_node(but_not_on=host.node if is_leaving else None)

@@ -18,6 +18,7 @@ import socket
 import threading
 import time
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from corral.processes import orphan_reaper
 from corral.processes.worker_bootstrap import pickle_error
 from corral.rollout import ray_environment
 from corral.rollout.group_host import GroupHost, HostReply
-from corral.rollout.host_cluster import Call, HostLost, Node
+from corral.rollout.host_cluster import Call, HostLost, Node, missing_module
 from corral.rollout.source import ClusterConfig
 
 __all__ = ["RayCluster", "drain_node"]
@@ -51,7 +52,8 @@ class RayCluster:
     """A connection to the Ray at ``config.address``; with ``local``, one with ``cores`` cores is started."""
 
     def __init__(self, config: ClusterConfig, cores: int | None) -> None:
-        self._ray = _import_ray(config)
+        self._variables = contextlib.ExitStack()  # of this process, until ``close``
+        self._ray = _import_ray(config, self._variables)
         self._config = config
         self._processes: list[int] = []  # of a Ray that was started here, besides its actors
         self._is_ours = not self._ray.is_initialized()
@@ -66,6 +68,8 @@ class RayCluster:
 
     def _connect(self, cores: int) -> None:
         config = self._config
+        if config.working_dir is not None and not Path(config.working_dir).is_dir():
+            raise UsageError(f"ray_working_dir {config.working_dir!r}: there is no such directory")
         runtime_env = {} if config.working_dir is None else {"working_dir": config.working_dir}
         options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "runtime_env": runtime_env}
         is_local = config.address == "local"
@@ -76,17 +80,20 @@ class RayCluster:
             options |= {
                 "num_cpus": cores,
                 "include_dashboard": False,
-                "_temp_dir": str(ray_environment.private_directory() / "ray"),
+                "_temp_dir": str(ray_environment.private_directory() / "r"),
             }
             amounts = {name: cores * amount for name, amount in config.resources.items()}
             options |= {"num_gpus": amounts.pop("GPU", None), "resources": amounts}
         try:
             with ray_environment.environment(ray_environment.NODE if is_local else {}), remembered_signals():
-                self._ray._private.utils.set_sigterm_handler = lambda handler: None  # ours stays
-                self._ray.init(address=config.address, **options)
-        except (ConnectionError, RuntimeError, ValueError, self._ray.exceptions.RayError) as error:
-            what = "Ray could not be started" if is_local else f"ray_address {config.address}: cannot be reached"
-            raise UsageError(f"{what}: {_first_line(error)}{_token_advice(config)}") from None
+                utils = self._ray._private.utils
+                set_sigterm_handler, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
+                try:
+                    self._ray.init(address=config.address, **options)
+                finally:
+                    utils.set_sigterm_handler = set_sigterm_handler
+        except (OSError, RuntimeError, ValueError, self._ray.exceptions.RayError) as error:
+            raise UsageError(_describe_failure(config, error)) from None
         finally:
             started = [process for process in psutil.Process().children(recursive=True) if process not in before]
             self._processes = [process.pid for process in started]
@@ -118,13 +125,14 @@ class RayCluster:
             time.sleep(0.1)
         if actor_class not in self._actor_classes:
             self._actor_classes[actor_class] = self._ray.remote(concurrency_groups={"urgent": 1})(actor_class)
+        reserved = self._config.resources if reserve_core else {}  # hosts without a core of their own share everything
         strategy = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.id, soft=False)
         options = self._actor_classes[actor_class].options(
             num_cpus=1 if reserve_core else 0,
             max_restarts=0,
             max_task_retries=0,
-            num_gpus=self._config.resources.get("GPU"),
-            resources={name: amount for name, amount in self._config.resources.items() if name != "GPU"},
+            num_gpus=reserved.get("GPU"),
+            resources={name: amount for name, amount in reserved.items() if name != "GPU"},
             scheduling_strategy=strategy,
         )
         return options.remote(*args)
@@ -168,10 +176,10 @@ class RayCluster:
             return HostLost("cannot be reached", node_is_lost=True)
         except (exceptions.RayActorError, exceptions.RayTaskError, exceptions.RuntimeEnvSetupError) as error:
             if (missing := _MISSING_MODULE.search(str(error))) is not None:
-                return HostReply(error=pickle_error(UsageError(_describe_missing(missing[1]))))
+                return HostReply(error=pickle_error(UsageError(missing_module(missing[1]))))
             if isinstance(error, exceptions.RayActorError) and not getattr(error, "actor_init_failed", False):
                 return HostLost(*_describe_death(error))
-            raise CorralError(f"Ray could not start a host, or call it: {error}") from None
+            return HostReply(error=pickle_error(UsageError(f"a host could not be started or called: {error}")))
         except (exceptions.RayError, TimeoutError) as error:
             return HostLost(f"lost its answer ({type(error).__name__}: {_first_line(error)})")
 
@@ -196,6 +204,7 @@ class RayCluster:
             self._ray.shutdown()
             self._show_messages(True)
         orphan_reaper.end(self._processes)
+        self._variables.close()
 
 
 class _NodeWatch:
@@ -216,7 +225,6 @@ class _NodeWatch:
             with self._answered:
                 answers = self._answers
                 self._asked.set()
-                # An answer that is under way may be older than this call, so wait for the second one.
                 self._answered.wait_for(lambda: self._answers >= answers + 1, seconds)
         return list(self._nodes)
 
@@ -246,22 +254,26 @@ class _NodeWatch:
         for node in self._ray.nodes():
             total, id_ = node["Resources"], node["NodeID"]
             if node["Alive"] and all(total.get(name, 0) >= amount for name, amount in self._resources.items()):
-                free_cores = float(free.get(id_, {}).get("CPU", 0.0))
-                cores = float(total.get("CPU", 0.0))
+                cores, free_cores = self._places(total), self._places(free.get(id_, {}))
                 nodes.append(Node(id_, node["NodeManagerAddress"], cores, free_cores, id_ in leaving))
         return nodes
 
+    def _places(self, amounts: Mapping[str, float]) -> float:
+        """Return for how many hosts, with a core and the resources of each, these amounts are enough."""
+        needed = {"CPU": 1.0, **self._resources}
+        return float(min(amounts.get(name, 0.0) // amount for name, amount in needed.items()))
 
-def _import_ray(config: ClusterConfig) -> Any:
+
+def _import_ray(config: ClusterConfig, variables: contextlib.ExitStack) -> Any:
     """Import ray with the settings that it reads when it is imported."""
     for name in ("RAY_ENABLE_AUTO_CONNECT", "RAY_USAGE_STATS_ENABLED"):
         os.environ.setdefault(name, ray_environment.NODE[name])
     if config.address == "local":
         token = ray_environment.private_directory() / "token"
         ray_environment.make_token(token)
-        os.environ |= ray_environment.token_environment(token)
+        variables.enter_context(ray_environment.replaced(ray_environment.token_environment(token)))
     else:
-        os.environ |= ray_environment.token_environment()
+        variables.enter_context(ray_environment.replaced(ray_environment.token_environment()))
     try:
         import ray.util.scheduling_strategies
 
@@ -291,32 +303,29 @@ def _check_reachable(address: str) -> None:
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise UsageError(
-            f"ray_address {address}: cannot be reached ({error.strerror or error}); is it the address that "
+            f"ray_address {address}: cannot be reached ({reason}); is it the address that "
             "`corral node --head` or `ray start --head` printed?"
         ) from None
 
 
-def _token_advice(config: ClusterConfig) -> str:
+def _describe_failure(config: ClusterConfig, error: BaseException) -> str:
+    """Return what to do about an error of ``ray.init``."""
     if config.address == "local":
-        return ""
+        return f"Ray could not be started: {_first_line(error)}"
+    if "Could not find any running Ray" in str(error):
+        return f"ray_address {config.address}: no Ray runs on this machine; start one with `corral node --head`"
     file = os.environ.get("RAY_AUTH_TOKEN_PATH")
     used = f"the token used is that in {file}" if file else f"there is no token in {ray_environment.TOKEN_FILE}"
-    return f" ({used}; is it that of the cluster's head?)"
+    return f"ray_address {config.address}: {_first_line(error)} ({used}; is it that of the cluster's head?)"
 
 
 def _describe_death(error: Any) -> tuple[str, bool]:
     """Return why an actor is lost, as the end of a sentence, and whether its node is lost."""
     node_is_lost = "node has died" in str(error).lower()
     return ("was lost with its node" if node_is_lost else "ended"), node_is_lost
-
-
-def _describe_missing(module: str) -> str:
-    """Return what to do about a module that a node does not have."""
-    if module.partition(".")[0] == "corral":
-        return "Corral is not installed there, or in another version; install the same as here"
-    return f"the module {module!r} is missing; install its package there, or copy it there with --ray-working-dir"
 
 
 def _first_line(error: BaseException) -> str:

@@ -13,7 +13,9 @@ import os
 import secrets
 import shutil
 import stat
+import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -21,7 +23,7 @@ import psutil
 
 from corral.core.errors import UsageError
 
-__all__ = ["NODE", "TOKEN_FILE", "environment", "make_token", "private_directory", "token_environment"]
+__all__ = ["NODE", "TOKEN_FILE", "environment", "make_token", "private_directory", "replaced", "token_environment"]
 
 NODE = {
     "RAY_ENABLE_AUTO_CONNECT": "0",  # a call after the end must not start another Ray
@@ -32,6 +34,10 @@ NODE = {
 TOKEN_FILE = Path("~/.corral/ray-token")
 """The file with the token of the user's clusters."""
 _DIRECTORY_PREFIX = "corral-ray-"
+_MAX_PARENT = 14
+"""Characters of the path of the directory for temporary files. Ray makes sockets below, whose paths have a limit."""
+_MIN_AGE_SECONDS = 86_400.0
+"""A directory that is younger is not deleted: its process may be in a container, so that it cannot be seen."""
 
 
 def token_environment(file: Path | None = None) -> dict[str, str]:
@@ -53,26 +59,57 @@ def token_environment(file: Path | None = None) -> dict[str, str]:
 
 def make_token(file: Path) -> None:
     """Write a new token into a file that only its owner can read; do nothing if there is one."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    complete = file.with_name(f"{file.name}-{os.getpid()}")
+    complete.touch(mode=0o600)
+    complete.write_text(secrets.token_hex(32))
     with contextlib.suppress(FileExistsError):
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file.touch(mode=0o600, exist_ok=False)
-        file.write_text(secrets.token_hex(32))
+        file.hardlink_to(complete)  # nobody ever sees a part of it
+    complete.unlink()
 
 
 @functools.cache
 def private_directory() -> Path:
     """Return a directory that only this user can read, and that is deleted when this process ends.
 
+    Let Ray use a directory inside it: Ray makes the one that it gets readable for all.
+
     If this process is killed, the next one of the same user deletes it.
     """
-    for old in Path(tempfile.gettempdir()).glob(f"{_DIRECTORY_PREFIX}*"):
-        with contextlib.suppress(OSError, ValueError):
-            pid = int(old.name.removeprefix(_DIRECTORY_PREFIX).partition("-")[0])
-            if not psutil.pid_exists(pid) and old.owner() == Path.home().owner() and not old.is_symlink():
-                shutil.rmtree(old, ignore_errors=True)
-    directory = tempfile.mkdtemp(prefix=f"{_DIRECTORY_PREFIX}{os.getpid()}-")
+    parent = Path(tempfile.gettempdir())
+    if os.name == "posix" and len(str(parent)) > _MAX_PARENT:
+        parent = Path("/tmp")
+    _delete_left_over(parent)
+    directory = tempfile.mkdtemp(prefix=f"{_DIRECTORY_PREFIX}{os.getpid()}-", dir=parent)
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return Path(directory)
+
+
+def _delete_left_over(parent: Path) -> None:
+    """Delete the directories of processes of this user that were killed."""
+    if sys.platform == "win32":
+        return
+    for old in parent.glob(f"{_DIRECTORY_PREFIX}*"):
+        with contextlib.suppress(OSError, ValueError):
+            pid, status = int(old.name.removeprefix(_DIRECTORY_PREFIX).partition("-")[0]), old.lstat()
+            is_old = time.time() - status.st_mtime > _MIN_AGE_SECONDS
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and is_old and not psutil.pid_exists(pid):
+                shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def replaced(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables of this process in the block, whatever they were before."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ |= variables
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextlib.contextmanager

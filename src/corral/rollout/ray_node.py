@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,37 +62,46 @@ def run_node(request: NodeRequest, note: Callable[[str], object]) -> int:
     received: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _frame: received.append(number))
-    with tempfile.TemporaryDirectory(prefix="corral-node-") as directory:
-        log = Path(directory) / "log"
-        process = subprocess.Popen(
-            _ray_command(request, address, directory),
-            stdout=log.open("wb"),
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        orphan_reaper.watch(process.pid)
-        try:
-            _wait_until_started(process, log, received)
-            if not received:
-                note(_joined(address, head) if request.join else _instructions(head, file))
-            while process.poll() is None and not received:
+    directory = ray_environment.private_directory()
+    log = directory / "log"
+    process = subprocess.Popen(
+        _ray_command(request, address, directory),
+        stdout=log.open("wb"),
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    orphan_reaper.watch(process.pid)
+    try:
+        _wait_until_started(process, log, received)
+        if not received:
+            note(_joined(address, head) if request.join else _instructions(head, file))
+        while process.poll() is None and not received:
+            time.sleep(_POLL_SECONDS)
+        if received and received[0] == signal.SIGTERM:
+            _tell_that_it_leaves(head if request.join else None, address, request.drain_seconds, note)
+            end = time.monotonic() + request.drain_seconds
+            while len(received) == 1 and time.monotonic() < end and _hosts_envs(process.pid):
                 time.sleep(_POLL_SECONDS)
-            if received == [signal.SIGTERM]:
-                _drain(process, None if request.join is None else head, address, request.drain_seconds, note)
-        finally:
-            _end(process)
+    finally:
+        _end(process)
     if received:
         return 128 + received[0]
     raise CorralError(f"Ray ended: the cluster at {head} has ended, or this node cannot reach it")
 
 
-def _ray_command(request: NodeRequest, address: str, directory: str) -> list[str]:
+def _ray_command(request: NodeRequest, address: str, directory: Path) -> list[str]:
     """Return the command that runs Ray in the foreground."""
     role = [f"--address={request.join}"]
     if request.join is None:
-        role = ["--head", f"--port={request.port}", "--include-dashboard=false", f"--temp-dir={directory}"]
+        role = ["--head", f"--port={request.port}", "--include-dashboard=false"]
     cores = request.num_cpus if request.num_cpus is not None else available_cores()
-    options = [f"--node-ip-address={address}", f"--num-cpus={cores}", "--disable-usage-stats", "--block"]
+    options = [
+        f"--node-ip-address={address}",
+        f"--num-cpus={cores}",
+        f"--temp-dir={directory / 'r'}",
+        "--disable-usage-stats",
+        "--block",
+    ]
     return [sys.executable, "-m", "ray.scripts.scripts", "start", *role, *options]
 
 
@@ -108,20 +117,12 @@ def _wait_until_started(process: subprocess.Popen[bytes], log: Path, received: l
         time.sleep(_POLL_SECONDS)
 
 
-def _drain(
-    process: subprocess.Popen[bytes], head: str | None, address: str, seconds: float, note: Callable[[str], object]
-) -> None:
-    """Wait until no envs are left here, or for ``seconds``; before, tell the ``head`` that this node is leaving.
-
-    A node that is the head itself has nobody to tell: without it, there is no cluster.
-    """
+def _tell_that_it_leaves(head: str | None, address: str, seconds: float, note: Callable[[str], object]) -> None:
+    """Tell the cluster that this node ends in ``seconds``. If it is the head itself, there is nobody to tell."""
     note(f"waiting for envs to leave this node, for at most {seconds:g} s")
-    end = time.monotonic() + seconds
     if head is not None:
         with contextlib.suppress(Exception):  # the head may have ended
             drain_node(head, address, seconds)
-    while time.monotonic() < end and process.poll() is None and _hosts_envs(process.pid):
-        time.sleep(_POLL_SECONDS)
 
 
 def _hosts_envs(pid: int) -> bool:
@@ -166,11 +167,13 @@ def _addresses_in_networks() -> list[str]:
 
 
 def _instructions(head: str, file: Path) -> str:
+    is_usual = file == ray_environment.TOKEN_FILE.expanduser()
+    variables = "" if is_usual else f"RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={shlex.quote(str(file))} "
     return (
         f"this machine is the head of a Ray cluster. On each of the others, with the same Corral and your env:\n"
         f"  1. copy {file} there, to the same place, readable by you alone (scp -p)\n"
         f"  2. corral node --join {head}\n"
-        f"Train from any of them:  corral train ENV --backend ray --ray-address {head}\n"
+        f"Train from any of them:  {variables}corral train ENV --backend ray --ray-address {head}\n"
         f"Ctrl-C ends the cluster"
     )
 

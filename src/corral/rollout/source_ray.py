@@ -33,9 +33,9 @@ from corral.rollout.collector import CollectorReport, merge_reports
 from corral.rollout.env_positions import EnvPositions
 from corral.rollout.fingerprint import Fingerprint, differences, take_fingerprint
 from corral.rollout.group_host import GroupPlan, GroupRollout, OpenedGroup
-from corral.rollout.group_supervisor import GroupSupervisor, Request
+from corral.rollout.group_supervisor import GroupSupervisor
 from corral.rollout.host_cluster import HostCluster, Node, NodeRefused
-from corral.rollout.host_places import Host
+from corral.rollout.host_places import Host, Request
 from corral.rollout.learner_helpers import LearnerHelpers
 from corral.rollout.ray_cluster import RayCluster
 from corral.rollout.source import LearnerCrew, SourceSpec
@@ -58,17 +58,24 @@ class RaySource:
         self._opponent_table: SharedOpponentTable | None = None
         self._n_begun = 0  # rollouts
         self._deadline = math.inf
+        self._first: OpenedGroup | None = None
         self._own_fingerprint: Fingerprint | None = None
-        self._checked_nodes = {getattr(self._cluster, "own_node", None)}
+        self._checked_nodes = {self._cluster.own_node}
         self.has_masks: bool | None = None
         self.crew: LearnerCrew | None = None
         self._helpers: LearnerHelpers | None = None
         try:
-            cores = sum(int(node.cores) for node in self._cluster.nodes())
+            nodes = self._cluster.nodes()
+            if not nodes:
+                needed = ", ".join(f"{name}={amount:g}" for name, amount in spec.cluster.resources.items())
+                raise UsageError(f"no node of the cluster has {f'ray_resources {needed}' if needed else 'a core'}")
+            self._cores_per_node = max(1, int(max(node.cores for node in nodes)))
+            cores = sum(int(node.cores) for node in nodes)
             groups = split_envs(spec.n_envs, spec.num_workers or max(1, min(cores, spec.n_envs)))
             self._supervisor = GroupSupervisor(
                 self._cluster, groups, self._pickled_spec, spec.recovery, spec.cluster.node_timeout,
                 check=self._check,
+                can_restore=self._can_restore,
             )  # fmt: skip
             self._supervisor.supervisor.env_known_to_work = spec.recovery.env_known_to_work
             self._supervisor.begin(Request("open", lambda host: ()))
@@ -101,6 +108,7 @@ class RaySource:
         of_group = dataclasses.replace(
             spec,
             backend="worker",
+            factory=spec.factory.for_processes(self._cores_per_node),
             n_envs=len(envs),
             first_env=envs.start,
             num_workers=1,
@@ -114,9 +122,10 @@ class RaySource:
         """Check that what a host returned is like what the others did."""
         if method == "open":
             host.opened = value
-            first = next(other.opened for other in self._supervisor.hosts() if other.opened is not None)
-            first.env_info.check_same(value.env_info)
-            if first.has_masks != value.has_masks:
+            if self._first is None:
+                self._first = value
+            self._first.env_info.check_same(value.env_info)
+            if self._first.has_masks != value.has_masks:
                 raise UsageError("some envs offer action masks and some do not; all or none should")
         elif method == "fingerprint" and value is not None:
             self._check_fingerprint(host.node, value)
@@ -126,10 +135,9 @@ class RaySource:
         spec, plan = self._spec, self._plan
         assert plan is not None
         if self._own_fingerprint is None:
-            recovery = dataclasses.replace(spec.recovery, warn=ignore_warning)
-            self._own_fingerprint = take_fingerprint(
-                spec.factory, plan.actor, plan.weights, recovery, spec.start_method
-            )
+            self._own_fingerprint = self._take_own_fingerprint(plan)
+        if self._own_fingerprint.rollout is None:
+            fingerprint = dataclasses.replace(fingerprint, rollout=None)
         found = differences(self._own_fingerprint, fingerprint)
         if found and not spec.cluster.allow_mixed_numerics:
             raise NodeRefused(
@@ -137,9 +145,26 @@ class RaySource:
                 "node collects what. Use equal machines, or --allow-mixed-numerics"
             )
         if found:
-            self._supervisor.node_use()[node.address].differs = 1
+            self._supervisor.mark_as_different(node)
             spec.recovery.warn(f"node {node.address} and this machine differ, as allowed: {'; '.join(found)}")
         self._checked_nodes.add(node.id)
+
+    def _take_own_fingerprint(self, plan: GroupPlan) -> Fingerprint:
+        """Return the fingerprint of this machine, without a rollout if the env is not deterministic."""
+        spec = self._spec
+        recovery = dataclasses.replace(spec.recovery, warn=ignore_warning)
+        arguments = spec.factory, plan.actor, plan.weights, recovery, spec.start_method
+        own, again = take_fingerprint(*arguments), take_fingerprint(*arguments)
+        if own.rollout == again.rollout:
+            return own
+        spec.recovery.warn("machines are compared without the env, which is not deterministic (see `corral doctor`)")
+        return dataclasses.replace(own, rollout=None)
+
+    def _can_restore(self, envs: range) -> bool:
+        """Return whether other instances of these envs could continue their episodes."""
+        if self._spec.factory.is_vector:
+            return False
+        return all(position.repeatable for position in self._positions.positions_of(envs))
 
     def connect(
         self,
@@ -268,7 +293,7 @@ class RaySource:
 
     def pids(self) -> list[int]:
         """Return the process ids of hosts and workers on this machine; those on other machines mean nothing here."""
-        here = getattr(self._cluster, "own_node", None)
+        here = self._cluster.own_node
         hosts = [host for host in self._supervisor.hosts() if host.node.id == here and host.opened is not None]
         helpers = [] if self._helpers is None else self._helpers.pids()
         return [*(pid for host in hosts for pid in host.opened.pids), *helpers]

@@ -77,7 +77,7 @@ class WorkerSource:
         self.has_masks = spec.has_masks
         self.env_ranges = split_envs(spec.n_envs, spec.num_workers, spec.first_env)
         """The envs of each worker."""
-        factory = spec.factory.for_processes(spec.num_workers)
+        factory = spec.factory.for_processes(max(spec.num_workers, spec.factory.processes))
         self._pool = WorkerPool(
             worker.serve,
             self.env_ranges,

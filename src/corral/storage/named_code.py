@@ -63,15 +63,14 @@ def require_same_code(
         raise CodeNotConfirmed(_flags(missing))
 
 
-def require_same_cluster(recorded: TrainConfig, settings: Collection[str]) -> None:
-    """Raise unless the user names the cluster of a run again, or another backend; ``settings`` are those given.
+def require_same_cluster(config: TrainConfig, settings: Collection[str]) -> None:
+    """Raise if a resumed run would use a cluster that only the run directory names; ``settings`` are those given.
 
     The nodes of a cluster run the code of the run and send back what this process unpickles.
     """
-    if recorded.backend == "ray" and "backend" not in settings:
-        missing = [code for code in _cluster_in(recorded) if code.flag.replace("-", "_") not in settings]
-        if missing:
-            raise CodeNotConfirmed(_flags(missing), "machines or directories for Ray")
+    missing = [code for code in _cluster_in(config) if code.flag.replace("-", "_") not in settings]
+    if missing:
+        raise CodeNotConfirmed(_flags(missing), "machines or directories for Ray")
 
 
 def _missing_hooks(recorded: Sequence[str], given: Sequence[str]) -> list[str]:
@@ -98,8 +97,9 @@ def needs_python(config: TrainConfig, hooks: bool = False) -> bool:
 def resume_command(run: str, config: TrainConfig, timesteps: int | None = None) -> str:
     """Return the command that resumes a run, or the Python call if its code is an object that only Python can give."""
     if needs_python(config, hooks=True):
+        cluster = [f"{flag.replace('-', '_')}={spec!r}" for flag, spec in _cluster_in(config)]
         steps = [] if timesteps is None else [f"timesteps={timesteps}"]
-        return f"corral.resume({run!r}, {', '.join([_arguments(_code_in(config, hooks=True)), *steps])})"
+        return f"corral.resume({run!r}, {', '.join([_arguments(_code_in(config, hooks=True)), *cluster, *steps])})"
     budget = "" if timesteps is None else f" --timesteps {timesteps}"
     flags = _flags([*_code_in(config, hooks=True), *_cluster_in(config)])
     return f"{command()} resume {shlex.quote(run)} {flags}".rstrip() + budget

@@ -114,7 +114,7 @@ def resume(
         recorded = directory.read_config()
         names = hook_names(hooks or ())
         config = _changed_config(recorded, settings, names)
-        require_same_cluster(recorded, settings)
+        require_same_cluster(config, settings)
         require_same_code(recorded, recorded_name(env), recorded_name(policy), names)
         loaded_hooks = load_hooks(hooks or ())
         factory = resolve_env(recorded.env if env is None else env, recorded.env_kwargs)
@@ -241,6 +241,9 @@ def _changed_config(recorded: TrainConfig, settings: Mapping[str, Any], hooks: S
             raise UsageError(f"unknown setting {name!r}{did_you_mean(name, RESUMABLE)}")
         if name not in RESUMABLE:
             raise UsageError(f"{name} belongs to the run and cannot change on resume; {', '.join(RESUMABLE)} can")
+    workers_of_ray = {"num_workers", "num_envs_per_worker", *CLUSTER}
+    if recorded.backend == "ray" and settings.keys() & workers_of_ray and "backend" not in settings:
+        settings = {"backend": "ray", **settings}  # with other workers or machines
     budgets = {"timesteps", "num_episodes", "duration"}
     workers = {"backend", "num_workers", "num_envs_per_worker", "parallel_start_method", "adaptive"}
     learner, cluster = {"device", "learner", "learner_shares"}, {*CLUSTER}
