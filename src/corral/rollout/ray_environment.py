@@ -15,11 +15,9 @@ import shutil
 import stat
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-
-import psutil
+from typing import TextIO
 
 from corral.core.errors import UsageError
 
@@ -34,10 +32,9 @@ NODE = {
 TOKEN_FILE = Path("~/.corral/ray-token")
 """The file with the token of the user's clusters."""
 _DIRECTORY_PREFIX = "corral-ray-"
-_MAX_PARENT = 14
+_MAX_PARENT = 20
 """Characters of the path of the directory for temporary files. Ray makes sockets below, whose paths have a limit."""
-_MIN_AGE_SECONDS = 86_400.0
-"""A directory that is younger is not deleted: its process may be in a container, so that it cannot be seen."""
+_locks: list[TextIO] = []  # open as long as this process lives
 
 
 def token_environment(file: Path | None = None) -> dict[str, str]:
@@ -80,21 +77,32 @@ def private_directory() -> Path:
     if os.name == "posix" and len(str(parent)) > _MAX_PARENT:
         parent = Path("/tmp")
     _delete_left_over(parent)
-    directory = tempfile.mkdtemp(prefix=f"{_DIRECTORY_PREFIX}{os.getpid()}-", dir=parent)
+    directory = Path(tempfile.mkdtemp(prefix=_DIRECTORY_PREFIX, dir=parent))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    return Path(directory)
+    _locks.append((directory / "lock").open("w"))
+    _lock(_locks[-1])
+    return directory
 
 
 def _delete_left_over(parent: Path) -> None:
-    """Delete the directories of processes of this user that were killed."""
-    if sys.platform == "win32":
-        return
+    """Delete the directories of processes of this user that were killed, whose locks are therefore free."""
     for old in parent.glob(f"{_DIRECTORY_PREFIX}*"):
-        with contextlib.suppress(OSError, ValueError):
-            pid, status = int(old.name.removeprefix(_DIRECTORY_PREFIX).partition("-")[0]), old.lstat()
-            is_old = time.time() - status.st_mtime > _MIN_AGE_SECONDS
-            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and is_old and not psutil.pid_exists(pid):
+        with contextlib.suppress(OSError), (old / "lock").open("r+") as lock:  # not those of other users
+            if not old.is_symlink() and _lock(lock):
                 shutil.rmtree(old, ignore_errors=True)
+
+
+def _lock(file: TextIO) -> bool:
+    """Lock a file until it is closed or this process ends; return whether that worked (on Windows, it never does)."""
+    if sys.platform == "win32":
+        return False
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 @contextlib.contextmanager
