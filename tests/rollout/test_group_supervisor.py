@@ -577,6 +577,47 @@ def test_a_node_that_is_refused_is_never_used_again(reason):
     assert [host.node for host in cluster.hosts].count("b") == 1 and {host.node for host in cluster.alive()} == {"a"}
 
 
+def test_groups_that_cannot_be_restored_move_only_from_a_node_that_ends():
+    run, cluster = open_run(1, a=1)
+    run.supervisor._can_restore = lambda envs: False
+    cluster.change(leaving="a", b=1)
+    run.rollout(times=3)
+    assert [host.node for host in cluster.hosts] == ["a", "b"]
+    run, cluster = open_run(2, a=1)
+    run.supervisor._can_restore = lambda envs: False
+    cluster.change(b=1)
+    run.rollout(times=3)
+    assert [host.node for host in cluster.hosts] == ["a", "a"]
+
+
+def test_a_slow_group_that_cannot_be_restored_is_awaited():
+    run, cluster = open_run()
+    run.supervisor._can_restore = lambda envs: False
+    cluster.hosts[0].seconds["collect"] = 60.0
+    run.rollout()
+    assert len(cluster.hosts) == 3
+
+
+def test_a_node_that_joins_with_other_spaces_or_a_broken_package_does_not_end_the_run():
+    run, cluster = open_run(2, a=1)
+    checked = run.check
+
+    def check(host, method, value):
+        if host.node.address == "b":
+            raise UsageError("the spaces of env 2 differ")
+        checked(host, method, value)
+
+    run.supervisor._check = check
+    cluster.change(b=1)
+    run.rollout(times=3)
+    assert "could not be prepared: node b: the spaces of env 2 differ" in run.warnings[0]
+    run, cluster = open_run(2, a=1)
+    cluster.on_start = lambda host: host.errors.update(connect=OSError("no space left on device"))
+    cluster.change(b=1)
+    run.rollout(times=3)
+    assert "OSError: no space left on device" in run.warnings[0]
+
+
 # ---- the end, and all faults together ------------------------------------------------------------------------
 
 

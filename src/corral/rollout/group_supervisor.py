@@ -85,7 +85,7 @@ class GroupSupervisor:
     ) -> None:
         self.groups = list(groups)
         self._node_use: dict[str, NodeUse] = {}  # by address
-        self.supervisor = Supervisor(recovery)
+        self.restart_rules = Supervisor(recovery)
         self._cluster, self._recovery, self._node_timeout, self._clock = cluster, recovery, node_timeout, clock
         self._pickled_spec_of, self._check, self._can_restore = pickled_spec_of, check, can_restore
         self._hosts = [_Hosts() for _ in self.groups]
@@ -198,7 +198,7 @@ class GroupSupervisor:
         self._answered_after.append(self._clock() - self._requested_at)
         if self._request is not None and self._request.is_rollout:
             self._use_of(host).rollouts += 1
-            self.supervisor.env_known_to_work = True
+            self.restart_rules.env_known_to_work = True
         was_suspected = host.is_suspected
         host.asked_at, host.is_suspected = math.inf, False
         hosts = self._hosts[host.group]
@@ -249,7 +249,7 @@ class GroupSupervisor:
         else:
             node = ""
         self._count_loss(host, error)
-        decision = self.supervisor.decide(WorkerDeath(host.group, error, None, self._n_requests, node))
+        decision = self.restart_rules.decide(WorkerDeath(host.group, error, None, self._n_requests, node))
         if isinstance(decision, Stop):
             raise decision.error
         return decision.message
@@ -402,7 +402,7 @@ class GroupSupervisor:
 
     def take_fault_counts(self) -> FaultCounts:
         """Return how many hosts were replaced since the last call."""
-        return self.supervisor.take_counts()
+        return self.restart_rules.take_counts()
 
     def close(self, seconds: float = 0.0) -> None:
         """Close the envs of all hosts, and end the hosts after at most ``seconds``."""

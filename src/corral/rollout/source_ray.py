@@ -77,7 +77,6 @@ class RaySource:
                 check=self._check,
                 can_restore=self._can_restore,
             )  # fmt: skip
-            self._supervisor.supervisor.env_known_to_work = spec.recovery.env_known_to_work
             self._supervisor.begin(Request("open", lambda host: ()))
             opened: list[OpenedGroup] = self._supervisor.gather()
         except BaseException:
@@ -103,7 +102,7 @@ class RaySource:
         recovery = dataclasses.replace(
             spec.recovery,
             warn=ignore_warning,
-            env_known_to_work=self._supervisor.supervisor.env_known_to_work,
+            env_known_to_work=self._supervisor.restart_rules.env_known_to_work,
         )
         of_group = dataclasses.replace(
             spec,
@@ -234,7 +233,7 @@ class RaySource:
             reports += part.reports
             states |= {envs[i]: state for i, state in part.reports[-1].env_report.states.items()}
             fault_counts += part.fault_counts
-        self._supervisor.supervisor.add_restarts(fault_counts.restarts)
+        self._supervisor.restart_rules.add_restarts(fault_counts.restarts)
         episodes = self._positions.advance(rollout, states)
         return merge_reports(rollout, reports, episodes, fault_counts + self.take_fault_counts())
 
