@@ -83,6 +83,8 @@ class FakeCall:
 class FakeCluster:
     """A cluster in memory: nodes with so many cores. Waiting for replies advances its clock."""
 
+    own_node = "a"
+
     def __init__(self, **cores):
         self.now, self.end = 100.0, INF
         self.cores, self.leaving, self.dead = dict(cores), set(), set()

@@ -26,12 +26,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from corral.core.errors import CorralError, DeadlinePassed, EnvFault, UsageError, WorkerDied
+from corral.core.errors import CorralError, DeadlinePassed, WorkerDied
 from corral.core.types import FaultCounts, NodeUse
 from corral.processes.recovery_config import RecoveryConfig
 from corral.processes.worker_bootstrap import unpickle_error
 from corral.rollout.group_host import HostReply
-from corral.rollout.host_cluster import Call, HostCluster, HostLost, Node, NodeRefused, missing_module
+from corral.rollout.host_cluster import Call, HostCluster, HostLost, Node, NodeRefused, error_on_node
 from corral.rollout.host_places import Host, HostPlaces, Mark, Request
 from corral.vec.supervisor import Stop, Supervisor, WorkerDeath
 
@@ -110,8 +110,9 @@ class GroupSupervisor:
         self._losses.clear()
         self._lost_on.clear()
         self._places.look()
-        if request.is_rollout and (self._places.can_improve() or any(hosts.successor for hosts in self._hosts)):
-            self._move_groups()
+        if request.is_rollout:
+            self._use_successors()
+            self._prepare_successors()
         for group, hosts in enumerate(self._hosts):
             if hosts.owner is None:
                 hosts.owner = self._start(group)
@@ -176,12 +177,7 @@ class GroupSupervisor:
 
     def _handle_error(self, host: Host, number: int, error: BaseException) -> None:
         """Raise an error that is the answer to the request; replace a host that could not come that far."""
-        if isinstance(error, ModuleNotFoundError):  # of the network: that of an env is part of an ``EnvFault``
-            error = UsageError(missing_module(str(error.name)))
-        if isinstance(error, EnvFault):
-            error.summary = self._with_node(host, error.summary)
-        elif isinstance(error, UsageError) and not isinstance(error, NodeRefused):
-            error = UsageError(self._with_node(host, str(error)))
+        error = error_on_node(error, self._with_node(host, ""), host.node.id == self._cluster.own_node)
         if number == self._n_requests and host.group not in self._answers:
             raise error
         if not isinstance(error, CorralError):
@@ -274,6 +270,9 @@ class GroupSupervisor:
     def _check_hosts(self) -> None:
         """Ask silent hosts for a sign of life, and start others for groups whose hosts are silent or slow."""
         now = self._clock()
+        if self._request is not None and self._request.is_rollout:
+            self._places.look()
+            self._prepare_successors()
         for host in self._places.hosts.copy():
             if host.unanswered and host in self._places.hosts:
                 self._check_host(host, now)
@@ -286,6 +285,7 @@ class GroupSupervisor:
         if host.is_up and host.heartbeat is None and now - host.last_heard > _HEARTBEAT_SECONDS:
             host.heartbeat = self._cluster.call(host.handle, "heartbeat")
             self._calls[host.heartbeat] = host, "heartbeat", 0
+        is_slow = now - host.asked_at > self._slow_limit()
         is_silent = host.silence + _HEARTBEAT_SECONDS > self._node_timeout
         silence = f"has given no sign of life for {self._node_timeout:g} s (--node-timeout)"
         if host is hosts.successor:
@@ -297,13 +297,9 @@ class GroupSupervisor:
             self._use_of(host).silent += 1
             self._count_loss(host, WorkerDied(f"the {host} {silence}"))
             self._suspect(host, silence)
-        elif now - host.asked_at > self._slow_limit() and self._may_be_doubled(host):
+        elif is_slow and self._recovery.recover and not hosts.others and self._can_restore(host.envs):
             self._use_of(host).slow += 1
             self._suspect(host, f"takes longer than {self._slow_limit():.1f} s")
-
-    def _may_be_doubled(self, host: Host) -> bool:
-        """Return whether a slow host's part can be collected elsewhere too, with the same result."""
-        return not self._hosts[host.group].others and self._recovery.recover and self._can_restore(host.envs)
 
     def _suspect(self, host: Host, reason: str) -> None:
         """Start another host for the group of a host that is silent or slow."""
@@ -323,9 +319,8 @@ class GroupSupervisor:
 
     def _slow_limit(self) -> float:
         """Return after how many seconds of a rollout a host counts as slow; infinite until half the groups answered."""
-        if self._request is None or not self._request.is_rollout:
-            return math.inf
-        if len(self._answered_after) < max(1, math.ceil(len(self.groups) / 2)):
+        is_rollout = self._request is not None and self._request.is_rollout
+        if not is_rollout or len(self._answered_after) < max(1, math.ceil(len(self.groups) / 2)):
             return math.inf
         return _TIMES_OTHERS * self._answered_after[-1] + self._slowest_start + _MIN_LAG_SECONDS
 
@@ -352,8 +347,8 @@ class GroupSupervisor:
             self._call(host, method, args)
         return host
 
-    def _move_groups(self) -> None:
-        """Let hosts that are prepared become owners; prepare others where there is a better place for a group."""
+    def _use_successors(self) -> None:
+        """Let hosts that are prepared become owners, between two rollouts."""
         for hosts in self._hosts:
             owner, successor = hosts.owner, hosts.successor
             if successor is not None and not successor.unanswered:
@@ -363,7 +358,15 @@ class GroupSupervisor:
                     self._end(owner)
                 assert self._request is not None and self._request.restore_args_of is not None
                 self._call(successor, "restore", self._request.restore_args_of(successor))
-            elif successor is None and owner is not None and (node := self._better_node(owner)) is not None:
+
+    def _prepare_successors(self) -> None:
+        """Start hosts where there is a better place for a group, also during a rollout."""
+        if not self._places.can_improve():
+            return
+        for hosts in self._hosts:
+            owner = hosts.owner
+            may_move = owner is not None and not hosts.others and hosts.successor is None
+            if owner is not None and may_move and (node := self._better_node(owner)) is not None:
                 hosts.successor = self._start_host(owner.group, node)
 
     def _better_node(self, owner: Host) -> Node | None:
@@ -381,11 +384,11 @@ class GroupSupervisor:
 
     def node_use(self) -> dict[str, NodeUse]:
         """Return what happened on each node so far, by its address."""
-        owners = [hosts.owner for hosts in self._hosts if hosts.owner is not None]
         for use in self._node_use.values():
             use.groups = 0
-        for owner in owners:
-            self._use_of(owner).groups += 1
+        for hosts in self._hosts:
+            if hosts.owner is not None:
+                self._use_of(hosts.owner).groups += 1
         return self._node_use
 
     def hosts(self) -> list[Host]:

@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from corral.core.errors import UsageError, WorkerDied
+from corral.core.errors import EnvFault, UsageError, WorkerDied
 from corral.rollout.group_host import HostReply
 
-__all__ = ["Call", "HostCluster", "HostLost", "Node", "NodeRefused", "missing_module"]
+__all__ = ["Call", "HostCluster", "HostLost", "Node", "NodeRefused", "error_on_node", "missing_module"]
 
+_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 Call = Hashable
 """A call to a host that has not replied yet."""
 
@@ -50,6 +52,18 @@ def missing_module(name: str) -> str:
     if name.partition(".")[0] == "corral":
         return "Corral is not installed there, or in another version; install the same as here"
     return f"the module {name!r} is missing; install its package there, or copy it there with --ray-working-dir"
+
+
+def error_on_node(error: BaseException, prefix: str, is_this_machine: bool) -> BaseException:
+    """Return what to raise for an error of a host, with ``prefix``, which names its node."""
+    missing = _MISSING_MODULE.search(f"{type(error).__name__}: {error}")
+    if isinstance(error, EnvFault):
+        error.summary = f"{prefix}{error.summary}"
+    elif missing is not None and (isinstance(error, ModuleNotFoundError) or not is_this_machine):
+        return UsageError(f"{prefix}{missing_module(missing[1])}")
+    elif isinstance(error, UsageError) and not isinstance(error, NodeRefused):
+        return UsageError(f"{prefix}{error}")
+    return error
 
 
 class HostCluster(Protocol):

@@ -34,7 +34,7 @@ from corral.rollout.group_host import GroupHost, HostReply
 from corral.rollout.host_cluster import Call, HostLost, Node, missing_module
 from corral.rollout.source import ClusterConfig
 
-__all__ = ["RayCluster", "drain_node"]
+__all__ = ["RayCluster", "check_reachable", "drain_node"]
 
 _INLINE_BYTES = 90_000
 """Ray sends smaller arguments with the call; it puts larger ones into its object store, for every call again."""
@@ -43,6 +43,8 @@ _LOOK_SECONDS = 2.0
 _CONNECT_SECONDS, _KILL_SECONDS = 10.0, 3.0
 _HEAD_TIMEOUT = 30.0
 """Seconds without an answer after which the head of the cluster counts as lost. Ray itself gives up after more."""
+_NOT_COPIED = [".git", ".venv", ".corral", "runs", "__pycache__"]
+"""What is not copied with a working directory."""
 _URGENT_METHODS = ("heartbeat", "close")
 """Methods of a host that are executed at once, in another thread than the others."""
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
@@ -70,11 +72,11 @@ class RayCluster:
         config = self._config
         if config.working_dir is not None and not Path(config.working_dir).is_dir():
             raise UsageError(f"ray_working_dir {config.working_dir!r}: there is no such directory")
-        runtime_env = {} if config.working_dir is None else {"working_dir": config.working_dir}
+        runtime_env = {} if config.working_dir is None else {"working_dir": config.working_dir, "excludes": _NOT_COPIED}
         options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "runtime_env": runtime_env}
         is_local = config.address == "local"
         if config.address not in ("local", "auto"):
-            _check_reachable(config.address)
+            check_reachable(config.address, "ray_address")
         before = psutil.Process().children(recursive=True)
         if is_local:
             options |= {
@@ -165,7 +167,10 @@ class RayCluster:
     def _check_head(self) -> None:
         """Raise an error if the head of the cluster is lost."""
         if (silence := self._watch.silence()) > _HEAD_TIMEOUT:
-            raise CorralError(f"the head of the Ray cluster has not answered for {silence:.0f} s, so the run stops")
+            raise CorralError(
+                f"the head of the Ray cluster has not answered for {silence:.0f} s, so the run stops; "
+                "`corral resume` continues it, on another cluster or with --backend worker"
+            )
 
     def _outcome(self, reference: Any) -> HostReply | HostLost:
         exceptions = self._ray.exceptions
@@ -298,7 +303,7 @@ def drain_node(head: str, address: str, seconds: float) -> None:
             client.drain_node(node["NodeID"], reason, "the node was told to end", deadline)
 
 
-def _check_reachable(address: str) -> None:
+def check_reachable(address: str, what: str) -> None:
     """Raise a UsageError if nothing listens at ``HOST:PORT``. Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     try:
@@ -306,7 +311,7 @@ def _check_reachable(address: str) -> None:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(
-            f"ray_address {address}: cannot be reached ({reason}); is it the address that "
+            f"{what} {address}: cannot be reached ({reason}); is it the address that "
             "`corral node --head` or `ray start --head` printed?"
         ) from None
 

@@ -24,7 +24,7 @@ from corral.core.errors import CorralError, MissingPackage, UsageError
 from corral.core.machine import available_cores
 from corral.processes import orphan_reaper
 from corral.rollout import ray_environment
-from corral.rollout.ray_cluster import drain_node
+from corral.rollout.ray_cluster import check_reachable, drain_node
 
 __all__ = ["NodeRequest", "run_node"]
 
@@ -58,6 +58,10 @@ def run_node(request: NodeRequest, note: Callable[[str], object]) -> int:
     address = request.address or _own_address(request.join)
     head = request.join or f"{address}:{request.port}"
     variables = {**ray_environment.NODE, **ray_environment.token_environment(file)}
+    if request.join is not None:
+        check_reachable(request.join, "--join")
+    else:
+        _check_free(address, request.port)
     os.environ |= variables
     received: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -112,6 +116,8 @@ def _wait_until_started(process: subprocess.Popen[bytes], log: Path, received: l
         if process.poll() is not None or time.monotonic() > deadline:
             if "No module named 'ray'" in text or "No module named ray" in text:
                 raise MissingPackage("corral node needs the package ray: pip install 'corral[ray]'")
+            if "InvalidAuthToken" in text or "Unauthenticated" in text:
+                raise UsageError("the token on this machine is not that of the cluster's head; copy it again")
             lines = [line for line in text.splitlines() if line.strip()]
             raise UsageError(f"Ray did not start: {' '.join(lines[-3:]) or 'it printed nothing'}")
         time.sleep(_POLL_SECONDS)
@@ -144,6 +150,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.kill()
     orphan_reaper.end([process.pid])
     process.wait()
+
+
+def _check_free(address: str, port: int) -> None:
+    """Raise a UsageError if something listens at this port, probably the head of another cluster."""
+    with contextlib.suppress(OSError):
+        socket.create_connection((address, port), timeout=1.0).close()
+        raise UsageError(f"--port {port}: in use; is this machine the head of a cluster already?")
 
 
 def _own_address(head: str | None) -> str:

@@ -70,7 +70,7 @@ def require_same_cluster(config: TrainConfig, settings: Collection[str]) -> None
     """
     missing = [code for code in _cluster_in(config) if code.flag.replace("-", "_") not in settings]
     if missing:
-        raise CodeNotConfirmed(_flags(missing), "machines or directories for Ray")
+        raise CodeNotConfirmed(_flags(missing), "machines or directories for Ray (or choose --backend worker)")
 
 
 def _missing_hooks(recorded: Sequence[str], given: Sequence[str]) -> list[str]:
